@@ -677,13 +677,9 @@ class Network(Model):
         >>> history.mse[-1] <= 1e-3, net.classify(x).tolist()
         (True, [0, 1, 1, 0])
         """
-        from clnet.planning.tuning.search import check_tune
-        from clnet.runtime.ranks import joined
         from clnet.training.fit import fit
-        from clnet.training.mpi import shared_setup
         from clnet.training.setup import training_setup
 
-        check_tune(tune)
         make = partial(
             training_setup, self, x, t, lambda n: self._training_options(
                 self.fann, n, optimiser, loss, epochs, batch_size, shuffle,
@@ -693,9 +689,7 @@ class Network(Model):
             seed=seed, devices=devices, state=state,
             scaling=scaling_to_apply(self._scaling, scale), buffer=buffer,
         )
-        with joined(comm) as ranks:
-            setup = shared_setup(make, ranks, blocks, device, resume)
-            return fit(self, setup, progress, tune)
+        return fit(self, make, device, resume, progress, tune, comm, blocks)
 
     def evaluate(
         self,

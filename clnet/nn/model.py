@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,11 +16,13 @@ from clnet.nn.description import Description
 from clnet.nn.initialisers import WIDROW_NGUYEN, Draw, initialiser, widrow_nguyen
 from clnet.nn.labels import Classes, Label, as_classes
 from clnet.nn.scaling import Scaling
-from clnet.nn.storage.layout import copy_live
+from clnet.nn.storage.layout import copy_live, live_elements
 
 if TYPE_CHECKING:
     from clnet.nn.fann_parameters import FannParameters
     from clnet.nn.layers import Layer
+
+MASKED = 1 << 12  # parameters below which a mask of all is faster than layer by layer
 
 
 class Model(Description):
@@ -95,8 +98,15 @@ class Model(Description):
                 f"[{self.layout.size}]"
             )
         new = np.zeros(array.shape, self._dtype)
-        copy_live(self.layout, self.storages, array, new)
+        if self.layout.size <= MASKED:
+            np.copyto(new, array, where=self._live, casting="unsafe")
+        else:
+            copy_live(self.layout, self.storages, array, new)
         self._replace(new)
+
+    @cached_property
+    def _live(self) -> NDArray[np.bool_]:
+        return live_elements(self.layout, self.storages)
 
     def _replace(self, parameters: NDArray[Any]) -> None:
         """Replace the flat buffer by one whose padding is zero, without a copy."""

@@ -123,9 +123,10 @@ class Optimiser:
 
     def initial_state(self, size: int, dtype: str) -> Array:
         """Return the initial state [slots, size]."""
-        state = np.empty((self.slots, size), dtype)
+        state = np.zeros((self.slots, size), dtype)
         for row, value in zip(state, self.initial, strict=True):
-            row.fill(value)
+            if value:
+                row.fill(value)
         return state
 
     @property

@@ -9,22 +9,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import INT_MAX, PRECISIONS, as_whole
-from clnet.errors import counted
+from clnet.errors import InputError, counted
 from clnet.ir.lowering import lower_training
+from clnet.nn.defaults import BLOCKS
 from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import device_error, session
 from clnet.planning.training_planner import plan_training
-from clnet.planning.tuning.search import Search
+from clnet.planning.tuning.search import Search, check_tune
 from clnet.training.options import default_loss, rule_of
 from clnet.training.plans import Planning
 from clnet.training.saved import take_state
 from clnet.training.training import Training
 
 if TYPE_CHECKING:
+    from functools import partial
+    from os import PathLike
+
     from clnet.ir.ops import Program
     from clnet.nn.model import Model
     from clnet.nn.optimisers import Optimiser
     from clnet.opencl.device import Device
+    from clnet.opencl.discovery import Devices
     from clnet.training.history import Epoch, History
     from clnet.training.setup import TrainingSetup
 
@@ -32,13 +37,31 @@ Array = NDArray[Any]
 
 
 def fit(
-    network: Model, setup: TrainingSetup, progress: bool | None = None,
-    tune: bool | None = None,
+    network: Model, make: partial[TrainingSetup], device: Devices,
+    resume: str | PathLike[str] | None, progress: bool | None, tune: bool | None,
+    comm: Any, blocks: int | None,
 ) -> History:
-    """Train a network; see `Network.fit`."""
+    """Train a network; see `Network.fit`. `make` is as for `mpi.shared_setup`."""
+    check_tune(tune)
+    if comm is None:
+        if blocks != BLOCKS:
+            raise InputError(f"blocks is {blocks}, and no ranks share them: give comm")
+        setup = make(device=device, resume=resume)
+        return _fit(network, setup, progress, tune)
+    from clnet.runtime.ranks import joined
+    from clnet.training.mpi import shared_setup
+
+    with joined(comm) as ranks:
+        assert ranks is not None
+        setup = shared_setup(make, ranks, blocks, device, resume)
+        return _fit(network, setup, progress if ranks.first else False, tune)
+
+
+def _fit(
+    network: Model, setup: TrainingSetup, progress: bool | None, tune: bool | None
+) -> History:
+    """Train a network by its setup."""
     errors = session(setup.devices[0]).errors
-    if setup.ranks is not None and not setup.ranks.first:
-        progress = False
     try:
         training = Training(network, setup, Planning(setup, progress, tune))
         network.classes, network.columns = setup.classes, setup.columns

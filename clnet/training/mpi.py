@@ -19,7 +19,6 @@ import clnet
 from clnet.checks import as_whole
 from clnet.errors import DeviceError, InputError, counted
 from clnet.ir.training_ops import Update, split_program
-from clnet.nn.defaults import BLOCKS
 from clnet.nn.random import permuted
 from clnet.opencl.session import session
 from clnet.planning.training_planner import plan_as_saved, plan_training, saved_plan
@@ -282,7 +281,7 @@ def rank_passes(
 
 
 def shared_setup(
-    make: partial[TrainingSetup], ranks: Ranks | None, blocks: int | None,
+    make: partial[TrainingSetup], ranks: Ranks, blocks: int | None,
     where: Devices, resume: str | PathLike[str] | None,
 ) -> TrainingSetup:
     """Return the setup of a training, which all ranks agree on.
@@ -291,8 +290,8 @@ def shared_setup(
     ----------
     make : partial
         `training_setup` with its other arguments.
-    ranks : Ranks or None
-        None: no ranks share the training.
+    ranks : Ranks
+        All ranks.
     blocks, where, resume
         Arguments of `Network.fit`.
 
@@ -301,10 +300,6 @@ def shared_setup(
     InputError, DeviceError, FormatError
         On all ranks, if an argument is wrong on one, or ranks differ.
     """
-    if ranks is None:
-        if blocks != BLOCKS:
-            raise InputError(f"blocks is {blocks}, and no ranks share them: give comm")
-        return make(device=where, resume=resume)
     ranks.check_alike({"clnet": clnet.__version__})
     # Rank 0's file counts: others may have no access to it.
     resume, saved = ranks.from_first(

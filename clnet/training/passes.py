@@ -212,7 +212,7 @@ class Pass:
             f"{names} timed out on {device.name} (is another program using it?); these "
             "epochs are recomputed by a fallback, and the training continues with it"
         )
-        warnings.warn(text, ClnetWarning, stacklevel=5)
+        warnings.warn(text, ClnetWarning, stacklevel=7)
         other = plan_training(
             plan.network, plan.program, replace(device, forward_progress=False),
             self._replay.batch, tune=False,
@@ -246,11 +246,13 @@ def measures(totals: Array, samples: int, outputs: int) -> Array:
     """
     # The sums have the network's precision; the compensation of their rounding errors
     # is added in float64.
-    parts = totals.astype(np.float64)
-    found: Array = parts[:, : len(RECORD)] + parts[:, len(RECORD) :]
+    sums, errors = totals[:, : len(RECORD)], totals[:, len(RECORD) :]
+    found: Array = np.add(sums, errors, dtype=np.float64)
     targets = samples * outputs
-    found /= np.array((samples, targets, 1.0))
+    found /= (samples, targets, 1.0)
     fails = found[:, 2]
     np.rint(fails, fails)
-    np.copyto(fails, targets, where=~np.isfinite(fails))
+    finite = np.isfinite(fails)
+    if np.count_nonzero(finite) < len(fails):
+        fails[~finite] = targets
     return found

@@ -127,7 +127,7 @@ class Planning:
             warnings.warn(
                 "the checkpoint's plan is none for these devices: the training goes on "
                 "with another one, which rounds differently",
-                ClnetWarning, stacklevel=6,
+                ClnetWarning, stacklevel=8,
             )
         if self._tune is not None:
             options["tune"] = self._tune

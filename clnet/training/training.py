@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import dataclass
 from functools import cached_property, partial
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +46,7 @@ MAX_EPOCHS = RECORDS  # of a segment: their totals are read together
 SPECULATION_SECONDS = 2e-3
 
 
-@dataclass(frozen=True)
-class _Segment:
+class _Segment(NamedTuple):
     """Consecutive epochs that are enqueued together after one snapshot.
 
     Attributes
@@ -422,7 +420,7 @@ class Training:
             )
         history.diverged = diverged
         if diverged:
-            warnings.warn(history.stopped, ClnetWarning, stacklevel=4)
+            warnings.warn(history.stopped, ClnetWarning, stacklevel=5)
         self.network.parameters = parameters
         history.state = self._state_of(self.network.parameters.copy(), values)
         self._ended = True
