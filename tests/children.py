@@ -1,8 +1,9 @@
-"""The environment of tests' child processes."""
+"""Tests' child processes: their environment, and MPI's launcher."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,9 +12,25 @@ import clnet
 TESTS = Path(__file__).parent
 CHECKOUT = Path(clnet.__file__).parents[1]
 
+MPIEXEC = shutil.which("mpiexec", path=Path(sys.executable).parent) or shutil.which(
+    "mpiexec"
+)
+OPEN_MPI = {  # which refuses more ranks than cores, and root
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1,
+}
+
 
 def child_environment(**variables: object) -> dict[str, str]:
     """Return this process's environment and paths of imports, with more variables."""
     paths = os.pathsep.join([str(CHECKOUT), str(TESTS), *filter(None, sys.path)])
     more = {name: str(value) for name, value in variables.items()}
     return {**os.environ, "PYTHONPATH": paths, **more}
+
+
+def by_ranks(ranks, *arguments):
+    """Return keywords of `subprocess` for so many ranks of MPI of this Python."""
+    return {
+        "args": [MPIEXEC, "-n", str(ranks), sys.executable, *map(str, arguments)],
+        "env": child_environment(**OPEN_MPI), "text": True,
+    }

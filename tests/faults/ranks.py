@@ -22,11 +22,12 @@ from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
+from children import by_ranks
 from differential.cases import family
 
 from clnet.errors import ClnetError, ClnetWarning
+from clnet.runtime.ranks import joined
 from clnet.training.saved import SavedTraining
-from faults import mpiexec
 from faults.resumed import (
     CASES,
     CHECKPOINT,
@@ -43,8 +44,8 @@ from faults.resumed import (
 RANKS = (1, 2, 4)
 EPOCHS = 100  # of a training whose ranks fail
 LEAST_BATCH = max(RANKS)
-FAULTS = {signal.SIGKILL: 0.8, signal.SIGUSR1: 0.15, signal.SIGSTOP: 0.05}
-"""The signals and their shares; SIGUSR1 raises an exception."""
+FAULTS = {signal.SIGKILL: 0.7, signal.SIGURG: 0.25, signal.SIGSTOP: 0.05}
+"""The signals and their shares. SIGURG, which LLVM leaves alone, raises an error."""
 LAST_SECONDS = 10.0  # from the fault of one rank to the end of all
 STRIDE = 17  # families from one to the next: other activations, losses, optimisers
 
@@ -108,7 +109,7 @@ def differing_settings(seed, how_many):
     lines = []
     for ranks in RANKS:
         code = f"from faults.ranks import *; train_settings({seed}, {how_many})"
-        done = subprocess.run(**mpiexec.command(ranks, "-c", code), capture_output=True)
+        done = subprocess.run(**by_ranks(ranks, "-c", code), capture_output=True)
         if done.returncode:
             return [f"{ranks} ranks: {done.stderr[-2000:]}"]
         lines.append([json.loads(line) for line in done.stdout.splitlines()])
@@ -133,17 +134,19 @@ def rank(case, folder, every, epochs):
     def fail(*_):
         raise RuntimeError("a fault")
 
-    signal.signal(signal.SIGUSR1, fail)
+    signal.signal(signal.SIGURG, fail)
     processes = MPI.COMM_WORLD.allgather(os.getpid())
     if MPI.COMM_WORLD.rank == 0:
         print(json.dumps(processes), flush=True)
-    train(case, folder, every, epochs, MPI.COMM_WORLD)
+    with joined(MPI.COMM_WORLD):
+        train(case, folder, every, epochs, MPI.COMM_WORLD)
+        signal.signal(signal.SIGURG, signal.SIG_IGN)
 
 
 def start(ranks, *arguments):
     code = f"from faults.ranks import rank; rank{arguments!r}"
     return subprocess.Popen(
-        **mpiexec.command(ranks, "-c", code), stdout=subprocess.PIPE,
+        **by_ranks(ranks, "-c", code), stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
 

@@ -6,11 +6,10 @@ import json
 import subprocess
 
 import pytest
-from children import TESTS
-from faults import mpiexec
+from children import MPIEXEC, TESTS, by_ranks
 
 pytest.importorskip("mpi4py")
-if mpiexec.MPIEXEC is None:
+if MPIEXEC is None:
     pytest.skip("there is no mpiexec: pip install mpich", allow_module_level=True)
 
 CHILD = TESTS / "training" / "mpi_child.py"
@@ -35,7 +34,7 @@ with joined(MPI.COMM_WORLD) as ranks:
 
 def run(ranks, *arguments):
     return subprocess.run(
-        **mpiexec.command(ranks, *arguments), capture_output=True, timeout=HANGS_SECONDS
+        **by_ranks(ranks, *arguments), capture_output=True, timeout=HANGS_SECONDS
     )
 
 
