@@ -189,7 +189,7 @@ def run(arguments: argparse.Namespace) -> int:
     from clnet.runtime.ranks import joined
 
     comm = mpi.communicator(arguments)
-    with joined(comm) as ranks:
+    with joined(comm, "clnet train") as ranks:
         draws = arguments.data != DIGITS
         if ranks is None:
             resume = long_training.prepare(arguments, draws)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-import clnet
 from clnet.checks import is_sparse
 from clnet.errors import InputError, quoted
 from clnet.formats.sources import Source, is_batches
@@ -32,7 +31,7 @@ def predict_by_ranks(
     out: Array | None,
 ) -> Array:
     """Return the outputs for samples that all ranks have; see `Network.predict`."""
-    with joined(comm) as ranks:
+    with joined(comm, "predict") as ranks:
         assert ranks is not None
         return _predicted(network, predict, ranks, x, device, out)
 
@@ -42,7 +41,7 @@ def evaluate_by_ranks(
     comm: Any, x: Any, t: Any, device: Devices,
 ) -> Evaluation:
     """Return what `compare` finds for all samples; see `Network.evaluate`."""
-    with joined(comm) as ranks:
+    with joined(comm, "evaluate") as ranks:
         assert ranks is not None
         y = _predicted(network, predict, ranks, x, device, None)
 
@@ -62,7 +61,7 @@ def _predicted(
     rows = ranks.together(lambda: _rows(x))
     shape = np.shape(rows)
     ranks.check_alike({
-        "clnet": clnet.__version__, "an x of shape": list(shape),
+        "an x of shape": list(shape),
         "parameters of checksum": zlib.crc32(network.parameters.data),
         "out": "none" if out is None else "an array",
     })

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+import clnet
 from clnet.errors import (
     BuildError,
     ClnetError,
@@ -170,7 +171,7 @@ class Polls:
 
 
 @contextmanager
-def joined(comm: Any) -> Iterator[Ranks | None]:
+def joined(comm: Any, call: str) -> Iterator[Ranks | None]:
     """Give the ranks of a communicator; all end if one fails.
 
     Within, each rank watches another one by its heartbeats. A rank that raises an error
@@ -181,11 +182,14 @@ def joined(comm: Any) -> Iterator[Ranks | None]:
     ----------
     comm : mpi4py.MPI.Comm or None
         None: there are no ranks.
+    call : str
+        The name of the function that all of them call.
 
     Raises
     ------
     InputError
-        If it is no communicator of mpi4py, or MPI was initialised without threads.
+        If it is no communicator of mpi4py, MPI was initialised without threads, or the
+        ranks' versions or calls differ.
     """
     if comm is None:
         yield None
@@ -198,6 +202,7 @@ def joined(comm: Any) -> Iterator[Ranks | None]:
             ranks = Ranks(own)
             if not ranks.first:  # whose warnings are those of all
                 warnings.simplefilter("ignore", ClnetWarning)
+            ranks.check_alike({"clnet": clnet.__version__, "called": call})
             yield ranks
     except BaseException as error:
         if not isinstance(error, ClnetError) or error.rank is None:

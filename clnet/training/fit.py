@@ -51,7 +51,7 @@ def fit(
     from clnet.runtime.ranks import joined
     from clnet.training.mpi import shared_setup
 
-    with joined(comm) as ranks:
+    with joined(comm, "fit") as ranks:
         assert ranks is not None
         setup = shared_setup(make, ranks, blocks, device, resume)
         return _fit(network, setup, progress if ranks.first else False, tune)

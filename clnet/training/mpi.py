@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-import clnet
 from clnet.checks import as_whole
 from clnet.errors import DeviceError, InputError, counted
 from clnet.ir.training_ops import Update, split_program
@@ -300,7 +299,6 @@ def shared_setup(
     InputError, DeviceError, FormatError
         On all ranks, if an argument is wrong on one, or ranks differ.
     """
-    ranks.check_alike({"clnet": clnet.__version__})
     # Rank 0's file counts: others may have no access to it.
     resume, saved = ranks.from_first(
         lambda: (resume, resume and SavedTraining.load(resume))

@@ -138,7 +138,7 @@ def rank(case, folder, every, epochs):
     processes = MPI.COMM_WORLD.allgather(os.getpid())
     if MPI.COMM_WORLD.rank == 0:
         print(json.dumps(processes), flush=True)
-    with joined(MPI.COMM_WORLD):
+    with joined(MPI.COMM_WORLD, "train"):
         train(case, folder, every, epochs, MPI.COMM_WORLD)
         signal.signal(signal.SIGURG, signal.SIG_IGN)
 

@@ -95,6 +95,10 @@ def errors():
     calls = {
         "x": lambda: net.predict(X[:, 1:] if last else X, "cpu", comm=COMM),
         "t": lambda: net.evaluate(X, T[1:] if last else T, "cpu", comm=COMM),
+        "call": lambda: (
+            net.evaluate(X, T, "cpu", comm=COMM) if last
+            else net.predict(X, "cpu", comm=COMM)
+        ),
         "iterable": lambda: net.predict(iter([X]), "cpu", comm=COMM),
         "network": lambda: other.fit(X, T, comm=COMM, device="cpu", optimiser="sgd"),
         "samples": lambda: net.fit(X[last:], T[last:], comm=COMM, device="cpu"),

@@ -21,7 +21,7 @@ from clnet.runtime import heartbeat
 from clnet.runtime.ranks import joined
 
 heartbeat.LIMIT_SECONDS = 2.0
-with joined(MPI.COMM_WORLD) as ranks:
+with joined(MPI.COMM_WORLD, "gather") as ranks:
     for number in range(5):
         ranks.gathered(number)
     if not ranks.first:
@@ -81,6 +81,7 @@ def test_the_command_line_trains_by_ranks(found):
 @pytest.mark.parametrize(("wrong", "words"), [
     ("x", "rank 1 of 2 has an x of shape [101, 4], and rank 0 [101, 5]"),
     ("t", "targets have shape [100, 2], expected [101, 2]"),
+    ("call", "rank 1 of 2 has called evaluate, and rank 0 predict"),
     ("iterable", "whose rows ranks cannot share"),
     ("network", "rank 1 of 2 has network 5-7-2 float32, and rank 0 5-6-2 float32"),
     ("samples", "rank 1 of 2 has samples 100, and rank 0 101"),
