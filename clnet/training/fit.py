@@ -42,8 +42,8 @@ def fit(
     comm: Any, blocks: int | None,
 ) -> History:
     """Train a network; see `Network.fit`. `make` is as for `mpi.shared_setup`."""
-    check_tune(tune)
     if comm is None:
+        check_tune(tune)
         if blocks != BLOCKS:
             raise InputError(f"blocks is {blocks}, and no ranks share them: give comm")
         setup = make(device=device, resume=resume)
@@ -53,6 +53,7 @@ def fit(
 
     with joined(comm, "fit") as ranks:
         assert ranks is not None
+        ranks.together(lambda: check_tune(tune))
         setup = shared_setup(make, ranks, blocks, device, resume)
         return _fit(network, setup, progress if ranks.first else False, tune)
 

@@ -102,6 +102,7 @@ def errors():
         "iterable": lambda: net.predict(iter([X]), "cpu", comm=COMM),
         "network": lambda: other.fit(X, T, comm=COMM, device="cpu", optimiser="sgd"),
         "samples": lambda: net.fit(X[last:], T[last:], comm=COMM, device="cpu"),
+        "tune": lambda: net.fit(X, T, comm=COMM, tune="yes" if last else False),
         "blocks": lambda: net.fit(X, T, comm=COMM, device="cpu", blocks=3),
         "incremental": lambda: net.fit(
             X, T, comm=COMM, device="cpu", optimiser="incremental"
