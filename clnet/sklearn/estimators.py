@@ -427,7 +427,9 @@ class MLPClassifier(ClassifierMixin, MLP):
     >>> from clnet.sklearn import MLPClassifier
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = MLPClassifier((20,), learning_rate_init=0.01, max_iter=500)
+    >>> model = MLPClassifier(
+    ...     (20,), learning_rate_init=0.01, max_iter=500, random_state=0
+    ... )
     >>> model.fit(X, y).score(X, y) > 0.9
     True
     """
