@@ -29,7 +29,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("clnet")
 
 EXTRA_FLAGS = "POCL_EXTRA_BUILD_FLAGS"  # PoCL adds these flags to every build
-
+KERNEL_TESTS = Path(__file__).parent / "variants"
 
 # What a machine may lack: words of a DeviceError, and the reason to skip a test.
 LACKS = {
@@ -50,17 +50,34 @@ def skip_if_lacking(outcome: Any) -> None:
         outcome.force_exception(pytest.skip.Exception(reason))
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
-    """Disable PoCL's optimiser in tests marked ``unoptimised``: it is half their time.
+def optimised(item: pytest.Item) -> bool:
+    """Return whether PoCL optimises the kernels of a test.
 
-    ``POCL_EXTRA_BUILD_FLAGS= pytest`` optimises these too. A test that needs more than
-    the machine has is skipped.
+    It takes half the time of a build. The tests of the kernels themselves are
+    optimised, but for those marked ``unoptimised``; of the others those marked
+    ``optimised``.
+    """
+    if item.path.is_relative_to(KERNEL_TESTS):
+        return item.get_closest_marker("unoptimised") is None
+    return item.get_closest_marker("optimised") is not None
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, None]:
+    """Disable PoCL's optimiser where a test does not need it.
+
+    ``POCL_EXTRA_BUILD_FLAGS= pytest`` optimises all.
     """
     with pytest.MonkeyPatch.context() as patch:
-        if item.get_closest_marker("unoptimised") and EXTRA_FLAGS not in os.environ:
+        if EXTRA_FLAGS not in os.environ and not optimised(item):
             patch.setenv(EXTRA_FLAGS, "-cl-opt-disable")
-        skip_if_lacking((yield))
+        yield
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call() -> Generator[None, Any, None]:
+    """Skip a test that needs more than the machine has."""
+    skip_if_lacking((yield))
 
 
 @pytest.hookimpl(hookwrapper=True)

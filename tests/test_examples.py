@@ -11,6 +11,7 @@ import pytest
 import clnet
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+EPOCHS = 10  # of a training; the script's take long
 
 
 def test_the_files_are_those_of_the_script(tmp_path, monkeypatch):
@@ -41,6 +42,13 @@ def test_the_training_script(data, tmp_path, monkeypatch, capsys, request):
         arguments = [str(request.getfixturevalue("fann_datasets"))]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+    fit = clnet.Network.fit
+    monkeypatch.setattr(
+        clnet.Network, "fit",
+        lambda self, *given, epochs, **options: fit(
+            self, *given, epochs=min(epochs, EPOCHS), **options
+        ),
+    )
     monkeypatch.setattr(
         clnet.Network, "plan_for",
         lambda self, devices, batch, precision: self.compile(

@@ -41,7 +41,6 @@ def test_larger_networks_for_more_cores():
         assert found == pytest.approx(cores * rows, rel=0.01)
 
 
-@pytest.mark.unoptimised
 @pytest.mark.parametrize("batch", [1, pytest.param(2, marks=pytest.mark.sweep)])
 def test_candidates_are_right(batch):
     """Every installed candidate computes the oracle's results."""

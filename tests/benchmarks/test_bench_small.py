@@ -163,7 +163,6 @@ def test_every_network_has_its_trainings_and_an_answer(device):
     assert {trial.case.name for trial in quick} == set(small.QUICK)
 
 
-@pytest.mark.unoptimised
 def test_the_study_reports_every_basis(device):
     trials = small.trials(device, Options(effort="quick"))
     chosen = command.select(

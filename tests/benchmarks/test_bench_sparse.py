@@ -19,7 +19,6 @@ def case():
     return sparse.sparse_case(12, 2, 0.3, 3)
 
 
-@pytest.mark.unoptimised
 @pytest.mark.parametrize("name", ["csr", "dense", "auto"])
 def test_formats_are_right(case, name):
     prepared = sparse.Stored(name).prepare(case, CPU)

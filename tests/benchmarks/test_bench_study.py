@@ -72,7 +72,6 @@ def test_timed_run_needs_a_step_on_the_device(device):
         executable.timed_run()
 
 
-@pytest.mark.unoptimised
 def test_candidates_are_measured_on_every_basis(device):
     names = ("naive", "fused_local", "host")
     ours = [candidates.ByVariant(candidates.variant(name)) for name in names]
@@ -322,7 +321,6 @@ def test_a_busy_machine_is_a_warning(
     assert re.search(r"^\d rows in", capsys.readouterr().out, re.MULTILINE)
 
 
-@pytest.mark.unoptimised
 def test_the_command_runs_a_study(tiny_study, device, tmp_path, capsys):
     status = main([
         "bench", "feedforward", "--out", str(tmp_path), "--batch", "1", "--variants",

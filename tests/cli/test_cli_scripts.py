@@ -68,7 +68,6 @@ def test_evaluate_is_for_targets(capsys):
     assert "confusion: targets by row" in capsys.readouterr().out
 
 
-@pytest.mark.unoptimised
 def test_train(capsys):
     found = shown(capsys, "train a.data --layers 3-4-2 --epochs 3 --validation 0.2 "
                           "--save b.net")

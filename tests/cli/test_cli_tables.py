@@ -73,7 +73,6 @@ def tables(tmp_path):
 TRAIN = "--epochs 150 --optimiser adam --rate 0.03 --seed 0"
 
 
-@pytest.mark.unoptimised
 def test_classes_of_a_table(clnet_command, tables):
     out = ok(clnet_command(
         f"train flowers.csv --target kind {TRAIN} --validation 0.2 --save a.safetensors"
@@ -103,7 +102,6 @@ def test_classes_of_a_table(clnet_command, tables):
     assert float(out.rsplit("accuracy", 1)[1].split()[0]) > 0.95
 
 
-@pytest.mark.unoptimised
 def test_numbers_of_a_table(clnet_command, tables):
     out = ok(clnet_command(
         f"train houses.csv --target price --categories place --ignore id {TRAIN} "
@@ -120,7 +118,6 @@ def test_numbers_of_a_table(clnet_command, tables):
     assert first.split(",")[0] in ("north", "south")
 
 
-@pytest.mark.unoptimised
 def test_a_table_without_a_header(clnet_command, tables):
     ok(clnet_command(f"train bare.csv --target 2 {TRAIN} --no-scale "
                      "--save a.safetensors"))
@@ -131,7 +128,6 @@ def test_a_table_without_a_header(clnet_command, tables):
     assert np.array_equal(found.x, given.x)
 
 
-@pytest.mark.unoptimised
 def test_one_output_for_two_classes(clnet_command, tables):
     ok(clnet_command(f"train houses.csv --target place --ignore price,id {TRAIN} "
                      "--layers 1-3-1 --save a.safetensors"))
@@ -143,7 +139,6 @@ def test_one_output_for_two_classes(clnet_command, tables):
     assert set(clnet.load_table("b.csv", target="place").t) <= {"north", "south"}
 
 
-@pytest.mark.unoptimised
 def test_names_of_columns_survive(clnet_command, tables):
     network = Network(2, [clnet.Dense(3, "softmax")], seed=0)
     network.save("a.safetensors")
@@ -158,7 +153,6 @@ def test_names_of_columns_survive(clnet_command, tables):
     assert clnet.load_data("b.npz")[1].shape == (2, 3)
 
 
-@pytest.mark.unoptimised
 @pytest.mark.parametrize(("values", "activation"), [
     ((0, 1), "sigmoid"), ((-1, 1), "tanh"), ((0, 0.5), "identity"),
     ((25, 346), "identity"),

@@ -99,7 +99,6 @@ def result(out, what, name):
     return float(part.split(f"{name} ", 1)[1].split()[0])
 
 
-@pytest.mark.unoptimised
 def test_numbers_with_scaling(tmp_path, capsys):
     """Unscaled numbers in and out; the file holds the scaling, and predict uses it."""
     rng = np.random.default_rng(0)
@@ -125,7 +124,6 @@ def test_numbers_with_scaling(tmp_path, capsys):
     assert "scaling parameters, which were not used" in " ".join(out.split())
 
 
-@pytest.mark.unoptimised
 def test_the_options_of_training(data, capsys):
     code = main([
         "train", f"{data}/a.train", "--layers", "2-8-1", "--optimiser", "sgd",

@@ -98,7 +98,6 @@ def test_a_fault_anywhere_is_one_clear_error(injector, kind, name, tmp_path):
 
 @pytest.mark.sweep
 @pytest.mark.timeout(3600)
-@pytest.mark.unoptimised
 @pytest.mark.parametrize("kind", QUICK)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_fault_anywhere_in_any_scenario(injector, kind, name, tmp_path):

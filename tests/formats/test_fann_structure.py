@@ -72,7 +72,6 @@ def test_the_networks_that_are_read():
     )
 
 
-@pytest.mark.unoptimised
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("algorithm", ["batch", "rprop", "quickprop"])
 def test_training_is_that_of_fann(kind, algorithm, tmp_path):

@@ -216,7 +216,6 @@ def test_an_empty_frame(frame):
         load_table(frame[:0], target="kind")
 
 
-@pytest.mark.unoptimised
 def test_networks_take_frames_by_the_names_of_columns(frame, tmp_path):
     x, t = frame[["a", "b"]], frame["kind"]
     network = Network.mlp([2, 3, 2], ["tanh", "softmax"], seed=0)
@@ -234,7 +233,6 @@ def test_networks_take_frames_by_the_names_of_columns(frame, tmp_path):
         network.predict(frame[["a"]])
 
 
-@pytest.mark.unoptimised
 def test_networks_take_frames_of_categories(frame):
     table = load_table(frame, target="a", categories=["color", "kind"])
     network = Network.mlp([5, 1], "identity", seed=0, columns=table.columns)

@@ -11,8 +11,8 @@ from clnet.formats import DATA_SUFFIXES, FANN_DATA_SUFFIXES, NETWORK_SUFFIXES
 from .parsers import PARSERS
 from .runner import FINDINGS, Tally, check, fuzz, seeds
 
-MUTANTS = {"store": 200, "net": 500, "safetensors": 500, "onnx": 500}
-OTHERS = 1500
+MUTANTS = {"store": 60, "net": 150, "safetensors": 150, "onnx": 150}
+OTHERS = 400
 
 
 @pytest.mark.parametrize("name", PARSERS)

@@ -139,7 +139,6 @@ def samples(n=60):
     return x, labels
 
 
-@pytest.mark.unoptimised
 @pytest.mark.parametrize("activation", ["softmax", "tanh"])
 def test_a_network_learns_labels_and_gives_them_back(activation, tmp_path):
     x, labels = samples()
@@ -162,7 +161,6 @@ def test_a_network_learns_labels_and_gives_them_back(activation, tmp_path):
     assert network.prune(density=0.5).classes == network.classes
 
 
-@pytest.mark.unoptimised
 def test_labels_train_as_their_one_hot_rows():
     x, labels = samples()
     one, two = (Network.mlp([2, 4, 3], ["tanh", "softmax"], seed=0) for _ in range(2))
@@ -173,7 +171,6 @@ def test_labels_train_as_their_one_hot_rows():
     assert set(two.classify(x)) <= {0, 1, 2}
 
 
-@pytest.mark.unoptimised
 def test_one_output_with_scaling():
     """The middle between two classes is that of the descaled outputs."""
     x, labels = samples()

@@ -181,7 +181,6 @@ def test_initial_weights_do_not_depend_on_the_format():
 # Running -----------------------------------------------------------------------------
 
 
-@pytest.mark.unoptimised
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("batch", [1, 6])
 def test_every_format_runs(form, batch):
@@ -224,7 +223,6 @@ def test_missing_connections_read_nothing():
                 assert y[0, 3] == network.biases(0)[3]
 
 
-@pytest.mark.unoptimised
 def test_float64():
     network = sparse_net("hyb", dtype="float64")
     x = np.random.default_rng(0).standard_normal((4, 11))
@@ -279,7 +277,6 @@ def test_scipy_inputs():
 # Training ----------------------------------------------------------------------------
 
 
-@pytest.mark.unoptimised
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_training_never_adds_connections(name):
     layers = [Sparse(9, "tanh", pattern=MASK, format="hyb"),
@@ -318,7 +315,6 @@ def test_every_format_trains_alike(form):
         )
 
 
-@pytest.mark.unoptimised
 @pytest.mark.parametrize("layers", [
     SHORTCUT,
     (Dense(6, "tanh"), Sparse(5, "tanh", density=0.5, format="hyb", sources=(0, 1)),

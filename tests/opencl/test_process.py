@@ -78,12 +78,17 @@ def test_a_fork_is_refused_in_a_sentence():
             lambda: network.predict(np.tile(x, (200, 1)), cpu),
             lambda: clnet.Network.mlp([3, 2]).predict(x[:, :3], cpu),
         ]
+        ending = False
+
+        def compute():
+            while not ending:
+                network.predict(x, cpu), plan(x)
+
         assert [forked(call) for call in calls] == [7] * len(calls)
-        threading.Thread(
-            target=lambda: [(network.predict(x, cpu), plan(x)) for _ in range(3000)]
-        ).start()
+        threading.Thread(target=compute).start()
         for _ in range(5):
             assert [forked(call) for call in calls[:3]] == [7] * 3
+        ending = True
         print("right", plan(x).shape)
     """)
     assert (code, err) == (0, "")
@@ -146,8 +151,8 @@ def test_spawned_processes_compute(tmp_path):
 
 @pytest.mark.parametrize("work", [
     "compiled('naive')(x)", "compiled('cpu')(x)", "network.predict(x, 'cpu')",
-    "network.fit(x, t, epochs=1000, device='cpu')",
-    "network.fit(x, t, epochs=1000, batch_size=8, device='cpu')",
+    "network.fit(x, t, epochs=1000, device='cpu', tune=False)",
+    "network.fit(x, t, epochs=1000, batch_size=8, device='cpu', tune=False)",
     "clnet.Network.mlp([20, 30, 10]).compile('cpu', 64, tune=True)",
 ])
 def test_the_process_ends_while_daemon_threads_compute(work):
@@ -214,7 +219,8 @@ def test_the_last_frames_of_ending_threads_are_waited_for():
         def work():
             held = Held()
             network.fit(
-                x, t, epochs=10**6, callbacks=[lambda *_: started.set()], device="cpu"
+                x, t, epochs=10**6, callbacks=[lambda *_: started.set()], device="cpu",
+                tune=False,
             )
 
         started = threading.Event()

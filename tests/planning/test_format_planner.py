@@ -163,7 +163,6 @@ def test_memory_limits_stay():
     assert f"the memory limit is {limit}" in report.failures[0]
 
 
-@pytest.mark.unoptimised
 def test_plans_run_in_the_chosen_format():
     network = network_of()
     plan = network.compile("cpu", 3)
@@ -217,7 +216,6 @@ PLAIN = (Generic(), GenericBackward(), Optimisers())
 SAMPLES = RNG.uniform(-1, 1, (24, 20)), RNG.uniform(0, 1, (24, 7))
 
 
-@pytest.mark.unoptimised
 @pytest.mark.parametrize("form", ["dense", "sell"])
 def test_training_is_the_same_in_the_chosen_format(form, fastest, tmp_path):
     """Sums have another order; float64 keeps its roundings small for 4 epochs."""

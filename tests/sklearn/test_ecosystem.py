@@ -26,10 +26,7 @@ from waits import HANG_SECONDS
 
 from clnet.sklearn import MLPClassifier, MLPRegressor
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
-    pytest.mark.unoptimised,
-]
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 X, Y = load_iris(return_X_y=True)
 # Without a penalty folds of all sizes share kernels.
 FEW = {"random_state": 0, "max_iter": 40, "learning_rate_init": 0.01, "alpha": 0}

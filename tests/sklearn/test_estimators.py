@@ -21,10 +21,7 @@ from clnet.nn.random import key, permuted
 from clnet.sklearn import MLPClassifier, MLPRegressor, solvers
 from clnet.training import passes, plans
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
-    pytest.mark.unoptimised,
-]
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 X, Y = load_iris(return_X_y=True)
 X_REGRESSION, Y_REGRESSION = map(scale, load_diabetes(return_X_y=True))
 TARGETS = {

@@ -261,7 +261,6 @@ def test_fann_parameters_name_their_optimiser():
     assert named("sarprop", rprop_delta_max=9.0) == Sarprop(delta_max=9.0)
 
 
-@pytest.mark.unoptimised
 @pytest.mark.parametrize("rule", [
     Incremental(0.3, 0.2), Batch(0.4), Rprop(1.3, 0.4, 1e-5, 40, 0.2, True),
     Quickprop(0.6, -0.001, 1.5), Sarprop(1.3, 0.4, 30),

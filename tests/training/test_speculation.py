@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selections import selected
 
 from clnet import Dense, Network
 from clnet.errors import ClnetWarning
@@ -93,7 +94,7 @@ def test_results_are_those_of_single_epochs(speculate, on, options):
     assert found[0] == found[1]
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(
     st.sets(st.integers(1, EPOCHS)), st.sets(st.integers(1, EPOCHS)),
     st.integers(1, EPOCHS), st.integers(2, 9),
@@ -129,23 +130,28 @@ def plan_by(variant, monkeypatch, **config):
     monkeypatch.setattr(plans, "plan_training", planned)
 
 
-BY_VARIANT = pytest.mark.parametrize(("variant", "config"), [
-    (GroupStep(), {"alone": 1}), (Epoch(), {"workers": 1}), (Epoch(), {"caller": 1}),
-    (Epoch(), {"workers": DEVICE.compute_units, "caller": 0}), (Sequential(), {}),
-], ids=["group_step", "epoch", "lead", "workers", "sequential"])
+BY_VARIANT = {
+    "group_step": (GroupStep(), {"alone": 1}), "epoch": (Epoch(), {"workers": 1}),
+    "lead": (Epoch(), {"caller": 1}),
+    "workers": (Epoch(), {"workers": DEVICE.compute_units, "caller": 0}),
+    "sequential": (Sequential(), {}),
+}
+RULES = {
+    "rprop": {"optimiser": "rprop"},
+    "adam": {"optimiser": "adam", "batch_size": 16, "shuffle": False},
+    "shuffled": {"optimiser": "adam", "batch_size": 16, "schedule": "exponential"},
+    "sarprop": {"optimiser": "sarprop"}, "incremental": {"optimiser": "incremental"},
+    "incremental shuffled":
+        {"optimiser": "incremental", "shuffle": True, "schedule": "cosine"},
+}
 
 
-@pytest.mark.parametrize("flops", [1, 10**9])
-@pytest.mark.parametrize("options", [
-    {"optimiser": "rprop"}, {"optimiser": "adam", "batch_size": 16, "shuffle": False},
-    {"optimiser": "adam", "batch_size": 16, "schedule": "exponential"},
-    {"optimiser": "sarprop"}, {"optimiser": "incremental"},
-    {"optimiser": "incremental", "shuffle": True, "schedule": "cosine"},
-], ids=["rprop", "adam", "shuffled", "sarprop", "incremental", "incremental shuffled"])
-@BY_VARIANT
-def test_several_epochs_a_launch(
-    speculate, monkeypatch, options, flops, variant, config
-):
+@pytest.mark.parametrize(("by", "options", "flops"), selected(
+    BY_VARIANT, RULES, {"steps": 1, "epochs": 10**9},
+    quick=lambda by, rule, flops: (by + rule) % 4 == 2 * flops,
+))
+def test_several_epochs_a_launch(speculate, monkeypatch, by, options, flops):
+    variant, config = by
     plan_by(variant, monkeypatch, **config)
     monkeypatch.setattr(replay, "RUN_FLOPS", flops)
     several = [{}, {"stop": 7}, {"reads": (4, 9)}]
