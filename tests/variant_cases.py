@@ -1,13 +1,17 @@
-"""Networks and batches as cases, and a variant beside the oracle on them."""
+"""Networks and batches as cases, their products; a variant beside the oracle."""
 
 from __future__ import annotations
 
 import dataclasses
 import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pyopencl as cl
+import pytest
 from bounds import span_bound
 
 from clnet import Dense, Network
@@ -204,3 +208,18 @@ def check(network, span, variant, config, where, seed, missing=np.nan):
     for x in inputs.values():
         x[span.batch // 2, rng.integers(x.shape[1])] = missing
     assert_within_bounds(span, inputs, network.parameters, run(inputs))
+
+
+def selected(*axes: Mapping[str, Any], quick: Callable[..., bool]) -> list[Any]:
+    """Return the product of named values as parameters of a test.
+
+    The quick run has those for whose places in the axes `quick` holds.
+    """
+    places = product(*(range(len(axis)) for axis in axes))
+    return [
+        pytest.param(
+            *(axis[name] for axis, name in zip(axes, names, strict=True)),
+            id="-".join(names), marks=[] if quick(*at) else [pytest.mark.sweep],
+        )
+        for at, names in zip(places, product(*axes), strict=True)
+    ]

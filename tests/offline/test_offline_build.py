@@ -14,7 +14,7 @@ from shutil import which
 import pytest
 from kernel_corpus import DEVICES, DG2, GFX90A, GFX1100, PVC, Source, sample, sources
 from offline_build import build_for_amd, build_for_intel, check, check_launches, knows
-from selections import selected
+from variant_cases import selected
 
 from clnet import Network
 from clnet.ir.lowering import lower

@@ -13,7 +13,7 @@ import pytest
 from bounds import assert_right
 from hypothesis import given
 from hypothesis import strategies as st
-from selections import selected
+from variant_cases import selected
 
 import clnet
 from clnet import Dense, Network

@@ -113,7 +113,7 @@ def test_replaced_parameters_apply_to_device_arrays():
 
 def test_a_plan_may_be_deleted_before_its_result_is_computed():
     """Its memory must last until the end of the computation."""
-    network = Network.mlp([1500, 1500, 1500], "tanh", seed=1)
+    network = Network.mlp([600, 600, 600], "tanh", seed=1)
     x = inputs(network, 8)
     for _ in range(3):
         plan = on_device(network, 8)
@@ -124,7 +124,7 @@ def test_a_plan_may_be_deleted_before_its_result_is_computed():
 
 
 def test_replaced_parameters_leave_the_earlier_call_alone():
-    network = Network.mlp([1500, 1500], "tanh", seed=1)
+    network = Network.mlp([600, 600], "tanh", seed=1)
     plan = on_device(network, 8)
     x = inputs(network, 8)
     there = cla.to_device(plan.queue, x)
@@ -161,7 +161,7 @@ ALONE = dataclasses.replace(CPU, companions=())  # one queue
 ON_ONE_QUEUE_OR_TWO = pytest.mark.parametrize(
     "device", [CPU, ALONE], ids=["with companion", "alone"]
 )
-LARGE = Network.mlp([1500, 1500, 1500], "tanh", seed=1)  # some milliseconds
+LARGE = Network.mlp([600, 600, 600], "tanh", seed=1)  # some milliseconds
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_an_input_of_another_queue_may_be_overwritten_after_the_call(
     expected = plan(cla.to_device(plan.queue, x)).get()
     other = cl.CommandQueue(plan.queue.context, device.handle)
     nothing = np.zeros_like(x)
-    for _ in range(10):
+    for _ in range(5):
         there = cla.to_device(other, x)
         y = plan(there)
         cl.enqueue_copy(other, there.data, nothing, is_blocking=False)
@@ -192,7 +192,7 @@ def test_an_input_without_a_queue_may_be_overwritten_after_its_events(
     expected = plan(cla.to_device(plan.queue, x)).get()
     other = cl.CommandQueue(plan.queue.context, device.handle)
     nothing = np.zeros_like(x)
-    for _ in range(10):
+    for _ in range(5):
         there = cla.to_device(other, x).with_queue(None)
         y = plan(there)
         cl.enqueue_copy(
@@ -207,7 +207,7 @@ def test_a_result_of_another_queue_is_read_there_after_the_call(large_plan, devi
     there = cla.to_device(plan.queue, x)
     expected = plan(there).get()
     other = cl.CommandQueue(plan.queue.context, device.handle)
-    for _ in range(10):
+    for _ in range(5):
         out = cla.zeros(other, expected.shape, np.float32)
         np.testing.assert_array_equal(plan(there, out=out).get(), expected)
 
@@ -218,7 +218,7 @@ def test_arrays_of_a_companions_queue(kinds):
     network = Network.mlp([300, 300], "tanh", seed=1)
     plan, x = cover(network, CPU, kinds, 8), inputs(network, 8)
     (other,) = set(plan._session.queues.values()) - {plan.queue}
-    for _ in range(10):
+    for _ in range(5):
         there, out = cla.to_device(other, x), cla.zeros(other, x.shape, np.float32)
         plan(there, out=out)
         cl.enqueue_copy(other, there.data, np.zeros_like(x), is_blocking=False)

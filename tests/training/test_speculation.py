@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from selections import selected
+from variant_cases import selected
 
 from clnet import Dense, Network
 from clnet.errors import ClnetWarning

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pyopencl as cl
 import pytest
-from selections import selected
+from variant_cases import selected
 
 from clnet import Dense, Network, Sparse, load, load_data
 from clnet.errors import ClnetWarning, InputError
