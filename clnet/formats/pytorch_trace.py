@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from operator import attrgetter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,7 +35,7 @@ PROBES = 64  # random inputs, for which the network is compared with the module
 ROUNDINGS = 1e4  # by which outputs may differ; others differ by far more
 TAKEN = (
     "expected Linear, BatchNorm1d, Dropout, Flatten, Identity or an activation that "
-    "clnet has"
+    "clnet has; clnet.load takes more, from a file of torch.onnx.export"
 )
 # Arguments of activations, in their order, each with the values that are clnet's.
 _ARGUMENTS: dict[str, dict[str, Callable[[Any], bool]]] = {
@@ -49,9 +50,12 @@ _ARGUMENTS: dict[str, dict[str, Callable[[Any], bool]]] = {
     **{name: {"dim": lambda found: found in (None, 1, -1)} for name in SOFTMAXES},
 }
 _SAME = ("Identity", "contiguous", "float", "double")
-_OPERATIONS = ("add", "cat", "dropout", "flatten", "getattr", "getitem", "reshape",
-               "size")
-_SYNONYMS = {"iadd": "add", "concat": "cat", "concatenate": "cat", "view": "reshape"}
+_ARITHMETIC = ("add", "sub", "mul", "div", "neg")
+_OPERATIONS = (*_ARITHMETIC, "cat", "dropout", "flatten", "getattr", "getitem",
+               "linear", "matmul", "reshape", "size")
+_IN_PLACE = {"iadd": "add", "isub": "sub", "imul": "mul", "itruediv": "div"}
+_SYNONYMS = {**_IN_PLACE, "truediv": "div", "concat": "cat", "concatenate": "cat",
+             "view": "reshape"}
 _FLATTEN = {"start_dim": 1, "end_dim": -1}
 
 
@@ -242,6 +246,8 @@ class _Reader:
             return self.read_module(node, self.module.get_submodule(node.target))
         name = _called(node)
         where = f"{node.name} of forward"
+        if node.op == "get_attr":  # a parameter or a buffer
+            return as_floats(where, attrgetter(node.target)(self.module))
         if not name:
             raise InputError(
                 f"{where} is {quoted(node.target)}, which clnet does not take: {TAKEN}"
@@ -249,13 +255,18 @@ class _Reader:
         first, *others = node.args
         if _is_size(node) or isinstance(self.env.get(first), _Size):
             return _Size()
-        if name == "add" and not node.kwargs:
-            return self.add([self.value(where, one) for one in node.args])
+        if name in _ARITHMETIC and not node.kwargs:
+            return self.arithmetic(where, name, *node.args)
         options = {one: v for one, v in node.kwargs.items() if one != "_stacklevel"}
         if name == "cat":
             dim = (*others, options.get("dim", options.get("axis", 0)))[0]
             return self.concatenate(where, first, dim)
         value = self.value(where, first)
+        if name in ("linear", "matmul"):
+            given = {**dict(zip(("weight", "bias"), others, strict=False)), **options}
+            return self.product(where, value, name, **given)
+        if name == "getitem":
+            return self.take(where, value, *others)
         if name == "dropout":
             return self.dropout(value, (*others, options.get("p", 0.5))[0])
         if name == "reshape":
@@ -267,7 +278,7 @@ class _Reader:
         if name in _SAME and not others:
             return value
         own = own_activation(name)
-        if own is None:  # as of columns, x[:, 3]
+        if own is None:  # with arguments that are not taken
             raise InputError(f"{where} is {name}, which clnet does not take: {TAKEN}")
         names = dict(zip((*_ARGUMENTS.get(own, ()), "inplace"), others, strict=False))
         return self.activate(where, value, own, {**names, **options})
@@ -324,7 +335,7 @@ class _Reader:
             return bool(getattr(self.module.get_submodule(node.target), "inplace", 0))
         name = getattr(node.target, "__name__", str(node.target))
         return node.op in ("call_function", "call_method") and (
-            name == "iadd" or name.endswith("_")
+            name in _IN_PLACE or name.endswith("_")
             or any(one is True for one in (*node.args[1:], node.kwargs.get("inplace")))
         )
 
@@ -341,10 +352,11 @@ class _Reader:
         """Emit a layer, and return its outputs."""
         self.expect(where, value, weights.shape[1])
         widths = [self.width(source) for source in value.sources]
-        if value.scale is not None and value.shift is not None:
-            shift = weights @ value.shift
+        if value.scale is not None:
+            scale, offset = self.affine(value)
+            shift = weights @ offset
             bias = shift if bias is None else bias + shift
-            weights = weights * value.scale
+            weights = weights * scale
         blocks: dict[int, Array] = {}
         for source, block in zip(
             value.sources, np.split(weights, np.cumsum(widths)[:-1], axis=1),
@@ -365,6 +377,96 @@ class _Reader:
         sources = tuple(source for value in values for source in value.sources)
         blocks = np.hstack([np.diag(scale) for scale in scales])
         return self.linear("a sum", _Value(sources), blocks, bias, sparse=True)
+
+    def arithmetic(
+        self, where: str, name: str, first: Any, second: Any = -1.0
+    ) -> _Value:
+        """Return a sum or difference, or a value with a factor or a shift."""
+        constants = self.constant(first), self.constant(second)
+        if name == "neg":
+            name = "mul"
+        at = int(constants[0] is not None)
+        if name in ("add", "sub") and constants[1 - at] is None:
+            left, right = self.value(where, first), self.value(where, second)
+            if name == "sub":
+                right = self.affined(where, right, -1.0, 0.0)
+            return self.add([left, right])
+        value, constant = self.value(where, (first, second)[at]), constants[1 - at]
+        if constant is None or (name, at) == ("div", 1):
+            raise InputError(
+                f"{where} is a product or a quotient of outputs, which clnet does not "
+                f"take: {TAKEN}"
+            )
+        if name in ("mul", "div"):
+            return self.affined(
+                where, value, constant if name == "mul" else 1 / constant, 0.0)
+        sign = -1.0 if name == "sub" else 1.0
+        return (self.affined(where, value, sign, constant) if at else
+                self.affined(where, value, 1.0, sign * constant))
+
+    def constant(self, argument: Any) -> Any:
+        """Return a number or a row of them, in float64; None: it is no constant."""
+        if isinstance(argument, (int, float)):
+            return np.float64(argument)
+        found = self.env.get(argument) if isinstance(
+            argument, self.torch.fx.Node) else None
+        return found.astype(np.float64) if isinstance(found, np.ndarray) else None
+
+    def affined(self, where: str, value: _Value, factor: Any, shift: Any) -> _Value:
+        """Return a value with a factor and a shift: numbers, or one of each column."""
+        factor, shift = (self.row(where, value, one) for one in (factor, shift))
+        layer = self.layers[value.sources[0] - 1] if value.alone else None
+        if (layer is not None and value.scale is None and layer.activation is None
+                and not layer.dropout):
+            layer.matrix = layer.matrix * factor[..., np.newaxis]
+            if layer.bias is not None or shift.any():
+                before = np.zeros(len(layer.matrix)) if layer.bias is None else (
+                    layer.bias)
+                layer.bias = shift + before * factor
+            return dataclasses.replace(value, tensor=object())
+        if value.scale is not None and value.shift is not None:
+            factor, shift = value.scale * factor, value.shift * factor + shift
+        return dataclasses.replace(value, scale=factor, shift=shift, tensor=object())
+
+    def row(self, where: str, value: _Value, found: Any) -> Array:
+        """Return a constant, shape [] or [columns]."""
+        row: Array = np.squeeze(found)
+        if row.ndim and row.shape != np.shape(found)[-1:]:
+            raise InputError(
+                f"{where} reads a constant of shape {list(np.shape(found))}, expected "
+                "one number, or one of each column"
+            )
+        if row.ndim:
+            self.expect(where, value, len(row))
+        return row
+
+    def product(
+        self, where: str, value: _Value, name: str, weight: Any = None,
+        bias: Any = None, other: Any = None,
+    ) -> _Value:
+        """Return the layer of a product with a parameter."""
+        weights = self.constant(other if weight is None else weight)
+        if weights is None or weights.ndim != 2:
+            raise InputError(f"{where} is no product with a parameter: {TAKEN}")
+        if name == "matmul":
+            weights = weights.T
+        return self.linear(where, value, weights, self.constant(bias))
+
+    def take(self, where: str, value: _Value, key: Any) -> _Value:
+        """Return some columns of a value, ``x[:, columns]``, as a layer."""
+        rows, columns = key if isinstance(key, tuple) and len(key) == 2 else (key, 0)
+        try:
+            if rows != slice(None) or isinstance(columns, int):
+                raise IndexError
+            chosen = np.eye(self.columns(value))[columns]
+            if chosen.ndim != 2 or not chosen.size:
+                raise IndexError
+        except (IndexError, TypeError):
+            raise InputError(
+                f"{where} takes {quoted(key)}, expected columns of all samples, as "
+                "[:, 1:3] or [:, [0, 2]]"
+            ) from None
+        return self.linear(where, value, chosen, None, sparse=True)
 
     def concatenate(self, where: str, arguments: Any, dim: Any) -> _Value:
         """Return values side by side."""
@@ -426,17 +528,7 @@ class _Reader:
         shift = -mean * scale
         if module.bias is not None:
             shift = shift + as_floats(where, module.bias)
-        self.expect(where, value, len(scale))
-        layer = self.layers[value.sources[0] - 1] if value.alone else None
-        if (layer is not None and value.scale is None and layer.activation is None
-                and not layer.dropout):
-            layer.matrix = layer.matrix * scale[:, np.newaxis]
-            layer.bias = shift + (0 if layer.bias is None else layer.bias * scale)
-            return dataclasses.replace(value, tensor=object())
-        before, offset = self.affine(value)
-        return dataclasses.replace(
-            value, scale=scale * before, shift=shift + offset * scale, tensor=object()
-        )
+        return self.affined(where, value, scale, shift)
 
     def dropout(self, value: _Value, p: float) -> _Value:
         """Return a value of which training drops a share."""
@@ -509,7 +601,8 @@ class _Reader:
         """Return the factor and the shift of each column."""
         if value.scale is None or value.shift is None:
             return np.ones(self.columns(value)), np.zeros(self.columns(value))
-        return value.scale, value.shift
+        n = self.columns(value)
+        return np.broadcast_to(value.scale, n), np.broadcast_to(value.shift, n)
 
     def own_layer(self, where: str, value: _Value) -> tuple[_Layer, _Value]:
         """Return the layer of which a value is the only use, and its value."""

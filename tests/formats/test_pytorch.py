@@ -389,6 +389,23 @@ def modules(torch):
             both = torch.cat([a, self.c(a), self.norm(a)], -1)
             return self.b(both) + self.b(both).sigmoid()
 
+    class Arithmetic(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 6), nn.Linear(3, 6, bias=False)
+            self.weight = nn.Parameter(torch.randn(6, 2))
+            self.square = nn.Parameter(torch.randn(4, 6))
+            self.register_buffer("mean", torch.rand(4))
+            self.register_buffer("deviation", 1 + torch.rand(1, 4))
+
+        def forward(self, x):
+            x = (x / 2 - self.mean) / self.deviation
+            a = 1 - torch.sigmoid(2 * self.a(x) + 0.5)
+            b = -self.b(a[:, 1:4] - a[:, [5, 0, 1]]) * 3
+            b -= a
+            b = f.linear(b, self.square, bias=self.mean)
+            return torch.tanh(torch.matmul(self.a(b), self.weight) + 0.25) / 2
+
     class Own(nn.Linear):
         def forward(self, x):
             return super().forward(x) * 2
@@ -415,13 +432,14 @@ def modules(torch):
             nn.Linear(3, 4), nn.Dropout(0.1), nn.Dropout(0.2), nn.Tanh(),
             nn.Linear(4, 2), nn.Dropout(0.1), nn.Dropout(0.0)),
         "functional": Functional(), "shortcuts": Shortcuts(), "shared": Shared(),
+        "arithmetic": Arithmetic(),
         "weight norm": torch.nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)),
     }
 
 
 NAMES = ["a Linear", "nested", "two Linear in a row", "normalised before",
          "normalised behind", "normalised inputs and outputs", "activations in a row",
-         "dropouts", "functional", "shortcuts", "shared", "weight norm"]
+         "dropouts", "functional", "shortcuts", "shared", "arithmetic", "weight norm"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -489,9 +507,16 @@ def refused(torch):
         (nn.Sequential(), "no Linear"),
         (hooked, "module '0' has a forward hook"),
         (Branches(), "forward of Branches is not one graph"),
-        (Forward(lambda self, x: self.fc(x) * 2), "mul of forward is .*not take: exp"),
-        (Forward(lambda self, x: self.fc(x)[:, :2]), "getitem of forward is getitem"),
-        (Forward(lambda self, x: self.fc(x) + 1), "reads 1, expected outputs"),
+        (Forward(lambda self, x: self.fc(x) * x), "mul of forward is a product"),
+        (Forward(lambda self, x: 1 / self.fc(x)), "truediv of forward is a product or"),
+        (Forward(lambda self, x: self.fc(x) * self.fc.weight), r"shape \[3, 3\]"),
+        (Forward(lambda self, x: self.fc.weight * 2), "mul of forward reads 2"),
+        (Forward(lambda self, x: self.fc(x)[:2]), "columns of all samples"),
+        (Forward(lambda self, x: self.fc(x)[:, 1]), "expected columns of all samples"),
+        (Forward(lambda self, x: self.fc(x)[:, [0, 3]]), "columns of all samples"),
+        (Forward(lambda self, x: self.fc(x)[:, 3:]), "columns of all samples"),
+        (Forward(lambda self, x: self.fc(x[:, :3])), "before the number of its inputs"),
+        (Forward(lambda self, x: self.fc(x).sin()), "from a file of torch.onnx.export"),
         (Forward(lambda self, x, y: self.fc(x) + y), "takes a second input, y"),
         (Forward(lambda self, x: (self.fc(x), x)), "the output reads"),
         (Forward(lambda self, x: torch.cat((self.fc(x), x))), "concatenates samples"),
@@ -505,7 +530,7 @@ def refused(torch):
          "module 'fc' reads values that a call in place changed"),
         (Forward(plus_in_place), "the graph of Forward has other outputs than the mod"),
         (Forward(lambda self, x: nn.functional.dropout(self.fc(x))), "other outputs"),
-        (Forward(lambda self, x: torch.matmul(x, self.fc.weight)), "'fc.weight', "),
+        (Forward(lambda self, x: torch.matmul(x, self.fc(x))), "is no product"),
     ]
 
 
