@@ -136,8 +136,9 @@ class Network(Model):
         """Return the network of a PyTorch module, with its weights.
 
         The module is traced by `torch.fx`: `nn.Sequential`, or a class whose forward is
-        one graph of Linear, activations that clnet has, Flatten, Identity, sums, and
-        concatenations of columns. Dropout is for trainings here; BatchNorm1d, after
+        one graph of Linear, activations that clnet has, Flatten, Identity, sums,
+        differences, constant factors, columns of layers, and concatenations of
+        columns. Dropout is for trainings here; BatchNorm1d, after
         ``module.eval()``, becomes part of a layer. Outputs differ by rounding alone:
         those of random inputs are compared.
 
