@@ -33,9 +33,10 @@ M = TypeVar("M", bound="Model")
 
 PROBES = 64  # random inputs, for which the network is compared with the module
 ROUNDINGS = 1e4  # by which outputs may differ; others differ by far more
+ELSEWHERE = "clnet.load takes more, from a file of torch.onnx.export"
 TAKEN = (
     "expected Linear, BatchNorm1d, Dropout, Flatten, Identity or an activation that "
-    "clnet has; clnet.load takes more, from a file of torch.onnx.export"
+    f"clnet has; {ELSEWHERE}"
 )
 # Arguments of activations, in their order, each with the values that are clnet's.
 _ARGUMENTS: dict[str, dict[str, Callable[[Any], bool]]] = {
@@ -491,7 +492,7 @@ class _Reader:
             elif bounds != (-1, 1):
                 raise InputError(
                     f"{where} is clipped to {quoted(list(bounds))}, expected [-1, 1] "
-                    "or [0, 1]"
+                    f"or [0, 1]; {ELSEWHERE}"
                 )
         if own == "gelu" and found.get("approximate") == "tanh":
             del found["approximate"]
@@ -501,7 +502,7 @@ class _Reader:
             if given is not None and not (name in known and known[name](given)):
                 raise InputError(
                     f"{where} is {own} with {name}={quoted(given)}, which clnet does "
-                    "not have"
+                    f"not have; {ELSEWHERE}"
                 )
         if own == "identity":
             return value
@@ -581,7 +582,8 @@ class _Reader:
         if self.n_in is None:
             raise InputError(
                 "the module does more than Linear takes up before the number of its "
-                "inputs is known: expected Linear, BatchNorm1d or Flatten first"
+                "inputs is known: expected Linear, BatchNorm1d or Flatten first; "
+                f"{ELSEWHERE}"
             )
         return self.n_in
 

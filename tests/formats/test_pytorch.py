@@ -492,7 +492,7 @@ def refused(torch):
          "|module '1' is LayerNorm"),
         (nn.Sequential(nn.Conv1d(1, 1, 3)), r"module '0' is Conv1d\(1, 1, kernel_siz"),
         (nn.Sequential(nn.Linear(3, 3), nn.LeakyReLU(0.2)), "'1' is leaky_relu with neg"
-         "ative_slope=0.2, which clnet does not have"),
+         "ative_slope=0.2, which clnet does not have; clnet.load takes more, from a f"),
         (nn.Sequential(nn.Linear(3, 3), nn.ELU(0.5)), "elu with alpha=0.5, which"),
         (nn.Sequential(nn.Linear(3, 3), nn.ReLU6()), "module '1' is ReLU6"),
         (nn.Sequential(nn.Linear(3, 3), nn.Hardtanh(-2, 2)), r"clipped to \[-2, 2\]"),
