@@ -11,7 +11,7 @@ import pytest
 import clnet
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-EPOCHS = 10  # of a training; the script's take long
+EPOCHS = 20  # of a training; the script's take long
 
 
 def test_the_files_are_those_of_the_script(tmp_path, monkeypatch):

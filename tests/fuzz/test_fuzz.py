@@ -11,7 +11,8 @@ from clnet.formats import DATA_SUFFIXES, FANN_DATA_SUFFIXES, NETWORK_SUFFIXES
 from .parsers import PARSERS
 from .runner import FINDINGS, Tally, check, fuzz, seeds
 
-MUTANTS = {"store": 60, "net": 150, "safetensors": 150, "onnx": 150}
+# The first files of a state are seldom accepted.
+MUTANTS = {"store": 60, "net": 150, "safetensors": 150, "onnx": 150, "state": 1500}
 OTHERS = 400
 
 

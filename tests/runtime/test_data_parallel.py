@@ -257,7 +257,7 @@ def test_parameters_stay_equal_on_all_devices(devices):
         found.append([train_state.values()[0] for train_state in training._train_state])
 
     net(dropout=0.2).fit(
-        X, T, optimiser="adam", batch_size=20, epochs=2, devices=devices,
+        X, T, optimiser="adam", batch_size=25, epochs=2, devices=devices,
         callbacks=[record],
     )
     for one, *others in found:
