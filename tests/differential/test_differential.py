@@ -48,7 +48,9 @@ def check(runner, cases):
         )
 
 
-@pytest.mark.parametrize("number", [3, 11, 27])
+@pytest.mark.parametrize("number", [
+    3, pytest.param(11, marks=pytest.mark.sweep), 27,
+])
 def test_fixed_seeds(runner, number):
     check(runner, list(family(number))[:4])
 
