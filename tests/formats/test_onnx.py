@@ -178,6 +178,13 @@ def test_functions_are_those_of_each_neuron_though_one_is_saturated(
     near(network.predict(X), ran(str(tmp_path / "x.onnx"), X))
 
 
+def test_functions_of_far_multiples_are_refused(tmp_path):
+    nodes = [("MatMul", "x W", "v"), ("Mul", "v large", "u"), ("Erf", "u", "e"),
+             ("Add", "e one", "f"), ("Mul", "v f", "y")]
+    with pytest.raises(FormatError, match="is no sum of activations"):
+        loaded(tmp_path, graph(nodes, {"W": W, "large": np.float32(1e30), **NUMBERS}))
+
+
 def test_functions_that_bend_beyond_their_samples_are_refused(tmp_path):
     nodes = [("MatMul", "x W", "u"), ("Sigmoid", "u", "s"), ("Sub", "u far", "v"),
              ("Sigmoid", "v", "t"), ("Mul", "v t", "p"), ("Add", "p s", "y")]

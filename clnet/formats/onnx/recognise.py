@@ -19,6 +19,7 @@ Array = NDArray[Any]
 
 MOST_HINTS = 8  # pairs of a factor and a constant that are tried
 MOST_KNOWN = 64  # functions whose fits are remembered
+SMALLEST = 1e-3  # factor of a function's argument
 WIDEST = 2.0  # distance of a function's arguments about zero, at most
 FINITE = 0.5  # share of the samples, at least
 
@@ -80,8 +81,11 @@ def _sampled(scale: float, shift: float) -> bool:
     """Return whether points lie close about the zero of ``scale * x + shift``.
 
     There functions bend: far from it GELU, SiLU and relu are equal, and all are affine.
+    Of a small scale, values are within the tolerance of all fits.
     """
-    place = int(np.searchsorted(POINTS, -shift / scale)) if scale else 0
+    if abs(scale) < SMALLEST:
+        return False
+    place = int(np.searchsorted(POINTS, -shift / scale))
     return 0 < place < len(POINTS) and (
         abs(scale) * float(POINTS[place] - POINTS[place - 1]) <= WIDEST)
 
