@@ -306,6 +306,13 @@ def test_tensors_in_a_file_beside_it(tmp_path):
         clnet.load(path)
 
 
+def test_memory_of_a_node_that_repeats_is_limited(tmp_path):
+    model = graph([("Upsample", "x big", "y")], {"big": np.array([1, 1 << 40])},
+                  versions=9)
+    with pytest.raises(FormatError, match="memory limit"):
+        loaded(tmp_path, model)
+
+
 def test_memory_is_limited(tmp_path):
     nodes = [("Expand", "x big", "y")]
     with pytest.raises(FormatError, match="memory limit"):

@@ -221,6 +221,9 @@ def most_elements(node: Any, arrays: Sequence[Any]) -> int:
             return _size([size + 2 * max(0, *pads) for size in shapes[0]])
         start, limit, delta = (np.asarray(one).item() for one in arrays)
         return int(abs((limit - start) / delta)) + 1
+    if op == "Upsample":
+        scales = attributes(node).get("scales") or np.ravel(arrays[1]).tolist()
+        return sizes[0] * _size([max(1, one) for one in scales])
     if op in ("Gather", "GatherElements", "GatherND", "MatMul", "Gemm", "Einsum"):
         return sizes[0] * max(sizes[1:]) if op != "Gemm" else sizes[0] * sizes[1]
     if op in ("Concat", "EyeLike", "ScatterND", "ScatterElements"):
