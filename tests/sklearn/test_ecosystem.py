@@ -111,9 +111,10 @@ def test_joblib(backend):
 
 
 FORK = """
-import joblib, sys
+import joblib, multiprocessing, sys
 from sklearn.datasets import load_iris
 from clnet.sklearn import MLPClassifier
+multiprocessing.set_start_method("fork")  # Python's default before 3.14
 X, Y = load_iris(return_X_y=True)
 estimator = MLPClassifier(max_iter=2, alpha=0)
 if sys.argv[1] == "used":
