@@ -10,7 +10,7 @@ import pytest
 from devices import DEVICE, H200, posing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_keys import ALL, MOST_CONFIGS, assert_checked, spans_of
+from test_keys import ALL, FEW, assert_checked, spans_of
 
 from clnet import Dense, Local, Network, Pattern, Sparse
 from clnet.errors import DeviceError
@@ -45,7 +45,7 @@ def tables_of(program, batch):
         for variant, place in product(VARIANTS, PLACES)
         for span in spans_of(program, variant, batch)
         if len(span.ops) < 7 and variant.refuse(span, place) is None
-        for config in list(variant.space(span, place))[:MOST_CONFIGS]
+        for config in list(variant.space(span, place))[:FEW]
         for launch in variant.launches(span, config, place)
         for argument in launch.arguments if isinstance(argument, Table)
     }
