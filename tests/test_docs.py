@@ -21,6 +21,7 @@ sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]
 
 import check_site  # noqa: E402  from the folders above
 import kernel_parts  # noqa: E402
+import prose  # noqa: E402
 import row_tables  # noqa: E402
 import screenshots  # noqa: E402
 import standings  # noqa: E402
@@ -181,6 +182,16 @@ def test_timelines_are_drawn_to_scale():
 def test_timelines_that_cannot_be_read_are_errors(text, message):
     with pytest.raises(ValueError, match=message):
         timelines.drawing(text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_sentences_are_short_of_figures_and_begin_with_their_object(page):
+    assert not prose.faults(page.read_text("utf-8"))
+
+
+def test_faults_of_prose_are_found():
+    page = "# What is it\n\n| What | 1 2 3 4 |\n\nOf `5` 1, 2, 3.5 or 4 000. It is 7.\n"
+    assert prose.faults(page) == ["What is it", "Of ` 1, 2, 3.5 or 4 000."]
 
 
 def test_cases_behind_a_peer_are_those_that_are_not_ahead():
