@@ -40,6 +40,8 @@ class Session:
 
     Attributes
     ----------
+    allocated : int
+        The size of all buffers, in bytes.
     errors : tuple of type
         Exceptions of a device that fails: see `failed`.
     queues : dict of Device to pyopencl.CommandQueue
@@ -71,8 +73,8 @@ class Session:
                 f"{device.name} gives no context: {error}; {ASK_DOCTOR}"
             ) from error
         self.queue: Any = self.queues[device]
-        self._buffers: weakref.WeakSet[Buffer] = weakref.WeakSet()
-        self._lock = threading.RLock()  # of the buffers: threads make and drop them
+        self.allocated: int = 0
+        self._lock = threading.RLock()  # of `allocated`: threads make and drop buffers
         context = self.context
         # Kernels in use hold their programs.
         self._program = lru_cache(PROGRAMS)(lambda *parts: build(context, *parts))
@@ -83,14 +85,12 @@ class Session:
 
     def count(self, buffer: Buffer) -> None:
         """Count a new buffer as allocated, until it is dropped."""
-        with self._lock:
-            self._buffers.add(buffer)
+        self._add(buffer.size)
+        weakref.finalize(buffer, self._add, -buffer.size).atexit = False
 
-    @property
-    def allocated(self) -> int:
-        """The size of all buffers, in bytes."""
+    def _add(self, size: int) -> None:
         with self._lock:
-            return sum(buffer.size for buffer in self._buffers)
+            self.allocated += size
 
     @property
     def free(self) -> int:
