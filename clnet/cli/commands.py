@@ -77,6 +77,8 @@ def info(arguments: argparse.Namespace) -> int:
 
 def predict(arguments: argparse.Namespace) -> int:
     """Run a network on data."""
+    import numpy as np
+
     from clnet.cli import json_output
     from clnet.cli.samples import check_labels, read
     from clnet.cli.summary import confusion_text, counts_of, evaluation_rows, pairs
@@ -89,6 +91,8 @@ def predict(arguments: argparse.Namespace) -> int:
     out = arguments.out
     if out is not None:  # before the work
         check_save_data(out)
+    if arguments.trace is not None:
+        check_trace(arguments.trace)
     network = load(arguments.network, memory_limit=arguments.memory_limit)
     data = read(arguments, arguments.data, network.dtype, network.columns)
     scaling = network.scaling
@@ -113,9 +117,11 @@ def predict(arguments: argparse.Namespace) -> int:
     check_labels(arguments.data, data, network.classes)
     batch = arguments.batch or min(len(x), LARGEST_BATCH)
     chosen = resolve_devices(devices_of(arguments.device))
-    if arguments.profile and not isinstance(chosen, str) and len(chosen) > 1:
-        raise InputError(f"--profile is for one device, not for {len(chosen)}")
-    calls = math.inf if arguments.profile else -(-len(x) // batch)
+    profiles = arguments.profile or arguments.trace is not None
+    if profiles and not isinstance(chosen, str) and len(chosen) > 1:
+        option = "--profile" if arguments.profile else "--trace"
+        raise InputError(f"{option} is for one device, not for {len(chosen)}")
+    calls = math.inf if profiles else -(-len(x) // batch)
     plan = plan_on(
         network, chosen, batch, arguments.precision, sys.stderr.isatty(), calls
     )
@@ -124,6 +130,9 @@ def predict(arguments: argparse.Namespace) -> int:
     labels = None if network.classes is None else network.labels_of(y, scale)
     if out is not None:
         save_answers(arguments, network, data, y, labels)
+    samples = np.resize(x, (batch, network.n_in))
+    if isinstance(plan, Plan) and arguments.trace is not None:
+        write_trace(arguments.trace, plan, samples)
     rows: list[tuple[str, object]] = [
         *(("device", f"{device.index} {device.name}") for device in devices),
         ("samples", len(x)),
@@ -145,21 +154,37 @@ def predict(arguments: argparse.Namespace) -> int:
         rows += evaluation_rows(found, y.size)
     else:
         rows.append(("targets", "none in the data"))
-    if out is not None:
-        rows.append(("written", out))
+    rows += [("written", one) for one in (out, arguments.trace) if one is not None]
     if scaling is not None and not scale:
         rows.append(("note", unused_scaling(arguments.network)))
     print(pairs(rows))
     if found is not None and found.confusion is not None:
         print(f"\n{confusion_text(found.confusion, network.classes)}")
     if isinstance(plan, Plan) and arguments.profile:
-        import numpy as np
-
         from clnet.runtime.profiling import call_times
 
-        samples = np.resize(x, (batch, network.n_in))
         print(f"\n{call_times(plan, samples).table()}")
     return 0
+
+
+def check_trace(path: str) -> None:
+    """Raise InputError or FormatError unless a timeline can be written to a file."""
+    from clnet.formats.files import as_path, check_writable
+
+    file = as_path(path)
+    if file.suffix.lower() != ".json":
+        raise InputError(f"{file}: a timeline is a .json file, not {file.suffix!r}")
+    check_writable(file)
+
+
+def write_trace(path: str, plan: Plan, x: NDArray[Any]) -> None:
+    """Write the timeline of a call of a plan to a file."""
+    import json
+
+    from clnet.formats.files import as_path, write
+    from clnet.runtime.profiling import call_timeline
+
+    write(as_path(path), [json.dumps(call_timeline(plan, x)).encode()])
 
 
 def save_answers(

@@ -296,6 +296,11 @@ def parser() -> _Parser:
         "--profile", action="store_true",
         help="show the times of one call: upload, launch, device, download",
     )
+    sub.add_argument(
+        "--trace", metavar="FILE",
+        help="write a timeline of one call, which ui.perfetto.dev and chrome://tracing "
+        "show: .json",
+    )
     sub.set_defaults(evaluates=False)
 
     sub = command(
@@ -309,7 +314,7 @@ def parser() -> _Parser:
         "  clnet evaluate iris.safetensors test.csv --json",
     )
     with_samples(sub)
-    sub.set_defaults(evaluates=True, out=None, profile=False)
+    sub.set_defaults(evaluates=True, out=None, profile=False, trace=None)
 
     sub = command(
         "train", cli_train.run, "train a network on data",

@@ -132,6 +132,7 @@ class Binding:
         self._scalars: dict[str, list[Callable[[float], None]]] = {}
         self._standbys: list[Standby] = []
         self._actions: list[Action] = []
+        self._kernels: dict[Action, str] = {}  # the names of those that launch
         self._used: set[Device] = set()  # devices with launches
         self._busy: list[Device] = []  # devices with launches since the last wait
 
@@ -167,6 +168,8 @@ class Binding:
 
     def _append(self, action: Action, launch: Launch, device: Device) -> None:
         self._actions.append(action)
+        source, kernel = launch.source.rpartition("/")[2][:-3], launch.kernel
+        self._kernels[action] = kernel if kernel == source else f"{source}: {kernel}"
         if launch.standby:  # on a queue of its own
             return
         self._used.add(device)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 T = TypeVar("T")
+HOST, COPY = "host", "copy"  # names of commands that are no kernels
 NANOSECOND = 1e-9  # seconds; the unit of OpenCL's clocks
 NOT_WRITTEN = b"\xff\xff\xff\xff"  # a NaN that no GPU computes: not stored yet
 MAX_POLLS = 2000  # some hundred microseconds; then the host waits for the queue
@@ -68,19 +69,39 @@ class DeviceTime(NamedTuple):
     busy: float
 
 
-class Trace(NamedTuple):
-    """The commands of one run.
+class Command(NamedTuple):
+    """A command of a run.
 
     Attributes
     ----------
-    events : list of pyopencl.Event
-        Of the device's commands, in the order of their enqueueing.
-    host_seconds : float
-        Time of the steps on the host.
+    name : str
+        The kernel with its variant, ``"copy"``, or ``"host"`` for steps in NumPy.
+    start, seconds : float
+        When the host began with it, by `time.perf_counter`, and its time there.
+    event : pyopencl.Event or None
+        On the device; None: a step on the host.
     """
 
-    events: list[Any]
-    host_seconds: float
+    name: str
+    start: float
+    seconds: float
+    event: Any
+
+
+class Trace(NamedTuple):
+    """The commands of one run, in the order of their enqueueing."""
+
+    commands: list[Command]
+
+    @property
+    def events(self) -> list[Any]:
+        """The device's commands."""
+        return [one.event for one in self.commands if one.event is not None]
+
+    @property
+    def host_seconds(self) -> float:
+        """Time of the steps on the host."""
+        return sum(one.seconds for one in self.commands if one.event is None)
 
 
 class HostSteps:
@@ -329,18 +350,24 @@ class Executable(Binding):
         return self._with_parameters(self._traced_run)
 
     def _traced_run(self) -> Trace:
-        seconds = 0.0
-        events: list[Any] = []
-        for action in self._actions:
+        commands: list[Command] = []
+
+        def add(name: str, action: Action) -> None:
             start = time.perf_counter()
-            events.append(action())
-            if self._is_host(action):
-                seconds += time.perf_counter() - start
-        events += [copy(is_blocking=True) for copy in self._downloads]
+            event = action()
+            if event is not None or name == HOST:
+                seconds = time.perf_counter() - start
+                commands.append(Command(name, start, seconds, event))
+
+        for action in self._actions:
+            host = self._is_host(action)
+            add(HOST if host else self._kernels.get(action, COPY), action)
+        for copy in self._downloads:
+            add(COPY, partial(copy, is_blocking=True))
         self.session.finish()
         if self._helper_timeout is not None:
             self._handle_helper_timeout()
-        return Trace([event for event in events if event is not None], seconds)
+        return Trace(commands)
 
     def result_timed_out(self, result: Array) -> bool:
         """Return whether a kernel's wait timed out and made results of the run NaN.

@@ -1,10 +1,14 @@
-"""Profiles: the parts of a call's time, from host arrays in to host arrays out."""
+"""Profiles of calls, from host arrays in to host arrays out.
+
+They are the parts of a call's time, or its timeline in the trace event format, which
+Perfetto and Chrome show.
+"""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
 from tabulate import tabulate
@@ -12,7 +16,7 @@ from tabulate import tabulate
 from clnet.ir.lowering import lower
 from clnet.opencl.memory import copy_rows
 from clnet.opencl.session import device_error, session
-from clnet.runtime.executable import NANOSECOND, Executable
+from clnet.runtime.executable import NANOSECOND, Executable, Trace
 
 if TYPE_CHECKING:
     from clnet.runtime.plan import Plan
@@ -81,6 +85,75 @@ def call_times(plan: Plan, x: NDArray[Any]) -> CallTimes:
     DeviceError
         If the device fails.
     """
+    return _median_call(plan, x).times
+
+
+def call_timeline(plan: Plan, x: NDArray[Any]) -> dict[str, Any]:
+    """Return one call as a timeline: a dict for JSON.
+
+    Parameters and errors are those of `call_times`. The host has a track, on which a
+    command takes as long as its enqueueing, and each device one. The device's clock is
+    set by the first command's enqueueing.
+
+    Returns
+    -------
+    dict
+        In Google's trace event format, times in microseconds.
+    """
+    call = _median_call(plan, x)
+    commands = call.trace.commands
+    first = next((one for one in commands if one.event is not None), None)
+    # From the device's clock to the host's.
+    shift = 0.0 if first is None else (
+        first.start - NANOSECOND * first.event.profile.queued
+    )
+    tracks: dict[str, int] = {"host": 0}
+    events: list[dict[str, Any]] = []
+
+    def add(name: str, track: str, start: float, seconds: float) -> None:
+        events.append({
+            "name": name, "ph": "X", "pid": 0,
+            "tid": tracks.setdefault(track, len(tracks)),
+            "ts": round(1e6 * (start - call.start), 3), "dur": round(1e6 * seconds, 3),
+        })
+
+    add("fill the inputs", "host", call.start, call.filled - call.start)
+    for one in commands:
+        add(one.name, "host", one.start, one.seconds)
+        if one.event is not None:
+            times, queue = one.event.profile, one.event.command_queue
+            add(
+                one.name, queue.device.name.strip(), shift + NANOSECOND * times.start,
+                NANOSECOND * (times.end - times.start),
+            )
+    add("return the outputs", "host", call.ran, call.end - call.ran)
+    names = [
+        {
+            "name": "thread_name", "ph": "M", "pid": 0, "tid": number,
+            "args": {"name": name},
+        }
+        for name, number in tracks.items()
+    ]
+    return {"traceEvents": names + events, "displayTimeUnit": "ns"}
+
+
+class _Call(NamedTuple):
+    """A call, and its moments by `time.perf_counter`."""
+
+    start: float
+    filled: float
+    trace: Trace
+    ran: float
+    end: float
+
+    @property
+    def times(self) -> CallTimes:
+        """The parts of its time."""
+        return _parts(*self)
+
+
+def _median_call(plan: Plan, x: NDArray[Any]) -> _Call:
+    """Return the call of the median time among some."""
     program = lower(plan.network)
     profiled = session(plan.device, profiling=True)
     try:
@@ -88,26 +161,31 @@ def call_times(plan: Plan, x: NDArray[Any]) -> CallTimes:
             profiled, plan.network, plan.steps, [program.input], [program.output]
         )
         found = [
-            _times(executable, x, program.input.name, program.output.name)
+            _call(executable, x, program.input.name, program.output.name)
             for _ in range(1 + ROUNDS)
         ][1:]  # the first call uploads the parameters
     except profiled.errors as error:
         raise device_error(plan.device, error) from error
-    return sorted(found, key=lambda times: times.wall)[ROUNDS // 2]
+    return sorted(found, key=lambda call: call.end - call.start)[ROUNDS // 2]
 
 
-def _times(
+def _call(
     executable: Executable, x: NDArray[Any], input_name: str, output_name: str
-) -> CallTimes:
-    import pyopencl as cl
-
+) -> _Call:
     start = time.perf_counter()
     copy_rows(executable.x[input_name], x)
     filled = time.perf_counter()
     trace = executable.traced_run()
     ran = time.perf_counter()
     executable.result(output_name)
-    end = time.perf_counter()
+    return _Call(start, filled, trace, ran, time.perf_counter())
+
+
+def _parts(
+    start: float, filled: float, trace: Trace, ran: float, end: float
+) -> CallTimes:
+    import pyopencl as cl
+
     busy = dict.fromkeys(("upload", "device", "download"), 0.0)
     kinds = {
         cl.command_type.WRITE_BUFFER: "upload", cl.command_type.READ_BUFFER: "download",

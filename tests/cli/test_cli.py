@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -165,6 +166,17 @@ def test_predict_shows_the_times_of_a_call(clnet_command, unmeasured, files):
     out = ok(clnet_command("predict a.net d.data --batch 64 --profile"))
     names = [line.split()[0] for line in out.splitlines()[-6:] if line]
     assert names[-2:] == ["sum", "wall"] and "download" in names
+
+
+def test_predict_writes_a_timeline(clnet_command, unmeasured, files):
+    out = ok(clnet_command("predict a.net d.data --batch 64 --trace call.json"))
+    assert "written   call.json" in out
+    events = json.loads(Path("call.json").read_bytes())["traceEvents"]
+    assert {"host", unmeasured.name} >= {
+        one["args"]["name"] for one in events if one["ph"] == "M"
+    }
+    status, _, error = clnet_command("predict a.net d.data --trace call.txt")
+    assert status == 2 and "a timeline is a .json file, not '.txt'" in error
 
 
 def test_predict_with_scaling(clnet_command, unmeasured, files):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import clnet
 from clnet.errors import DeviceError
 from clnet.runtime.executable import Executable
-from clnet.runtime.profiling import PARTS, CallTimes, call_times
+from clnet.runtime.profiling import PARTS, CallTimes, call_timeline, call_times
 
 NETWORK = clnet.Network.mlp([5, 7, 3], seed=1)
 CPU = clnet.device("cpu")
@@ -29,6 +30,29 @@ def test_the_parts_add_up(device, variant):
     names = [line.split()[0] for line in lines[2:]]
     assert names == [part for part in PARTS if part != "host" or variant == "host"]
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("device", [CPU, BUFFERS], ids=["shared", "buffers"])
+@pytest.mark.parametrize("variant", ["naive", "host"])
+def test_a_timeline_is_in_order(device, variant):
+    plan = NETWORK.compile(device, 2, tune=False, variants=[variant])
+    found = json.loads(json.dumps(call_timeline(plan, np.ones((2, 5), np.float32))))
+    tracks = {
+        one["tid"]: one["args"]["name"]
+        for one in found["traceEvents"] if one["ph"] == "M"
+    }
+    spans = [one for one in found["traceEvents"] if one["ph"] == "X"]
+    host = [one for one in spans if tracks[one["tid"]] == "host"]
+    assert [host[0]["name"], host[-1]["name"]] == [
+        "fill the inputs", "return the outputs"
+    ]
+    ends = [one["ts"] + one["dur"] for one in host]
+    assert all(
+        end <= one["ts"] + 1e-2 for end, one in zip(ends, host[1:], strict=False)
+    )
+    kernels = [one["name"] for one in spans if one not in host]
+    assert kernels.count("naive") == (2 if variant == "naive" else 0)
+    assert ("host" in {one["name"] for one in host}) == (variant == "host")
 
 
 def test_the_table_is_in_microseconds():
