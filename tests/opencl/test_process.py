@@ -23,7 +23,6 @@ from clnet.opencl import process
 from clnet.planning import inference
 
 process.EXIT_SECONDS = HANG_SECONDS  # a build takes long on a busy machine
-# A fork while NumPy's threads compute first answers may hang in NumPy's BLAS.
 inference.CALL_SECONDS = float("inf")
 x = np.random.default_rng(0).uniform(-1, 1, (64, 20)).astype(np.float32)
 t = np.random.default_rng(1).uniform(-1, 1, (64, 10)).astype(np.float32)
@@ -59,6 +58,8 @@ def run(script):
     done = subprocess.run(
         [sys.executable, *quiet, "-c", SETUP + textwrap.dedent(script)],
         timeout=HANG_SECONDS, capture_output=True, text=True, check=False,
+        # A fork while NumPy's threads compute may hang in its BLAS.
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
     )
     return done.returncode, done.stdout, done.stderr
 
