@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -208,6 +208,15 @@ def check(network, span, variant, config, where, seed, missing=np.nan):
     for x in inputs.values():
         x[span.batch // 2, rng.integers(x.shape[1])] = missing
     assert_within_bounds(span, inputs, network.parameters, run(inputs))
+
+
+def alternate(*axes: Iterable[Any]) -> list[Any]:
+    """Return the product of values; the quick run has every other one, as a chessboard.
+
+    So it has each value of each axis, with half of the values of the others.
+    """
+    named = [{str(getattr(v, "name", v)): v for v in axis} for axis in axes]
+    return selected(*named, quick=lambda *at: sum(at) % 2 == 0)
 
 
 def selected(*axes: Mapping[str, Any], quick: Callable[..., bool]) -> list[Any]:

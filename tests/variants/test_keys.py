@@ -11,6 +11,7 @@ import pyopencl as cl
 import pytest
 from bounds import assert_right
 from devices import DEVICE, H200, posing
+from variant_cases import alternate
 
 from clnet import Dense, Local, Network, Sparse
 from clnet.ir.lowering import lower_training
@@ -157,8 +158,7 @@ def assert_checked(table):
 @pytest.mark.parametrize("most", [
     FEW, pytest.param(10**6, marks=pytest.mark.sweep, id="all"),
 ])
-@pytest.mark.parametrize("which", SESSIONS)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("name", "which"), alternate(NETWORKS, SESSIONS))
 def test_equal_keys_mean_equal_content(name, which, most):
     network = NETWORKS[name]()
     tables, packings = {}, {}
@@ -192,8 +192,9 @@ def test_equal_keys_mean_equal_content(name, which, most):
 @pytest.mark.parametrize("dtype", [
     pytest.param("float32", marks=pytest.mark.unoptimised), "float64",
 ])
-@pytest.mark.parametrize("form", ["ell", "sell", "hyb"])
-@pytest.mark.parametrize("order", [("csr", "sell"), ("sell", "sparse_team")])
+@pytest.mark.parametrize(("form", "order"), alternate(
+    ["ell", "sell", "hyb"], [("csr", "sell"), ("sell", "sparse_team")],
+))
 def test_plans_of_one_network_share_correct_tables(order, form, dtype):
     network = Network(
         300, [sparse(200, form, density=0.05), sparse(200, form, density=0.05)],
@@ -220,8 +221,9 @@ def test_plans_of_one_network_share_correct_tables(order, form, dtype):
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("form", ["ell", "sell"])
+@pytest.mark.parametrize(
+    ("form", "dtype"), alternate(["ell", "sell"], ["float64", "float32"])
+)
 def test_forced_configurations_in_mixed_covers(form, dtype):
     """Every layer by another variant and configuration; all plans stay alive."""
     if dtype == "float64" and not DEVICE.fp64:

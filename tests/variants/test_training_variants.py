@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from bounds import FLOAT32, FLOAT64, LAMBDA, deviations
 from storages import entry_matrix
+from variant_cases import alternate, selected
 
 from clnet import Dense, Network
 from clnet.ir import reference
@@ -161,8 +162,7 @@ def test_derivatives_of_fann(name):
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("planned", [False, True])
+@pytest.mark.parametrize(("loss", "planned"), alternate(LOSSES, [False, True]))
 def test_every_loss(loss, planned):
     last = LOSSES[loss].fused or "tanh"
     network = Network(5, [Dense(6, "tanh"), Dense(3, last, initialiser="he")], seed=3)
@@ -297,8 +297,11 @@ RULES = [
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize("rule", RULES, ids=repr)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("rule", "dtype"), selected(
+    {repr(rule): rule for rule in RULES},
+    {name: name for name in ("float32", "float64")},
+    quick=lambda rule, dtype: rule % 2 == dtype,
+))
 def test_every_optimiser(rule, dtype):
     if dtype == "float64" and not DEVICE.fp64:
         pytest.skip("the device has no float64")
@@ -346,12 +349,13 @@ def test_slopes_whose_product_underflows(rule):
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize("options", [
-    {"l1": 0.01}, {"l2": 0.3}, {"clip_value": 0.05, "l1": 0.02},
-    {"clip_norm": 0.1, "l1": 0.02, "l2": 0.1}, {"clip_norm": 1e9},
-], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("planned", [False, True])
+@pytest.mark.parametrize(("options", "dtype", "planned"), alternate(
+    [
+        {"l1": 0.01}, {"l2": 0.3}, {"clip_value": 0.05, "l1": 0.02},
+        {"clip_norm": 0.1, "l1": 0.02, "l2": 0.1}, {"clip_norm": 1e9},
+    ],
+    ["float32", "float64"], [False, True],
+))
 def test_penalties_and_clipping(options, dtype, planned):
     if dtype == "float64" and not DEVICE.fp64:
         pytest.skip("the device has no float64")

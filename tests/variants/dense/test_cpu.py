@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 import pytest
 from bounds import assert_right
+from variant_cases import alternate
 from waits import join
 
 import clnet
@@ -143,9 +144,9 @@ def many_calls(net, batch, mode, group, calls, pause=None):
             time.sleep(pause(call))
 
 
-@pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("mode", SEVERAL)
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(
+    ("group", "mode", "batch"), alternate(GROUPS, SEVERAL, [1, 2])
+)
 def test_many_calls(mode, group, batch):
     many_calls(EDGES, batch, mode, group, 200)
 

@@ -134,7 +134,8 @@ CASES = [
         variant, device, name, form, batch,
         id=f"{variant.name}-{device.type}-{name}-{form}-{batch}",
         marks=[
-            *[pytest.mark.sweep] * (i % 2 and j), *[pytest.mark.unoptimised] * (i > 1)
+            *[pytest.mark.sweep] * (i > 1 and (i + j) % 2),
+            *[pytest.mark.unoptimised] * (i > 1),
         ],
     )
     for variant, device in VARIANTS

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 from bounds import FLOAT32, LAMBDA, deviations
+from variant_cases import alternate
 
 from clnet import Dense, Network
 from clnet.errors import ClnetWarning
@@ -312,8 +313,7 @@ def test_single_samples_in_sequence(rule):
 
 @pytest.mark.unoptimised
 @on_cpu
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("n_in", [1, 4, 7, 8, 9, 33])
+@pytest.mark.parametrize(("loss", "n_in"), alternate(LOSSES, [1, 4, 7, 8, 9, 33]))
 def test_single_samples_of_every_loss(loss, n_in):
     last = LOSSES[loss].fused or "tanh"
     network = Network(n_in, [Dense(n_in + 3, "relu"), Dense(n_in, last)], seed=3)

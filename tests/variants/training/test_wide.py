@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from variant_cases import selected
 
 import clnet
 from clnet import Local, Network
@@ -89,8 +90,10 @@ def local(n_out, activation="tanh", bias="shared", dtype="float32", **options):
 
 
 @pytest.mark.unoptimised
-@DEVICES
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("loss", "device"), selected(
+    {loss: loss for loss in LOSSES}, {"cores": CPU, "gpu": GPU},
+    quick=lambda loss, device: loss % 2 == device,
+))
 def test_every_loss(loss, device):
     """Parts of samples, the last not full; weights; padding samples."""
     activation = LOSSES[loss].fused or "sigmoid"
