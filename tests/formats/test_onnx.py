@@ -313,6 +313,33 @@ def test_memory_of_a_node_that_repeats_is_limited(tmp_path):
         loaded(tmp_path, model)
 
 
+@pytest.mark.parametrize("given", [
+    {"kernel_shape": [1 << 40]}, {"pads": [1 << 40, 1]}, {"pads": [0, 1 << 40]},
+], ids=str)
+def test_memory_of_a_window_is_limited(tmp_path, given):
+    nodes = [("Reshape", "x s", "r"), ("Conv", "r K", "c", given), ("Relu", "c", "y")]
+    arrays = {"s": np.array([0, 1, 4]), "K": np.ones((2, 1, 2), np.float32)}
+    with pytest.raises(FormatError, match="memory limit"):
+        loaded(tmp_path, graph(nodes, arrays))
+
+
+@pytest.mark.parametrize("name", ["scales", "sizes"])
+def test_memory_of_a_resized_value_is_limited(tmp_path, name):
+    target = {
+        "scales": np.array([1, 1, 1e12], np.float32), "sizes": np.array([1, 1, 1 << 40])
+    }[name]
+    nodes = [
+        ("Reshape", "x s", "r"),
+        ("Resize", {"scales": "r e t", "sizes": "r e e t"}[name], "c"),
+        ("Relu", "c", "y"),
+    ]
+    empty = np.array([], np.float32)
+    with pytest.raises(FormatError, match="memory limit"):
+        loaded(tmp_path, graph(
+            nodes, {"s": np.array([0, 1, 4]), "e": empty, "t": target}
+        ))
+
+
 def test_memory_is_limited(tmp_path):
     nodes = [("Expand", "x big", "y")]
     with pytest.raises(FormatError, match="memory limit"):

@@ -369,8 +369,9 @@ def probed(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
         return np.asarray(found)
 
     m = len(rows)
-    trace.take(m)
     probe = np.random.default_rng(0).normal(size=(trace.batch, m))
+    arrays = [*others[:place], probe.reshape(-1, *shape), *others[place + 1 :]]
+    trace.take(most_elements(node, arrays))
     expected = outputs(probe)
     if expected.ndim < 1 or expected.shape[0] != trace.batch:
         raise RefusalError("mixes samples, or treats them differently")

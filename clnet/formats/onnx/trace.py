@@ -188,6 +188,9 @@ class Trace:
         return found[:MOST_ROOTS]
 
 
+WINDOWED = ("Conv", "ConvTranspose", "AveragePool", "LpPool", "MaxPool")
+"""Nodes whose attributes say how much memory they take."""
+
 Operator = Callable[[Trace, Any, list[Any]], Sequence[Tensor]]
 
 
@@ -221,6 +224,20 @@ def most_elements(node: Any, arrays: Sequence[Any]) -> int:
             return _size([size + 2 * max(0, *pads) for size in shapes[0]])
         start, limit, delta = (np.asarray(one).item() for one in arrays)
         return int(abs((limit - start) / delta)) + 1
+    if op in WINDOWED and len(shapes[0]) > 2:
+        given = attributes(node)
+        window = given.get("kernel_shape") or shapes[1][2:]
+        around = 2 * max(0, *given.get("pads", ()), 0)
+        apart = max(1, *given.get("strides", ()), 1) if op == "ConvTranspose" else 1
+        places = [(size + around) * apart for size in shapes[0][2:]]
+        channels = _size(shapes[0][:2])
+        return max(sum(sizes), channels * _size(places) * _size(map(abs, window)))
+    if op == "Resize":  # by scales, else to sizes of the last axes
+        targets = [one for one in arrays[2:] if one is not None and np.size(one)]
+        target = np.ravel(targets[0]) if targets else np.ones(1)
+        grown = _size([max(1, one) for one in target.tolist()])
+        kept = 1 if target.dtype.kind == "f" else _size(shapes[0][-len(target):])
+        return max(sizes[0], sizes[0] // max(1, kept) * grown)
     if op == "Upsample":
         scales = attributes(node).get("scales") or np.ravel(arrays[1]).tolist()
         return sizes[0] * _size([max(1, one) for one in scales])
