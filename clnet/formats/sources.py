@@ -145,7 +145,7 @@ class ArraySource(Source):
             raise InputError(
                 f"{name}x has shape {list(self.x.shape)}, expected [samples, inputs]"
             )
-        self.samples = len(self)
+        self.samples: int | None = len(self)
         for what, other in (("t", self.t), ("sample_weight", self.weight)):
             if other is not None and other.shape[:1] != (self.samples,):
                 raise InputError(
@@ -197,7 +197,7 @@ class BatchSource(Source):
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self._batches = batches
-        self.once = hasattr(batches, "__next__")
+        self.once: bool = hasattr(batches, "__next__")
         self._read = False
         self._peeked: list[Any] = []  # of those that are read once
 

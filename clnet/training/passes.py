@@ -59,7 +59,7 @@ class Pass:
         self._totals = plan.program.output
         self._samples = len(data)
         self._plan: TrainingPlan | None = plan
-        self.falls_back = False
+        self.falls_back: bool = False
         self._bind(plan)
 
     def reset(self, plan: TrainingPlan, data: DataSet) -> None:
