@@ -1,0 +1,145 @@
+"""A model of training by ranks: the time of a step from a few measured numbers.
+
+A message of n bytes takes ``latency + n * per_byte`` seconds (the alpha-beta model),
+and an addition of n bytes ``n * per_add``. The costs of all-reduce are those of R.
+Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication
+Operations in MPICH", International Journal of High Performance Computing Applications
+19 (1), 2005.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+BLOCKS = 8  # of a step in the fixed order, unless there are more ranks
+MAX_RANKS = 1024
+
+
+@dataclass(frozen=True)
+class Line:
+    """A cost that grows linearly: ``fixed + each * n``."""
+
+    fixed: float
+    each: float
+
+    @classmethod
+    def through(cls, times: Mapping[int, float]) -> Line:
+        """Return the line through measured times, by least relative squares.
+
+        Parameters
+        ----------
+        times : mapping of int to float
+            From sizes to seconds; two or more. Neither cost is negative.
+        """
+        n = np.array(list(times), float)
+        seconds = np.array(list(times.values()))
+        terms = np.stack([1 / seconds, n / seconds], axis=1)
+        fixed, each = np.linalg.lstsq(terms, np.ones(len(n)), rcond=None)[0]
+        if fixed < 0:
+            return cls(0.0, float(np.exp(np.mean(np.log(seconds / n)))))
+        if each < 0:
+            return cls(float(np.exp(np.mean(np.log(seconds)))), 0.0)
+        return cls(float(fixed), float(each))
+
+
+@dataclass(frozen=True)
+class Interconnect:
+    """The costs between ranks.
+
+    Attributes
+    ----------
+    latency : float
+        Seconds of an empty message.
+    per_byte : float
+        Seconds that each byte of a message adds.
+    per_add : float
+        Seconds to add a byte of a received gradient to one's own.
+    """
+
+    latency: float
+    per_byte: float
+    per_add: float
+
+    def ordered(self, n: int, ranks: int) -> float:
+        """Return the seconds of a sum of n bytes by recursive doubling.
+
+        It is clnet's fixed order: all ranks exchange all bytes log2(ranks) times.
+        """
+        levels = math.ceil(math.log2(ranks))
+        return levels * (self.latency + n * (self.per_byte + self.per_add))
+
+    def any_order(self, n: int, ranks: int) -> float:
+        """Return the seconds of MPI's all-reduce of n bytes.
+
+        It is the faster one of recursive doubling and Rabenseifner's algorithm, a
+        reduce-scatter and an all-gather.
+        """
+        share = n * (ranks - 1) / ranks
+        scattered = (
+            2 * math.ceil(math.log2(ranks)) * self.latency
+            + share * (2 * self.per_byte + self.per_add)
+        )
+        return min(self.ordered(n, ranks), scattered)
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training, by the costs of its steps on one rank.
+
+    Attributes
+    ----------
+    parameters : int
+        Bytes of the gradients.
+    step : Line
+        Seconds of a step in one block, over its samples.
+    block : float
+        Seconds that each further block of a rank adds.
+    """
+
+    parameters: int
+    step: Line
+    block: float
+
+    def seconds(
+        self, interconnect: Interconnect, ranks: int, batch: int, ordered: bool
+    ) -> float:
+        """Return the predicted seconds of a step.
+
+        Parameters
+        ----------
+        interconnect : Interconnect
+            Between the ranks.
+        ranks : int
+            A power of two if the order is fixed.
+        batch : int
+            Samples a step, of all ranks together.
+        ordered : bool
+            Whether sums have the fixed order.
+        """
+        computed = self.step.fixed + self.step.each * math.ceil(batch / ranks)
+        if not ordered:
+            return computed + interconnect.any_order(self.parameters, ranks)
+        further = max(BLOCKS, ranks) // ranks - 1
+        return (
+            computed + further * self.block
+            + interconnect.ordered(self.parameters, ranks)
+        )
+
+    def end(self, interconnect: Interconnect, batch: int, ordered: bool) -> int:
+        """Return the power of two of ranks whose predicted step is shortest.
+
+        Parameters
+        ----------
+        interconnect, batch, ordered
+            As for `seconds`. The ranks are at most `MAX_RANKS`, and at most one a
+            sample.
+        """
+        most = min(MAX_RANKS, batch)
+        ranks = [1 << level for level in range(most.bit_length())]
+        return min(
+            ranks, key=lambda n: self.seconds(interconnect, n, batch, ordered)
+        )
