@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import InputError, counted, quoted
+from clnet.errors import FormatError, InputError, counted, quoted
 from clnet.formats import load_data, load_table
+from clnet.formats.table import OR_TEXT
 
 if TYPE_CHECKING:
     from clnet.nn.columns import Columns
@@ -118,10 +119,17 @@ def read(
             memory_limit=arguments.memory_limit,
         )
         return Samples(table.x, table.t, table.columns)
-    x, t = load_data(
-        path, dtype=dtype, outputs=arguments.outputs,
-        memory_limit=arguments.memory_limit,
-    )
+    try:
+        x, t = load_data(
+            path, dtype=dtype, outputs=arguments.outputs,
+            memory_limit=arguments.memory_limit,
+        )
+    except FormatError as error:
+        if OR_TEXT not in str(error):
+            raise
+        raise FormatError(
+            f"{error}: name the column of classes, as by --target species"
+        ) from None
     return Samples(x, t)
 
 

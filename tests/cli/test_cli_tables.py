@@ -166,6 +166,7 @@ def test_the_output_by_the_targets(clnet_command, tmp_path, values, activation):
 
 @pytest.mark.parametrize(("line", "sentence"), [
     ("train flowers.csv", "expected a number within float32, or text in a column"),
+    ("train flowers.csv", "name the column of classes, as by --target species"),
     ("train flowers.csv --target knd", "has no column 'knd': did you mean 'kind'?"),
     ("train flowers.csv --target kind,", "expected names separated by commas"),
     ("train flowers.csv --target kind --outputs 1", "give --target or --outputs, not"),
