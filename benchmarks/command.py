@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from clnet.cli.summary import pairs
 from clnet.errors import WIDTH, ClnetWarning, FormatError, InputError, unknown
+from clnet.formats.files import write
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import device as find_device
 
@@ -25,7 +26,7 @@ from .measurements import Measurement, ResultsFile, latest, measurements, read, 
 from .report.html_report import write_report
 from .report.plots import Plot, draw
 from .report.tables import number
-from .studies import dispatch, feedforward, local, small, sparse, training
+from .studies import dispatch, feedforward, local, scaling, small, sparse, training
 from .timing import EFFORTS
 
 RESULTS = Path("benchmarks", "results")  # under the working directory
@@ -59,6 +60,7 @@ STUDIES: dict[str, Study] = {
     "feedforward": cast(Study, feedforward), "sparse": cast(Study, sparse),
     "training": cast(Study, training), "dispatch": cast(Study, dispatch),
     "local": cast(Study, local), "small": cast(Study, small),
+    "scaling": cast(Study, scaling),
 }
 
 
@@ -103,11 +105,30 @@ def run(
         if names[0] not in STUDIES:
             raise unknown("study", names[0], STUDIES)
         folder = path.parent if out is None else Path(out)
-        _show(names[0], table, folder / path.name, path)
+        if options.model:
+            options.check(names[0], STUDIES[names[0]].TAKES)
+            _predict(table, folder / path.name)
+        else:
+            _show(names[0], table, folder / path.name, path)
     elif study is None:
         print(pairs([(name, module.ABOUT) for name, module in STUDIES.items()]))
+    elif options.model:
+        options.check(study, STUDIES[study].TAKES)
+        file = ResultsFile(Path(out or RESULTS), study, find_device(device))
+        _predict(read(file.path), file.path)
     else:
         _measure(study, find_device(device), Path(out or RESULTS), options)
+
+
+def _predict(rows: pd.DataFrame, stem: Path) -> None:
+    """Print the predictions of `scaling` by its rows, and write them beside `stem`."""
+    rows = latest(rows)
+    predicted = scaling.model(rows)
+    path = stem.with_name(f"{stem.stem}-model.csv")
+    text = predicted.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    write(path, [text.encode()])
+    print(scaling.model_report(rows, predicted))
+    print(f"\n{len(predicted)} predictions in {path}", flush=True)
 
 
 def _measure(name: str, device: Device, out: Path, options: Options) -> None:

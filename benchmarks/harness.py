@@ -35,7 +35,7 @@ DATA = "data"  # the candidate of the row of a case whose data are missing
 # The options that only some studies take, and their names on the command line.
 STUDY_OPTIONS = {
     "batches": "--batch", "precisions": "--precision", "tune": "--tune",
-    "data": "--data", "fann_library": "--fann-library",
+    "data": "--data", "fann_library": "--fann-library", "model": "--model",
 }
 
 
@@ -65,6 +65,8 @@ class Options:
         The file of FANN's library; None: the system's.
     resume : bool
         Whether rows of the file are kept instead of measured again.
+    model : bool
+        Whether times are predicted by the file's rows instead of measured.
     """
 
     effort: str = "normal"
@@ -79,6 +81,7 @@ class Options:
     data: str | None = None
     fann_library: str | None = None
     resume: bool = False
+    model: bool = False
 
     def check(self, study: str, taken: Collection[str]) -> None:
         """Raise InputError if an option is given that a study does not take.

@@ -42,7 +42,7 @@ class TorchTraining(OnTorch):
 
         torch.set_float32_matmul_precision(case.precision)
         target = "cpu" if self.name in self.on_cpu else "cuda"
-        model = _sequential(case).to(target)
+        model = sequential(case).to(target)
         parameters = list(model.parameters())
         start = [p.detach().clone() for p in parameters]
         graph = self.name.endswith("-graph")
@@ -121,7 +121,8 @@ _TORCH_SCALES: dict[str, Callable[[TrainingCase], float]] = {
 }
 
 
-def _sequential(case: TrainingCase) -> Any:
+def sequential(case: TrainingCase) -> Any:
+    """Return a case's network, but for a softmax, as a `torch.nn.Sequential`."""
     from torch import nn
 
     kinds: dict[str, Any] = {"tanh": nn.Tanh, "relu": nn.ReLU, "sigmoid": nn.Sigmoid}

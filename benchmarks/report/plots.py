@@ -29,12 +29,13 @@ CANDIDATES = (
     "serial", "cpu", "cpu-1core", "host", "parallel", "device", "copied", "resident",
     "merged", "stencil", "stencil-tile", "trapezoid", "stencil_cpu", "by-layer", "read",
     "copy", "outer-loop", "inner-loop", "dense", "csr", "ell", "hyb", "sell", "coo",
-    "dia", "predict",
+    "dia", "predict", "fixed-order", "any-order", "message", "all-reduce", "addition",
 )
 BASELINES = (
     "torch-compile", "torch-compile-graph", "fann", "cupy", "onnxruntime", "numpy",
     "torch", "torch-cuda", "torch-graph", "sklearn", "tinygrad", "torch-sparse",
     "torch-sparse-graph", "scipy", "cupy-sparse", "torch-cpu-compile", "jax",
+    "torch-ddp",
 )
 COLOURS = (  # safe for any colour vision (Okabe and Ito; Tol)
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#999999",

@@ -20,7 +20,8 @@ if not (_PACKAGE / "benchmarks").is_dir():
 STUDY = (
     "feedforward (fully connected networks), sparse (partially connected networks), "
     "training, dispatch (serial or parallel, by size), local (locally connected "
-    "layers) or small (fixed costs of small networks); default: list the studies"
+    "layers), small (fixed costs of small networks) or scaling (ranks of MPI); "
+    "default: list the studies"
 )
 
 EXAMPLES = """\
@@ -89,6 +90,10 @@ def add_arguments(
     sub.add_argument(
         "--resume", action="store_true",
         help="keep the rows of this device and these versions in the file",
+    )
+    sub.add_argument(
+        "--model", action="store_true",
+        help="scaling: predict the times of 1 to 1024 ranks by the file's rows",
     )
     sub.add_argument(
         "--rows", metavar="CSV", help="show the rows of a file; measure nothing",

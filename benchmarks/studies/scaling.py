@@ -1,0 +1,378 @@
+"""Scaling: a training by 1, 2 and 4 ranks of MPI, each on one core of a host.
+
+Strong scaling shares a step's samples among the ranks; weak scaling gives each rank as
+many. `model` predicts both from measurements of one rank and of messages.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from clnet.errors import InputError
+from clnet.nn.optimisers import Adam
+from clnet.opencl.device import Device
+
+from ..candidates import Candidate, Prepared, RefusedError, Timer
+from ..cases.training import TrainingCase, compare
+from ..harness import Options, Trial
+from ..report.plots import Plot
+from ..report.tables import fill, tables, text
+from . import rank_processes
+from .feedforward import CONFIGURATIONS
+from .rank_model import BLOCKS, MAX_RANKS, Interconnect, Line, Training
+from .rank_processes import RankProcesses
+
+TAKES = frozenset({"model"})
+ABOUT = "scaling: a training by 1, 2 and 4 ranks of MPI, and a model to 1024"
+BASES = {
+    "epoch": "one epoch, set-up and a first epoch not counted",
+    "message": "one message one way, one sum over ranks, or one addition",
+}
+RANKS = (1, 2, 4)
+WIDE, SMALL = (784, 512, 512, 10), (64, 128, 10)
+MUSHROOM = (125, 32, 2)
+STEPS = 2  # an epoch
+STRONG = {WIDE: 1024, SMALL: 1024}  # networks, and samples a step of all ranks
+WEAK = {WIDE: 512}  # samples a step of each rank
+DRAWN = {**CONFIGURATIONS, "mushroom": MUSHROOM}
+BATCHES = (16, 64)  # samples a step, of which a step's costs are calculated
+DRAWN_BATCH = 4096  # samples a step of the predictions
+QUICK = ("config-1", "config-2", "config-3", "mushroom")  # networks of predictions
+MESSAGES = (64, 4096, 1 << 18, 1 << 22)  # bytes
+ORDERS: Mapping[str, int | None] = {"fixed-order": BLOCKS, "any-order": None}
+BASELINES = frozenset({"torch-ddp", "sklearn"})
+ASSUMED = Interconnect(5e-6, 1 / 12.5e9, 1 / 10e9)
+"""Ranks in several machines: 5 us and 100 Gbit/s; additions at a core's bandwidth."""
+
+
+@dataclass(frozen=True)
+class RankCase(TrainingCase):
+    """A training by ranks.
+
+    Attributes
+    ----------
+    ranks : int
+        Their number.
+    """
+
+    ranks: int = 1
+
+
+@dataclass(frozen=True)
+class MessageCase(RankCase):
+    """Messages of so many bytes, which are its size."""
+
+    @property
+    def activation(self) -> str:
+        """None."""
+        return ""
+
+
+# Candidates -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ranked(Candidate):
+    """A training by ranks.
+
+    Attributes
+    ----------
+    name : str
+        Of `ORDERS`, or ``"torch-ddp"`` or ``"sklearn"``.
+    """
+
+    name: str
+    timeout: ClassVar[float] = 180.0
+
+    def missing(self) -> str | None:
+        """Return None if there are a launcher of MPI and the libraries."""
+        if rank_processes.mpiexec() is None:
+            return "there is no mpiexec: pip install 'clnet[mpi]'"
+        more = {"torch-ddp": ("torch",), "sklearn": ("sklearn",)}.get(self.name, ())
+        return _Requires(("mpi4py", *more)).missing()
+
+    def prepare(self, case: RankCase, device: Device) -> Prepared:
+        """Return the ranks, which stay until the last round."""
+        if self.name == "sklearn" and case.ranks > 1:
+            raise RefusedError(
+                "MLPClassifier trains in one process: joblib shares whole trainings "
+                "among processes, not the samples of one"
+            )
+        folder = tempfile.TemporaryDirectory()
+        path = Path(folder.name)
+        make, values = self._call(case, device, path)
+        ranks = RankProcesses(case.ranks, make, path, *values)
+
+        def check() -> float:
+            if isinstance(case, MessageCase):
+                ranks(1)
+                return 0.0
+            return compare(case, ranks(1)[0][: case.checked], case.errors)
+
+        def timer() -> Timer:
+            assert folder.name  # kept as long as the ranks
+            return lambda repeats: float(ranks(repeats)[1]) / repeats
+
+        basis = "message" if isinstance(case, MessageCase) else "epoch"
+        return Prepared(check, {basis: timer}, threads=case.ranks)
+
+    def _call(
+        self, case: RankCase, device: Device, folder: Path
+    ) -> tuple[Callable[..., Any], tuple[object, ...]]:
+        if isinstance(case, MessageCase):
+            return rank_processes.messages, (self.name, case.sizes[0])
+        if self.name == "torch-ddp":
+            return rank_processes.torch_training, (case, str(folder / "store"))
+        if self.name == "sklearn":
+            return rank_processes.sklearn_training, (case,)
+        values = (case, device.index, ORDERS[self.name])
+        return rank_processes.clnet_training, values
+
+
+@dataclass(frozen=True)
+class _Requires(Candidate):
+    requires: tuple[str, ...]  # type: ignore[misc]  # of an instance
+
+
+def trials(device: Device, options: Options) -> tuple[Trial, ...]:
+    """Return the trials: messages, one rank's steps, strong and weak scaling.
+
+    Raises
+    ------
+    InputError
+        If the device is no CPU.
+    """
+    if device.type != "cpu":
+        raise InputError(
+            f"the study scaling gives each rank a core of a CPU, and {device.name} is "
+            "none: give --device cpu"
+        )
+    cores = os.cpu_count() or 1
+    ranks = [n for n in RANKS if n <= cores]
+    found = [
+        Trial("network", _messages(size, n), (Ranked(kind),), roofline=False)
+        for size in MESSAGES
+        for kind, n in (
+            ("addition", 1), ("message", 2), *(("all-reduce", n) for n in ranks[1:])
+        )
+        if n <= cores
+    ]
+    ours = tuple(Ranked(name) for name in ORDERS)
+    peers = (Ranked("torch-ddp"), Ranked("sklearn"))
+    for table, networks in (("strong", STRONG), ("weak", WEAK)):
+        for sizes, batch in networks.items():
+            for n in ranks:
+                samples = batch * (n if table == "weak" else 1)
+                name = f"{'-'.join(map(str, sizes))} x{n}"
+                case = _case(name, sizes, samples, n)
+                found.append(Trial(
+                    table, case, (*ours, *peers), against=("any-order", "torch-ddp"),
+                    roofline=False,
+                ))
+    for name, sizes in DRAWN.items():
+        if options.effort != "quick" or name in QUICK:
+            found += [
+                Trial(
+                    "steps", _case(name, sizes, batch, 1), ours,
+                    against=("any-order",), roofline=False,
+                )
+                for batch in BATCHES
+            ]
+    return tuple(found)
+
+
+def _case(name: str, sizes: tuple[int, ...], batch: int, ranks: int) -> RankCase:
+    return RankCase(
+        name, sizes, Adam(), "categorical_cross_entropy", STEPS * batch, batch, 1,
+        "epoch", hidden="relu", output="softmax", ranks=ranks,
+    )
+
+
+def _messages(size: int, ranks: int) -> MessageCase:
+    name = f"{size} bytes x{ranks}"
+    return MessageCase(name, (size,), Adam(), "", 0, ranks, 1, "epoch", ranks=ranks)
+
+
+# The model --------------------------------------------------------------------------
+
+
+def model(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return predicted times beside measured ones, and predictions to 1024 ranks.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        The study's measurements.
+
+    Returns
+    -------
+    DataFrame
+        A row a training, order, interconnect and number of ranks: `median` is the
+        predicted time, of an epoch or (``table`` is ``"drawn"``) of a step, and
+        `measured` the measured one, or NaN.
+
+    Raises
+    ------
+    InputError
+        If measurements are missing that the model needs.
+    """
+    rows = rows[rows["status"] == "measured"]
+    within = interconnect(rows)
+    found = []
+    measured = rows[rows["table"].isin(["strong", "weak"])]
+    for sizes, group in measured.groupby("sizes", sort=False):
+        alone = group[group["threads"] == 1]
+        training = _training(str(sizes), alone)
+        for row in group.itertuples():
+            if row.candidate not in ORDERS or training is None:
+                continue
+            step = training.seconds(
+                within, int(row.threads), int(row.batch), row.candidate == "fixed-order"
+            )
+            found.append((
+                row.table, row.case, row.candidate, "host", int(row.threads),
+                int(row.batch), STEPS * step, row.median,
+            ))
+    steps = rows[rows["table"] == "steps"]
+    for case, group in steps.groupby("case", sort=False):
+        training = _training(str(group["sizes"].iloc[0]), group)
+        if training is None:
+            continue
+        for where, costs in (("host", within), ("assumed", ASSUMED)):
+            for order in ORDERS:
+                for level in range(MAX_RANKS.bit_length()):
+                    n = 1 << level
+                    seconds = training.seconds(
+                        costs, n, DRAWN_BATCH, order == "fixed-order"
+                    )
+                    found.append((
+                        "drawn", case, order, where, n, DRAWN_BATCH, seconds, np.nan
+                    ))
+    return pd.DataFrame(found, columns=[
+        "table", "case", "candidate", "interconnect", "ranks", "batch", "median",
+        "measured",
+    ])
+
+
+def interconnect(rows: pd.DataFrame) -> Interconnect:
+    """Return the costs of messages by their measurements.
+
+    Raises
+    ------
+    InputError
+        If messages of two sizes, or additions, were not measured.
+    """
+    network = rows[rows["table"] == "network"]
+    times = {
+        kind: dict(zip(group["sizes"].astype(int), group["median"], strict=True))
+        for kind, group in network.groupby("candidate")
+    }
+    for kind in ("message", "addition"):
+        if len(times.get(kind, {})) < 2:
+            raise InputError(
+                f"the model needs rows of {kind}s of two sizes: measure the table "
+                "network first"
+            )
+    message = Line.through(times["message"])
+    return Interconnect(
+        message.fixed, message.each, Line.through(times["addition"]).each
+    )
+
+
+def _training(sizes: str, alone: pd.DataFrame) -> Training | None:
+    """Return a training by rows of one rank; None unless its costs were measured.
+
+    The step's costs are those of two batches, or, of one batch, of its samples alone.
+    """
+    times = {
+        order: dict(zip(group["batch"], group["median"] / STEPS, strict=True))
+        for order, group in alone.groupby("candidate") if order in ORDERS
+    }
+    if len(times) < len(ORDERS):
+        return None
+    fixed, free = times["fixed-order"], times["any-order"]
+    step = (
+        Line.through(free) if len(free) > 1
+        else Line(0.0, *(seconds / batch for batch, seconds in free.items()))
+    )
+    further = np.mean([fixed[batch] - free[batch] for batch in fixed if batch in free])
+    widths = [int(n) for n in sizes.split("-")]
+    case = _case("", tuple(widths), 1, 1)
+    itemsize = np.dtype(case.dtype).itemsize
+    return Training(
+        case.parameters * itemsize, step, max(0.0, float(further)) / (BLOCKS - 1)
+    )
+
+
+def model_report(rows: pd.DataFrame, predicted: pd.DataFrame) -> str:
+    """Return the model's costs and predictions as printed tables.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        The study's measurements.
+    predicted : DataFrame
+        As of `model`.
+    """
+    costs = interconnect(rows[rows["status"] == "measured"])
+    parts = [fill(
+        f"messages take {1e6 * costs.latency:.3g} us and a second for "
+        f"{1e-9 / costs.per_byte:.3g} GB; additions a second for "
+        f"{1e-9 / costs.per_add:.3g} GB"
+    )]
+    checked = predicted[predicted["measured"].notna()]
+    if not checked.empty:
+        shown = checked.assign(
+            line=checked["table"] + " " + checked["case"],
+            error=checked["median"] / checked["measured"],
+        )
+        parts += [
+            fill("predicted time of an epoch over the measured one"),
+            text(shown.pivot_table("error", "line", "candidate", sort=False)),
+        ]
+    drawn = predicted[predicted["table"] == "drawn"]
+    for (where, order), group in drawn.groupby(
+        ["interconnect", "candidate"], sort=False
+    ):
+        parts += [
+            fill(f"predicted microseconds of a step over ranks, {order}, {where}"),
+            text(1e6 * group[group["ranks"].isin([1, 8, 64, 256, 1024])].pivot_table(
+                "median", "case", "ranks", sort=False
+            )),
+        ]
+    return "\n\n".join(parts)
+
+
+# The report -------------------------------------------------------------------------
+
+
+def bases(device: Device) -> Sequence[str]:
+    """Return all bases: that of trainings, and that of messages."""
+    return tuple(BASES)
+
+
+def report(rows: pd.DataFrame) -> str:
+    """Return the times, and the price of the fixed order: its ratio to any order."""
+    return tables(rows, title=_title, meanings=BASES)
+
+
+def _title(rows: pd.DataFrame) -> pd.Series:
+    return rows["table"] + ", " + rows["basis"]
+
+
+PLOTS = (
+    Plot(
+        "time", "Scaling over ranks", ("strong", "weak"),
+        x=lambda rows: rows["threads"], x_label="ranks, a core each",
+        y_label="time of an epoch (µs)",
+        page=lambda rows: rows["table"] + ", " + rows["sizes"],
+    ),
+)
