@@ -128,18 +128,3 @@ class Training:
             computed + further * self.block
             + interconnect.ordered(self.parameters, ranks)
         )
-
-    def end(self, interconnect: Interconnect, batch: int, ordered: bool) -> int:
-        """Return the power of two of ranks whose predicted step is shortest.
-
-        Parameters
-        ----------
-        interconnect, batch, ordered
-            As for `seconds`. The ranks are at most `MAX_RANKS`, and at most one a
-            sample.
-        """
-        most = min(MAX_RANKS, batch)
-        ranks = [1 << level for level in range(most.bit_length())]
-        return min(
-            ranks, key=lambda n: self.seconds(interconnect, n, batch, ordered)
-        )

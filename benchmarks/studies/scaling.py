@@ -49,6 +49,7 @@ QUICK = ("config-1", "config-2", "config-3", "mushroom")  # networks of predicti
 MESSAGES = (64, 4096, 1 << 18, 1 << 22)  # bytes
 ORDERS: Mapping[str, int | None] = {"fixed-order": BLOCKS, "any-order": None}
 BASELINES = frozenset({"torch-ddp", "sklearn"})
+SHOWN = (1, 8, 64, 256, 1024)  # ranks of the printed predictions
 ASSUMED = Interconnect(5e-6, 1 / 12.5e9, 1 / 10e9)
 """Ranks in several machines: 5 us and 100 Gbit/s; additions at a core's bandwidth."""
 
@@ -257,7 +258,7 @@ def model(rows: pd.DataFrame) -> pd.DataFrame:
                         "drawn", case, order, where, n, DRAWN_BATCH, seconds, np.nan
                     ))
     return pd.DataFrame(found, columns=[
-        "table", "case", "candidate", "interconnect", "ranks", "batch", "median",
+        "table", "case", "order", "interconnect", "ranks", "batch", "median",
         "measured",
     ])
 
@@ -324,9 +325,8 @@ def model_report(rows: pd.DataFrame, predicted: pd.DataFrame) -> str:
     """
     costs = interconnect(rows[rows["status"] == "measured"])
     parts = [fill(
-        f"messages take {1e6 * costs.latency:.3g} us and a second for "
-        f"{1e-9 / costs.per_byte:.3g} GB; additions a second for "
-        f"{1e-9 / costs.per_add:.3g} GB"
+        f"a message takes {1e6 * costs.latency:.3g} us and {1e12 * costs.per_byte:.3g} "
+        f"us a megabyte; an addition, {1e12 * costs.per_add:.3g} us a megabyte"
     )]
     checked = predicted[predicted["measured"].notna()]
     if not checked.empty:
@@ -336,17 +336,18 @@ def model_report(rows: pd.DataFrame, predicted: pd.DataFrame) -> str:
         )
         parts += [
             fill("predicted time of an epoch over the measured one"),
-            text(shown.pivot_table("error", "line", "candidate", sort=False)),
+            text(shown.pivot_table("error", "line", "order", sort=False)),
         ]
     drawn = predicted[predicted["table"] == "drawn"]
-    for (where, order), group in drawn.groupby(
-        ["interconnect", "candidate"], sort=False
-    ):
+    for (where, order), group in drawn.groupby(["interconnect", "order"], sort=False):
+        shown = 1e6 * group[group["ranks"].isin(SHOWN)].pivot_table(
+            "median", "case", "ranks", sort=False
+        )
+        shortest = group.loc[group.groupby("case", sort=False)["median"].idxmin()]
+        shown["shortest at"] = shortest.set_index("case")["ranks"]
         parts += [
             fill(f"predicted microseconds of a step over ranks, {order}, {where}"),
-            text(1e6 * group[group["ranks"].isin([1, 8, 64, 256, 1024])].pivot_table(
-                "median", "case", "ranks", sort=False
-            )),
+            text(shown),
         ]
     return "\n\n".join(parts)
 

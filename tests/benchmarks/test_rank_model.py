@@ -6,7 +6,6 @@ import pytest
 from clnet.benchmarks.studies.rank_model import Interconnect, Line, Training
 
 NETWORK = Interconnect(latency=1.0, per_byte=0.5, per_add=0.25)
-FREE = Interconnect(0.0, 0.0, 0.0)
 TRAINING = Training(parameters=8, step=Line(2.0, 0.5), block=3.0)
 
 
@@ -41,11 +40,3 @@ def test_all_reduce_takes_the_faster_algorithm():
 def test_a_step_is_computing_blocks_and_sums(ranks, ordered, expected):
     found = TRAINING.seconds(NETWORK, ranks, batch=16, ordered=ordered)
     assert found == pytest.approx(expected)
-
-
-def test_scaling_ends_where_a_step_is_shortest():
-    # 4 ranks: 10 s and 4 s of messages; 8 ranks: 6 s and 6 s; 16 ranks: 4 s and 8 s.
-    training = Training(0, Line(2.0, 1.0), 0.0)
-    assert training.end(Interconnect(2.0, 0.0, 0.0), 32, ordered=True) == 8
-    assert training.end(FREE, 32, ordered=True) == 32  # one rank a sample
-    assert training.end(FREE, 4096, ordered=False) == 1024

@@ -1,0 +1,145 @@
+"""The study of scaling: its trials and model; ranks at a tiny size under -m sweep."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from clnet.benchmarks import command, harness, measurements
+from clnet.benchmarks.studies import rank_processes, scaling
+from clnet.benchmarks.studies.rank_model import BLOCKS, Interconnect
+from studies import BRIEF, CPU, GPU
+
+import clnet
+from clnet import InputError
+
+Options = harness.Options
+MESSAGE = Interconnect(2e-6, 1e-10, 5e-11)
+
+
+def rows_of(times):
+    """Return rows of (table, case, sizes, batch, candidate, ranks, seconds)."""
+    blank = dict.fromkeys(
+        ("device", "platform", "platform_version", "driver", "clnet", "numpy",
+         "pyopencl", "torch", "python", "date"), "",
+    )
+    return measurements.table_of(
+        measurements.Measurement(
+            study="scaling", table=table, case=case, sizes=sizes, activation="",
+            batch=batch, dtype="float32", precision="highest", seed=0,
+            candidate=candidate, status="measured", median=seconds, threads=ranks,
+            effort="quick", tolerance=None, load=None, **blank,
+        )
+        for table, case, sizes, batch, candidate, ranks, seconds in times
+    )
+
+
+NETWORK = [
+    ("network", f"{n}", f"{n}", ranks, kind, ranks, fixed + each * n)
+    for n in (64, 1 << 20)
+    for kind, ranks, fixed, each in (
+        ("message", 2, MESSAGE.latency, MESSAGE.per_byte),
+        ("addition", 1, 1e-6, MESSAGE.per_add),
+    )
+]
+# 16 parameters; a step takes 10 us a sample, and 7 us a further block.
+ALONE = [
+    ("strong", "3-3-1 x1", "3-3-1", 16, order, 1, scaling.STEPS * (160e-6 + more))
+    for order, more in (("fixed-order", 49e-6), ("any-order", 0.0))
+]
+FOUR = ("strong", "3-3-1 x4", "3-3-1", 16, "fixed-order", 4, 1e-3)
+
+
+def test_each_number_of_ranks_has_the_same_candidates(monkeypatch):
+    monkeypatch.setattr(scaling.os, "cpu_count", lambda: 2)
+    found = scaling.trials(CPU, Options(effort="quick"))
+    strong = [trial for trial in found if trial.table == "strong"]
+    assert {trial.case.ranks for trial in strong} == {1, 2}
+    assert len({trial.candidates for trial in strong}) == 1
+    batches = {
+        trial.case.ranks: trial.case.batch for trial in found if trial.table == "weak"
+    }
+    assert batches[2] == 2 * batches[1]
+    assert {trial.case.name for trial in found if trial.table == "steps"} == {
+        *scaling.QUICK
+    }
+
+
+def test_scaling_is_of_a_cpus_cores():
+    with pytest.raises(InputError, match="faked is none: give --device cpu"):
+        scaling.trials(GPU, Options())
+
+
+def test_one_training_is_not_joblibs(monkeypatch):
+    case = scaling._case("tiny", (3, 2), 4, 2)
+    with pytest.raises(scaling.RefusedError, match="joblib shares whole trainings"):
+        scaling.Ranked("sklearn").prepare(case, CPU)
+    monkeypatch.setattr(rank_processes, "mpiexec", lambda: None)
+    assert "pip install 'clnet[mpi]'" in scaling.Ranked("any-order").missing()
+
+
+def test_the_model_finds_the_costs_that_its_rows_have():
+    found = scaling.interconnect(rows_of(NETWORK))
+    assert found.latency == pytest.approx(MESSAGE.latency)
+    assert found.per_byte == pytest.approx(MESSAGE.per_byte)
+    assert found.per_add == pytest.approx(MESSAGE.per_add)
+
+
+def test_predictions_stand_beside_measurements():
+    found = scaling.model(rows_of([*NETWORK, *ALONE, FOUR]))
+    one, free, four = found["median"] / scaling.STEPS
+    assert (one, free) == pytest.approx((160e-6 + 49e-6, 160e-6))
+    sums = 2 * (2e-6 + 64 * 1.5e-10)  # 16 parameters of 4 bytes
+    assert four == pytest.approx(40e-6 + (BLOCKS // 4 - 1) * 7e-6 + sums)
+    assert found["measured"].iloc[2] == FOUR[-1]
+
+
+def test_steps_are_drawn_to_1024_ranks():
+    steps = [
+        ("steps", "tiny", "3-3-1", batch, order, 1,
+         scaling.STEPS * (1e-4 + 1e-5 * batch))
+        for batch in scaling.BATCHES for order in scaling.ORDERS
+    ]
+    rows = rows_of([*NETWORK, *ALONE, FOUR, *steps])
+    found = scaling.model(rows)
+    drawn = found[(found["table"] == "drawn") & (found["interconnect"] == "assumed")]
+    assert drawn["ranks"].max() == 1024
+    last = drawn[(drawn["order"] == "fixed-order") & (drawn["ranks"] == 1024)]
+    sums = scaling.ASSUMED.ordered(64, 1024)
+    assert last["median"].iloc[0] == pytest.approx(1e-4 + 4e-5 + sums)
+    report = scaling.model_report(rows, found)
+    assert "shortest at" in report
+
+
+def test_the_model_says_which_rows_it_lacks():
+    with pytest.raises(InputError, match="rows of messages of two sizes"):
+        scaling.model(rows_of(ALONE))
+
+
+def test_the_command_writes_predictions_beside_the_rows(tmp_path, capsys):
+    path = tmp_path / "scaling-x.csv"
+    rows = rows_of([*NETWORK, *ALONE, FOUR])
+    rows.to_csv(path, index=False)
+    command.run(None, None, None, str(path), Options(model=True))
+    text = (tmp_path / "scaling-x-model.csv").read_text()
+    assert text.count("\n") == 4
+    assert "a message takes 2 us" in capsys.readouterr().out
+    rows.assign(study="local").to_csv(path, index=False)
+    with pytest.raises(InputError, match="local takes no --model"):
+        command.run(None, None, None, str(path), Options(model=True))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", [*scaling.ORDERS, "torch-ddp", "sklearn"])
+def test_ranks_find_the_oracles_errors(name):
+    ranks = 1 if name == "sklearn" else 2
+    case = replace(scaling._case("tiny", (5, 7, 3), 16, ranks), checked=2)
+    candidate = scaling.Ranked(name)
+    if (missing := candidate.missing()) is not None:
+        pytest.skip(missing)
+    rows = []
+    runner = harness.Harness(
+        "scaling", clnet.device("cpu"), BRIEF, ["epoch"], rows.append
+    )
+    runner.run(harness.Trial("strong", case, (candidate,), roofline=False))
+    assert [(row.status, row.threads) for row in rows] == [("measured", ranks)]
