@@ -23,6 +23,7 @@ import numpy as np
 
 import clnet
 from clnet.errors import ClnetError
+from clnet.runtime.ranks import Ranks
 
 from ..cases.training import Clock, Trained, TrainingCase
 from ..subprocess_guard import CHILD
@@ -37,6 +38,7 @@ LIMIT = 120.0  # seconds of an answer
 END_SECONDS = 5.0
 PAUSE = 0.005  # seconds between looks for the next number
 REPEATS = 20  # messages of a measurement
+WORK = 1 << 19  # numbers that ranks add between exchanges
 ENVIRONMENT = {
     # One thread a rank, of BLAS, OpenMP and PoCL.
     **dict.fromkeys(
@@ -252,28 +254,48 @@ def messages(comm: Any, kind: str, size: int) -> Serve:
     ----------
     comm : mpi4py.MPI.Comm
         Two ranks for messages.
-    kind : {"message", "all-reduce", "addition"}
-        A message is half of its way to the other rank and back.
+    kind : {"message", "all-reduce", "addition", "exchange"}
+        A message is half of its way to the other rank and back. An exchange is one
+        message each way, for which ranks wait as in a training: asleep, and after work
+        whose time, which differs among them, is not counted.
     size : int
         Bytes.
     """
     own = np.ones(max(1, size // 4), np.float32)
     received = np.zeros_like(own)
     other = 1 - comm.Get_rank()
+    work = np.ones(WORK, np.float32)
+
+    def add() -> None:
+        np.add(work, 1.0, out=work)
+
+    def exchange() -> None:
+        add()
+        ranks.wait(comm.Irecv(received, other), comm.Isend(own, other))
+
     action: Callable[[], object] = {
         "message": lambda: _ping_pong(comm, other, own, received),
         "all-reduce": lambda: comm.Allreduce(own, received),
         "addition": lambda: np.add(own, 1.0, out=received),
+        "exchange": exchange,
     }[kind]
+    ranks = Ranks(comm)
     ways = 2 if kind == "message" else 1
 
-    def measure(repeats: int) -> list[Any]:
+    def mean(action: Callable[[], object], repeats: int) -> float:
         action()
         comm.Barrier()
         start = time.perf_counter()
-        for _ in range(repeats * REPEATS):
+        for _ in range(repeats):
             action()
-        return [[], (time.perf_counter() - start) / (REPEATS * ways)]
+        return (time.perf_counter() - start) / repeats
+
+    def measure(repeats: int) -> list[Any]:
+        count = REPEATS * repeats
+        seconds = mean(action, count)
+        if kind == "exchange":
+            seconds = max(0.0, seconds - mean(add, count))
+        return [[], seconds / ways * repeats]
 
     return measure
 

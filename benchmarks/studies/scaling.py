@@ -41,7 +41,7 @@ WIDE, SMALL = (784, 512, 512, 10), (64, 128, 10)
 MUSHROOM = (125, 32, 2)
 STEPS = 2  # an epoch
 STRONG = {WIDE: 1024, SMALL: 1024}  # networks, and samples a step of all ranks
-WEAK = {WIDE: 512}  # samples a step of each rank
+WEAK = {WIDE: 512, SMALL: 512}  # samples a step of each rank
 DRAWN = {**CONFIGURATIONS, "mushroom": MUSHROOM}
 BATCHES = (16, 64)  # samples a step, of which a step's costs are calculated
 DRAWN_BATCH = 4096  # samples a step of the predictions
@@ -162,7 +162,8 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
         Trial("network", _messages(size, n), (Ranked(kind),), roofline=False)
         for size in MESSAGES
         for kind, n in (
-            ("addition", 1), ("message", 2), *(("all-reduce", n) for n in ranks[1:])
+            ("addition", 1), ("message", 2), ("exchange", 2),
+            *(("all-reduce", n) for n in ranks[1:]),
         )
         if n <= cores
     ]
@@ -266,6 +267,8 @@ def model(rows: pd.DataFrame) -> pd.DataFrame:
 def interconnect(rows: pd.DataFrame) -> Interconnect:
     """Return the costs of messages by their measurements.
 
+    The latency is that of exchanges, for which ranks wait as in a training.
+
     Raises
     ------
     InputError
@@ -276,15 +279,15 @@ def interconnect(rows: pd.DataFrame) -> Interconnect:
         kind: dict(zip(group["sizes"].astype(int), group["median"], strict=True))
         for kind, group in network.groupby("candidate")
     }
-    for kind in ("message", "addition"):
+    for kind in ("message", "addition", "exchange"):
         if len(times.get(kind, {})) < 2:
             raise InputError(
-                f"the model needs rows of {kind}s of two sizes: measure the table "
+                f"the model needs rows of two sizes of {kind}: measure the table "
                 "network first"
             )
-    message = Line.through(times["message"])
     return Interconnect(
-        message.fixed, message.each, Line.through(times["addition"]).each
+        Line.through(times["exchange"]).fixed, Line.through(times["message"]).each,
+        Line.through(times["addition"]).each,
     )
 
 
@@ -325,8 +328,9 @@ def model_report(rows: pd.DataFrame, predicted: pd.DataFrame) -> str:
     """
     costs = interconnect(rows[rows["status"] == "measured"])
     parts = [fill(
-        f"a message takes {1e6 * costs.latency:.3g} us and {1e12 * costs.per_byte:.3g} "
-        f"us a megabyte; an addition, {1e12 * costs.per_add:.3g} us a megabyte"
+        f"an exchange takes {1e6 * costs.latency:.3g} us and "
+        f"{1e12 * costs.per_byte:.3g} us a megabyte; an addition, "
+        f"{1e12 * costs.per_add:.3g} us a megabyte"
     )]
     checked = predicted[predicted["measured"].notna()]
     if not checked.empty:

@@ -38,7 +38,8 @@ NETWORK = [
     ("network", f"{n}", f"{n}", ranks, kind, ranks, fixed + each * n)
     for n in (64, 1 << 20)
     for kind, ranks, fixed, each in (
-        ("message", 2, MESSAGE.latency, MESSAGE.per_byte),
+        ("message", 2, 1e-6, MESSAGE.per_byte),
+        ("exchange", 2, MESSAGE.latency, MESSAGE.per_byte),
         ("addition", 1, 1e-6, MESSAGE.per_add),
     )
 ]
@@ -112,7 +113,7 @@ def test_steps_are_drawn_to_1024_ranks():
 
 
 def test_the_model_says_which_rows_it_lacks():
-    with pytest.raises(InputError, match="rows of messages of two sizes"):
+    with pytest.raises(InputError, match="rows of two sizes of message"):
         scaling.model(rows_of(ALONE))
 
 
@@ -123,7 +124,7 @@ def test_the_command_writes_predictions_beside_the_rows(tmp_path, capsys):
     command.run(None, None, None, str(path), Options(model=True))
     text = (tmp_path / "scaling-x-model.csv").read_text()
     assert text.count("\n") == 4
-    assert "a message takes 2 us" in capsys.readouterr().out
+    assert "an exchange takes 2 us" in capsys.readouterr().out
     rows.assign(study="local").to_csv(path, index=False)
     with pytest.raises(InputError, match="local takes no --model"):
         command.run(None, None, None, str(path), Options(model=True))
