@@ -102,6 +102,10 @@ class Ranked(Candidate):
 
     def prepare(self, case: RankCase, device: Device) -> Prepared:
         """Return the ranks, which stay until the last round."""
+        if device.type != "cpu":
+            raise RefusedError(
+                f"each rank has a core of a CPU, and {device.name} is none"
+            )
         if self.name == "sklearn" and case.ranks > 1:
             raise RefusedError(
                 "MLPClassifier trains in one process: joblib shares whole trainings "
@@ -144,18 +148,7 @@ class _Requires(Candidate):
 
 
 def trials(device: Device, options: Options) -> tuple[Trial, ...]:
-    """Return the trials: messages, one rank's steps, strong and weak scaling.
-
-    Raises
-    ------
-    InputError
-        If the device is no CPU.
-    """
-    if device.type != "cpu":
-        raise InputError(
-            f"the study scaling gives each rank a core of a CPU, and {device.name} is "
-            "none: give --device cpu"
-        )
+    """Return the trials: messages, one rank's steps, strong and weak scaling."""
     cores = os.cpu_count() or 1
     ranks = [n for n in RANKS if n <= cores]
     found = [

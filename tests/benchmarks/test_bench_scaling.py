@@ -67,8 +67,9 @@ def test_each_number_of_ranks_has_the_same_candidates(monkeypatch):
 
 
 def test_scaling_is_of_a_cpus_cores():
-    with pytest.raises(InputError, match="faked is none: give --device cpu"):
-        scaling.trials(GPU, Options())
+    case = scaling._case("tiny", (3, 2), 4, 2)
+    with pytest.raises(scaling.RefusedError, match="a CPU, and faked is none"):
+        scaling.Ranked("any-order").prepare(case, GPU)
 
 
 def test_one_training_is_not_joblibs(monkeypatch):
