@@ -14,6 +14,7 @@ import select
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -72,8 +73,6 @@ class RankProcesses:
         Their number.
     make : callable
         A module's function that returns a `Serve`, on each rank.
-    folder : Path
-        For files of the ranks.
     *values
         The function's arguments, pickled.
 
@@ -84,8 +83,10 @@ class RankProcesses:
     """
 
     def __init__(
-        self, ranks: int, make: Callable[..., Serve], folder: Path, *values: object
+        self, ranks: int, make: Callable[..., Serve], *values: object
     ) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        folder = Path(self._folder.name)
         given = folder / "given.pickle"
         given.write_bytes(
             pickle.dumps(list(clnet.__path__)) + pickle.dumps((serve, make, *values))
@@ -128,6 +129,11 @@ class RankProcesses:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.terminate()  # mpiexec ends its ranks
+            self._process.wait(END_SECONDS)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._errors.close()
+        self._folder.cleanup()
 
     __del__ = end
 
@@ -197,7 +203,7 @@ def clnet_training(
     return train
 
 
-def torch_training(comm: Any, case: TrainingCase, store: str) -> Serve:
+def torch_training(comm: Any, case: TrainingCase) -> Serve:
     """Return PyTorch's DistributedDataParallel by gloo."""
     import torch
     from torch import distributed
@@ -208,7 +214,7 @@ def torch_training(comm: Any, case: TrainingCase, store: str) -> Serve:
     torch.set_num_threads(1)
     rank, size = comm.Get_rank(), comm.Get_size()
     distributed.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=size
+        "gloo", init_method=f"file://{sys.argv[1]}.store", rank=rank, world_size=size
     )
     inputs, _ = case.data
     x, t = torch.from_numpy(inputs), torch.from_numpy(case.labels)

@@ -7,10 +7,8 @@ many. `model` predicts both from measurements of one rank and of messages.
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -111,10 +109,8 @@ class Ranked(Candidate):
                 "MLPClassifier trains in one process: joblib shares whole trainings "
                 "among processes, not the samples of one"
             )
-        folder = tempfile.TemporaryDirectory()
-        path = Path(folder.name)
-        make, values = self._call(case, device, path)
-        ranks = RankProcesses(case.ranks, make, path, *values)
+        make, *values = self._call(case, device)
+        ranks = RankProcesses(case.ranks, make, *values)
 
         def check() -> float:
             if isinstance(case, MessageCase):
@@ -123,23 +119,21 @@ class Ranked(Candidate):
             return compare(case, ranks(1)[0][: case.checked], case.errors)
 
         def timer() -> Timer:
-            assert folder.name  # kept as long as the ranks
             return lambda repeats: float(ranks(repeats)[1]) / repeats
 
         basis = "message" if isinstance(case, MessageCase) else "epoch"
         return Prepared(check, {basis: timer}, threads=case.ranks)
 
-    def _call(
-        self, case: RankCase, device: Device, folder: Path
-    ) -> tuple[Callable[..., Any], tuple[object, ...]]:
+    def _call(self, case: RankCase, device: Device) -> tuple[Any, ...]:
+        """Return a function of `rank_processes`, and its arguments."""
         if isinstance(case, MessageCase):
-            return rank_processes.messages, (self.name, case.sizes[0])
+            return rank_processes.messages, self.name, case.sizes[0]
         if self.name == "torch-ddp":
-            return rank_processes.torch_training, (case, str(folder / "store"))
+            return rank_processes.torch_training, case
         if self.name == "sklearn":
-            return rank_processes.sklearn_training, (case,)
-        values = (case, device.index, ORDERS[self.name])
-        return rank_processes.clnet_training, values
+            return rank_processes.sklearn_training, case
+        blocks = ORDERS[self.name]
+        return rank_processes.clnet_training, case, device.index, blocks
 
 
 @dataclass(frozen=True)
