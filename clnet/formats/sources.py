@@ -250,10 +250,11 @@ def is_stored(found: object) -> bool:
 
 def is_batches(found: object) -> bool:
     """Return whether an object is a source or an iterable of batches, and no array."""
-    return isinstance(found, Source) or (hasattr(found, "__iter__") and not any(
-        hasattr(found, name)
-        for name in ("__getitem__", "__array__", "__array_interface__", "__dlpack__")
-    ))
+    arrays = "__getitem__", "__array__", "__array_interface__", "__dlpack__"
+    return isinstance(found, Source) or (
+        hasattr(found, "__iter__") and not is_sparse(found)
+        and not any(hasattr(found, name) for name in arrays)
+    )
 
 
 def source_of(x: Any, t: Any = None, weight: Any = None) -> Source | None:

@@ -337,6 +337,9 @@ def test_damage_found_by_a_write_is_set_aside(store, path):
     assert reopened(store).get(SPAN, "second") == TIMING
 
 
+@pytest.mark.skipif(
+    sqlite3.sqlite_version_info < (3, 40), reason="earlier SQLites read past them"
+)
 def test_rows_out_of_order_are_set_aside(store):
     """SQLite searches by the order: it inserted a second row, and found the first."""
     for key in ("key a", "key b", "key c"):
