@@ -233,7 +233,7 @@ def model(rows: pd.DataFrame) -> pd.DataFrame:
     steps = rows[rows["table"] == "steps"]
     for case, group in steps.groupby("case", sort=False):
         training = _training(str(group["sizes"].iloc[0]), group)
-        if training is None:
+        if training is None or group["batch"].nunique() < len(BATCHES):
             continue
         for where, costs in (("host", within), ("assumed", ASSUMED)):
             for order in ORDERS:

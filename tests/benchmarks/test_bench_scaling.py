@@ -102,10 +102,12 @@ def test_steps_are_drawn_to_1024_ranks():
          scaling.STEPS * (1e-4 + 1e-5 * batch))
         for batch in scaling.BATCHES for order in scaling.ORDERS
     ]
-    rows = rows_of([*NETWORK, *ALONE, FOUR, *steps])
+    one_batch = [("steps", "half", *row[2:]) for row in steps[:2]]
+    rows = rows_of([*NETWORK, *ALONE, FOUR, *steps, *one_batch])
     found = scaling.model(rows)
     drawn = found[(found["table"] == "drawn") & (found["interconnect"] == "assumed")]
     assert drawn["ranks"].max() == 1024
+    assert set(drawn["case"]) == {"tiny"}  # others' costs cannot be told apart
     last = drawn[(drawn["order"] == "fixed-order") & (drawn["ranks"] == 1024)]
     sums = scaling.ASSUMED.ordered(64, 1024)
     assert last["median"].iloc[0] == pytest.approx(1e-4 + 4e-5 + sums)
