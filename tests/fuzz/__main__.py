@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from tempfile import TemporaryDirectory
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of bounds.py
 
 SLICE = 60.0  # seconds of a process: a crash costs no more
+HANGS = 60  # seconds of one file: the process then ends, as by a crash
 
 
 def main() -> int:
@@ -45,6 +47,8 @@ def one_slice(arguments: argparse.Namespace) -> int:
     from .runner import fuzz, limit_memory
 
     limit_memory()
+    if hasattr(signal, "alarm"):
+        signal.alarm(int(arguments.seconds) + HANGS)
     print(json.dumps(asdict(fuzz(
         arguments.parsers[0], arguments.seed, arguments.folder,
         seconds=arguments.seconds, predictions=arguments.predictions,

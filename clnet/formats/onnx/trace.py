@@ -206,7 +206,8 @@ def most_elements(node: Any, arrays: Sequence[Any]) -> int:
     Arrays may be values too: they have a shape.
     """
     shapes = [one.shape for one in arrays if one is not None]
-    sizes = [_size(shape) for shape in shapes]
+    # An array without elements takes as long to be repeated as one with some.
+    sizes = [max(1, _size(shape)) for shape in shapes]
     op = node.op_type
     if op == "Constant":
         return sum(one.ByteSize() for one in node.attribute)
@@ -218,7 +219,7 @@ def most_elements(node: Any, arrays: Sequence[Any]) -> int:
         if op == "Expand":
             return sizes[0] * _size([max(1, one) for one in last[0]])
         if op == "Tile":
-            return sizes[0] * max(1, _size(last[0]))
+            return sizes[0] * _size([max(1, one) for one in last[0]])
         if op == "Pad":
             pads = given.get("pads") or given.get("paddings") or last[0]
             return _size([size + 2 * max(0, *pads) for size in shapes[0]])
