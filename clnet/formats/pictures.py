@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,32 @@ def figure() -> Any:
     return Figure(layout="constrained")
 
 
-def save(axes: Any, file: Path) -> None:
-    """Write the figure of axes to the `picture_file`, whole or not at all."""
-    content = io.BytesIO()
-    kind = file.suffix.lower().removeprefix(".")
-    axes.figure.savefig(content, format=kind, dpi=DPI)
-    write(file, [content.getvalue()])
+def drawn(
+    draw: Callable[[Any], None], path: str | PathLike[str] | None, axes: Any
+) -> Any:
+    """Draw on axes, write their figure to a file, and return the axes.
+
+    Parameters
+    ----------
+    draw : callable
+        Draws on the axes it is given.
+    path : str, path or None
+        A file for the picture, written whole or not at all; None: no file.
+    axes : matplotlib.axes.Axes or None
+        None: those of a new `figure`.
+
+    Raises
+    ------
+    ClnetError, InputError, FormatError
+        As `figure` and `picture_file`.
+    """
+    file = None if path is None else picture_file(path)
+    if axes is None:
+        axes = figure().subplots()
+    draw(axes)
+    if file is not None:
+        content = io.BytesIO()
+        kind = file.suffix.lower().removeprefix(".")
+        axes.figure.savefig(content, format=kind, dpi=DPI)
+        write(file, [content.getvalue()])
+    return axes

@@ -215,16 +215,10 @@ class Plan:
         >>> plan.plot().get_xlabel()
         'us, the spans alone; at the end the whole call'
         """
-        from clnet.formats.pictures import figure, picture_file, save
+        from clnet.formats.pictures import drawn
 
-        file = None if path is None else picture_file(path)
-        if axes is None:
-            axes = figure().subplots()
-        if self._explanation:
-            self._explanation.draw(axes)
-        if file is not None:
-            save(axes, file)
-        return axes
+        draw = self._explanation.draw if self._explanation else lambda axes: None
+        return drawn(draw, path, axes)
 
     def __repr__(self) -> str:
         sizes = "-".join(str(n) for n in self.network.sizes)

@@ -16,7 +16,7 @@ from clnet.checks import INT_MAX, as_whole, is_whole
 from clnet.errors import FormatError, InputError, counted, quoted
 from clnet.formats.files import as_path, write
 from clnet.formats.npz import load_arrays
-from clnet.formats.pictures import figure, picture_file, save
+from clnet.formats.pictures import drawn
 from clnet.nn.description import DTYPES
 from clnet.nn.notebook import html_table
 from clnet.nn.storage.formats import check_format
@@ -462,9 +462,9 @@ class History:
         InputError, FormatError
             If the suffix is of no picture, or the file cannot be written.
         """
-        file = None if path is None else picture_file(path)
-        if axes is None:
-            axes = figure().subplots()
+        return drawn(self._draw, path, axes)
+
+    def _draw(self, axes: Any) -> None:
         numbers = [epoch.number for epoch in self.epochs]
         curves = {"training": self.loss, "validation": self.validation_loss}
         for label, losses in curves.items():
@@ -476,6 +476,3 @@ class History:
             axes.set_yscale("log")
         axes.set_xlabel("epoch")
         axes.set_ylabel("loss")
-        if file is not None:
-            save(axes, file)
-        return axes
