@@ -184,7 +184,9 @@ def test_timelines_that_cannot_be_read_are_errors(text, message):
         timelines.drawing(text)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [
+    *PAGES, *(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md")),
+], ids=lambda page: page.stem)
 def test_sentences_are_short_of_figures_and_begin_with_their_object(page):
     assert not prose.faults(page.read_text("utf-8"))
 
