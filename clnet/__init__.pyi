@@ -21,6 +21,7 @@ from .errors import (
 from .formats import load_data as load_data
 from .formats import load_table as load_table
 from .formats import save_data as save_data
+from .formats.opening import open_data as open_data
 from .network import Network as Network
 from .network import load as load
 from .nn import optimisers as optimisers

@@ -256,7 +256,7 @@ def any_set(
         if size is None or size > buffer:
             found = _streamed(network, source, classes, columns, scaling, what, buffer)
             return found, found.classes, columns
-        if not isinstance(source, ArraySource):
+        if source is x or not isinstance(source, ArraySource):
             _, x, t, weight = source.whole()
     if t is None:
         raise InputError(f"{what}t is missing: only sources have targets of their own")
