@@ -35,12 +35,14 @@ BASES = {
     "message": "one message one way, one sum over ranks, or one addition",
 }
 RANKS = (1, 2, 4)
-WIDE, SMALL = (784, 512, 512, 10), (64, 128, 10)
-MUSHROOM = (125, 32, 2)
+Sizes = tuple[int, ...]
+WIDE: Sizes = (784, 512, 512, 10)
+SMALL: Sizes = (64, 128, 10)
+MUSHROOM: Sizes = (125, 32, 2)
 STEPS = 2  # an epoch
-STRONG = {WIDE: 1024, SMALL: 1024}  # networks, and samples a step of all ranks
-WEAK = {WIDE: 512, SMALL: 512}  # samples a step of each rank
-DRAWN = {**CONFIGURATIONS, "mushroom": MUSHROOM}
+STRONG: dict[Sizes, int] = {WIDE: 1024, SMALL: 1024}  # networks, and samples a step of all ranks
+WEAK: dict[Sizes, int] = {WIDE: 512, SMALL: 512}  # samples a step of each rank
+DRAWN: dict[str, Sizes] = {**CONFIGURATIONS, "mushroom": MUSHROOM}
 BATCHES = (16, 64)  # samples a step, of which a step's costs are calculated
 DRAWN_BATCH = 4096  # samples a step of the predictions
 QUICK = ("config-1", "config-2", "config-3", "mushroom")  # networks of predictions
