@@ -43,7 +43,7 @@ Array = NDArray[Any]
 MAX_EPOCHS = RECORDS  # of a segment: their totals are read together
 # Bound of the time of one segment of speculative epochs that a callback may have
 # recomputed, or that no kernel ends. The host's share of longer epochs is small.
-SPECULATION_SECONDS = 2e-3
+SPECULATION_SECONDS = 5e-3
 
 
 class _Segment(NamedTuple):
