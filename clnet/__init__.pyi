@@ -36,6 +36,7 @@ from .nn.storage.pattern import Pattern as Pattern
 from .opencl.device import Device as Device
 from .opencl.discovery import device as device
 from .opencl.discovery import devices as devices
+from .population import Population as Population
 from .training.callbacks import Checkpoint as Checkpoint
 from .training.callbacks import CSVLogger as CSVLogger
 from .training.callbacks import EarlyStopping as EarlyStopping

@@ -13,7 +13,7 @@ alternating linear and activation modules (an identity counts as one):
 
 The metadata holds the network's description, as JSON under ``"clnet"``. A checkpoint
 holds a training too: JSON under ``"clnet.training"``, and tensors whose names begin
-with ``"training."``.
+with ``"training."``. A population, likewise, is a part beside its first network.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _TYPES = {
     **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
 }
 _ALIGNMENT = 8  # bytes of the header's length
-_TRAINING_KEY = "clnet.training"
-_TRAINING_PREFIX = "training."
+# Parts of a file beside its network, and the noun of a file that has one.
+PARTS = {"training": "a checkpoint", "population": "a file that Population.save wrote"}
 _LAYERS: dict[str, type[Dense] | type[Sparse] | type[Local]] = {
     "dense": Dense, "sparse": Sparse, "local": Local,
 }
@@ -95,11 +95,11 @@ def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
         then stored without.
     """
     metadata, tensors, size = _read(path)
-    if _TRAINING_KEY in metadata:
-        tensors = {
-            name: tensor for name, tensor in tensors.items()
-            if not name.startswith(_TRAINING_PREFIX)
-        }
+    prefixes = tuple(f"{part}." for part in PARTS if f"{_KEY}.{part}" in metadata)
+    tensors = {
+        name: tensor for name, tensor in tensors.items()
+        if not name.startswith(prefixes)
+    }
     n_in, layers, options = _described(path, metadata[_KEY], tensors)
     # Checked before the network, whose memory a wrong description could make huge.
     arrays = _arrays(path, n_in, layers, options["dtype"], tensors)
@@ -109,28 +109,28 @@ def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
     return network
 
 
-def load_training(path: Path) -> tuple[Any, dict[str, Array]]:
-    """Return the training of a checkpoint: what its JSON holds, and its arrays.
+def load_part(path: Path, part: str) -> tuple[Any, dict[str, Array]]:
+    """Return one of `PARTS` of a file: what its JSON holds, and its arrays.
 
     Raises
     ------
     FormatError
-        As `load`, and if the file holds no training.
+        As `load`, and if the file does not have the part.
     """
     metadata, tensors, _ = _read(path)
-    if _TRAINING_KEY not in metadata:
+    if f"{_KEY}.{part}" not in metadata:
         raise FormatError(
-            f"{path} holds a network without a training, expected a checkpoint"
+            f"{path} holds a network without a {part}, expected {PARTS[part]}"
         )
     try:
-        described = json.loads(metadata[_TRAINING_KEY])
+        described = json.loads(metadata[f"{_KEY}.{part}"])
     except (ValueError, RecursionError) as error:
         raise FormatError(
-            f"{path} holds a training that is not clnet's: {reason(error)}"
+            f"{path} holds a {part} that is not clnet's: {reason(error)}"
         ) from None
     return described, {
-        name.removeprefix(_TRAINING_PREFIX): tensor for name, tensor in tensors.items()
-        if name.startswith(_TRAINING_PREFIX)
+        name.removeprefix(f"{part}."): tensor for name, tensor in tensors.items()
+        if name.startswith(f"{part}.")
     }
 
 
@@ -161,7 +161,7 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Array], int]:
 
 def save(
     network: Model, path: Path,
-    training: tuple[dict[str, Any], dict[str, Array]] | None = None,
+    **parts: tuple[dict[str, Any], dict[str, Array]],
 ) -> None:
     """Write a network, its description, and all that it carries beside it.
 
@@ -171,8 +171,8 @@ def save(
         The network.
     path : Path
         The file.
-    training : dict and dict of ndarray, or None
-        A training, as `load_training` returns it.
+    **parts : dict and dict of ndarray
+        Some of `PARTS`, as `load_part` returns them.
 
     Raises
     ------
@@ -211,11 +211,10 @@ def save(
     if network.columns is not None:
         description["columns"] = network.columns.as_dict()
     metadata = {_KEY: json.dumps(description, default=lambda number: number.item())}
-    if training is not None:
-        described, arrays = training
-        metadata[_TRAINING_KEY] = json.dumps(described)
+    for part, (described, arrays) in parts.items():
+        metadata[f"{_KEY}.{part}"] = json.dumps(described)
         tensors |= {
-            f"{_TRAINING_PREFIX}{name}": np.ascontiguousarray(array)
+            f"{part}.{name}": np.ascontiguousarray(array)
             for name, array in arrays.items()
         }
     write(path, _encoded(tensors, metadata))

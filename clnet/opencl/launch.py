@@ -60,7 +60,7 @@ class Scalar:
         `EpochTable`. The launch ends early after an epoch whose totals are not finite,
         or whose squared errors or bit fails are below ``squares_limit`` or
         ``fails_limit``; the number of its epochs is behind the first one's totals.
-        `gradient_sum` has its own names.
+        `gradient_sum` and `members` have their own names.
     kind : {"int", "uint", "real"}
         Its OpenCL type; ``"real"``: the network's.
     """
@@ -76,6 +76,28 @@ EPOCH = np.dtype([("key", np.uint32, ROUNDS), ("rate", np.float32)])
 @dataclass(frozen=True)
 class EpochTable:
     """Argument: the key and learning rate of each epoch of a launch, as `EPOCH`."""
+
+
+@dataclass(frozen=True)
+class Members:
+    """Argument: the table of networks that are trained side by side, as `MEMBER`."""
+
+
+MEMBER = np.dtype([
+    *((name, np.int32) for name in ("index", "samples", "first", "bits", "epochs")),
+    ("seed", np.uint32), ("squares_limit", np.float32), ("fails_limit", np.float32),
+])
+"""A row of the table of members (``members.cl``)."""
+
+
+@dataclass(frozen=True)
+class Subsets:
+    """Argument: rows of the data set, a list a member, one after the other."""
+
+
+@dataclass(frozen=True)
+class MemberTotals:
+    """Argument: the totals of each member's epochs of a launch."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +213,8 @@ class ZeroCopyOutput:
 
 
 Argument = (
-    Value | Parameters | Gradients | State | Scalar | EpochTable | Scratch | Packed
+    Value | Parameters | Gradients | State | Scalar | EpochTable | Members | Subsets
+    | MemberTotals | Scratch | Packed
     | Table | HelperTimeout | TimeoutFlag | ByValueInput | ZeroCopyOutput | int | float
 )
 """An argument of a kernel; an int becomes OpenCL's `int`, a float REAL."""

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import INT_MAX, PRECISIONS, as_whole
-from clnet.errors import InputError, counted
+from clnet.errors import InputError
 from clnet.ir.lowering import lower_training
 from clnet.nn.defaults import BLOCKS
 from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import device_error, session
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning.search import Search, check_tune
+from clnet.training.history import interrupted_after
 from clnet.training.options import default_loss, rule_of
 from clnet.training.plans import Planning
 from clnet.training.saved import take_state
@@ -168,8 +169,7 @@ def _train(
         if setup.ranks is not None:
             raise  # it ends all ranks
         training.interrupted = True
-        done = counted(len(history), "epoch")
-        history.stopped = f"interrupted after {done}; the trained parameters are kept"
+        history.stopped = interrupted_after(len(history))
 
 
 def _stopped(training: Training, setup: TrainingSetup, epoch: Epoch) -> str:

@@ -24,6 +24,13 @@ from clnet.nn.storage.formats import check_format
 Array = NDArray[Any]
 
 SHOWN = 10  # epochs of a notebook's table
+INTERRUPTED = "interrupted"  # the first word of the reason of a stop by Ctrl-C
+
+
+def interrupted_after(epochs: int) -> str:
+    """Return why a training ended that Ctrl-C has ended."""
+    done = counted(epochs, "epoch")
+    return f"{INTERRUPTED} after {done}; the trained parameters are kept"
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class Planning:
     ) -> Program:
         """Return the program of a validation, gathered from samples if given."""
         options, data = self._setup.options, self._setup.validation
-        return _without_backward(program_of(
+        return without_backward(program_of(
             network, options.loss, None, options.precision, samples=samples,
             dropout=False, weighted=data is not None and data.weighted,
         ))
@@ -135,7 +135,7 @@ class Planning:
 
 
 @lru_cache(MAX_PROGRAMS)
-def _without_backward(program: Program) -> Program:
+def without_backward(program: Program) -> Program:
     """Return a training program up to its totals: the forward pass and the loss."""
     stop = next(i for i, op in enumerate(program.ops) if isinstance(op, Tally)) + 1
     return replace(program, ops=program.ops[:stop], outputs=(program.output,))

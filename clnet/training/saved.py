@@ -102,7 +102,7 @@ class SavedTraining:
             "callbacks": callbacks,
         }
         try:
-            safetensors.save(network, path, (described, arrays))
+            safetensors.save(network, path, training=(described, arrays))
         except FormatError:  # a ValueError too
             raise
         except (TypeError, ValueError) as error:
@@ -122,7 +122,7 @@ class SavedTraining:
         """
         file = as_path(path)
         suffix_of(file, (TRAINING_SUFFIX,), "checkpoints to resume from")
-        described, arrays = safetensors.load_training(file)
+        described, arrays = safetensors.load_part(file, "training")
         try:
             if described["version"] != _VERSION:
                 raise FormatError(

@@ -206,12 +206,17 @@ def _checked_callbacks(callbacks: Iterable[Callback]) -> list[Callback]:
     return calls
 
 
+def chosen_seed(seed: int | None) -> int:
+    """Return a training's seed, of the operating system for None."""
+    if seed is None:
+        return int.from_bytes(os.urandom(8), "little") % SEEDS
+    return as_whole("a seed", seed, 0, SEEDS - 1)
+
+
 def _initial_state(
     network: Model, options: TrainingOptions, seed: int | None
 ) -> TrainingState:
-    if seed is None:
-        seed = int.from_bytes(os.urandom(8), "little") % SEEDS
-    seed = as_whole("a seed", seed, 0, SEEDS - 1)
+    seed = chosen_seed(seed)
     parameters = network.parameters.copy()
     values = options.rule.initial_state(parameters.size, network.dtype)
     return TrainingState(

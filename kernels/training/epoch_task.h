@@ -1,7 +1,13 @@
-// One task of a worker of epoch.cl: the forward pass, loss and backward pass of some
-// samples. Include steps.h and tiles.h first.
+// One task of a worker of epoch.cl and members.cl: the forward pass, loss and backward
+// pass of some samples. Include steps.h and tiles.h first.
+//
+// SUBSETS  1: networks train on rows of the data set that a list names
 
-// The constants of a launch.
+#ifndef SUBSETS
+#define SUBSETS 0
+#endif
+
+// The constants of a network's steps.
 typedef struct {
     __global const Layer *layers;
     __global const Neuron *neurons;
@@ -19,6 +25,9 @@ typedef struct {
     // t_offset and weight_offset are the rows of a tile instead.
     int x_offset, t_offset, weight_offset, dx_offset, gradient_offset, memory_size;
     float bit_fail_limit;
+#if SUBSETS
+    __global const int *subset;  // the data set's rows of the n samples; null: all
+#endif
 } Net;
 
 // The samples of a step.
@@ -96,6 +105,9 @@ static inline int row_of(const Net *net, const Step *step, const int i)
     int row = i < step->samples ? step->first + i : step->first;
 #if GATHERED == 2
     row = permuted(row, net->n, net->bits, step->key);
+#endif
+#if SUBSETS
+    if (net->subset) row = net->subset[row];
 #endif
     return row;
 }

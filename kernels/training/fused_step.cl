@@ -38,7 +38,7 @@
 #error "fused_step.cl needs the macros of its head comment"
 #endif
 #define WIDTH 1
-#include "training/steps.h"
+#include "include/steps.h"
 #include "training/fused_step.h"
 #include "tensor_core/pipeline.h"
 #include "training/fused_step_layers.h"

@@ -7,7 +7,7 @@
 // SIZE, BIASES  elements of the flat buffer, and those before the first bias
 // others    as in steps.h
 #define WIDTH 1
-#include "training/steps.h"
+#include "include/steps.h"
 #if !defined(SPLIT_K) || !defined(ADDERS) || !defined(SHARED_BY) || !defined(SIZE) \
     || !defined(BIASES)
 #error "fused_step_reduce.cl needs SPLIT_K, ADDERS, SHARED_BY, SIZE and BIASES"

@@ -46,7 +46,7 @@
 // and those of steps.h
 #define REAL float
 #define WIDTH 1
-#include "training/steps.h"
+#include "include/steps.h"
 #if !defined(TILE) || !defined(PITCH) || !defined(GROUP) || !defined(REDUCERS)       \
     || !defined(LOCAL_VALUES) || !defined(LAYERS) || !defined(LAYER_TABLE)           \
     || !defined(LAYER_NEURONS) || !defined(X_OFFSET) || !defined(T_OFFSET)           \

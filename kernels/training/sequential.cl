@@ -17,7 +17,7 @@
 // and those of steps.h
 #define REAL float
 #define WIDTH 8
-#include "training/steps.h"
+#include "include/steps.h"
 
 // The tables, and the number of layers.
 #ifdef CONSTANT_LAYERS

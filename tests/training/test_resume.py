@@ -280,9 +280,9 @@ def test_files_without_a_training_are_refused(tmp_path):
 def test_damaged_trainings_are_refused(change, sentence, tmp_path):
     path, network = tmp_path / "x.safetensors", mlp()
     network.fit(X, T, epochs=2, callbacks=[EarlyStopping("loss"), Checkpoint(path)])
-    described, arrays = own.load_training(path)
+    described, arrays = own.load_part(path, "training")
     change(described, arrays)
-    own.save(network, path, (described, arrays))
+    own.save(network, path, training=(described, arrays))
     with pytest.raises(FormatError, match=sentence) as raised:
         SavedTraining.load(path)
     assert "\n" not in str(raised.value)

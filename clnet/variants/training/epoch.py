@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +77,7 @@ class Epoch:
         companion = workers > 1 and serial_companion(device) is not None
         callers = (1, 0) if companion else (0,)
         tiles = dict.fromkeys(
-            _balanced_tile(span.batch, workers, tile) for tile in TILES
+            balanced_tile(span.batch, workers, tile) for tile in TILES
         )
 
         def too_few(tile: int) -> bool:
@@ -92,7 +92,7 @@ class Epoch:
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count samples once, and gradients once a task; values stay in cache."""
         step = accepted_step(span)
-        shape = _Shape.of(step, span, config)
+        shape = Shape.of(step, span, config)
         samples = span.batch * sum(value.width for value in step.data)
         moved = samples + 3 * shape.tasks * shape.size
         workers = config["workers"]
@@ -107,7 +107,7 @@ class Epoch:
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launches that transpose the data set, and those of the steps."""
         step = accepted_step(span)
-        shape = _Shape.of(step, span, config)
+        shape = Shape.of(step, span, config)
         workers, tile = config["workers"], config["tile"]
         gather = step.gather
         rule, live = rule_of(step, span)
@@ -117,20 +117,9 @@ class Epoch:
         }
         x, t, *weight = step.data
         data: list[Argument] = [x, t, weight[0] if weight else t]
-        transposes: list[Launch] = []
+        transposes: Launches = ()
         if gather is None:
-            data = [_transposed(value, span, tile) for value in (x, t)]
-            data.append(_transposed(weight[0], span, tile) if weight else data[1])
-            transposes = [
-                Launch(
-                    "training/epoch.cl", "transpose", defines,
-                    (round_up(span.batch, tile) // LANES,), (1,),
-                    (value, value.width, span.batch, transposed, _rows(value), tile,
-                     _pitch(tile)),
-                    when="inputs",
-                )
-                for value, transposed in zip(step.data, data, strict=False)
-            ]
+            data, transposes = transposed_data(step, span, tile, defines)
         n = span.batch if gather is None else gather.samples
         shared: tuple[Argument, ...] = (
             Table.of(shape.layers),
@@ -140,7 +129,7 @@ class Epoch:
             Scratch("task gradients", 4 * 2 * shape.tasks * shape.gradient_pitch),
             Scratch("sync", 4 * (SYNC_WORDS + shape.tasks)),
             len(step.layers), shape.size, n, span.batch, half_bits(n), tile,
-            _pitch(tile), shape.tiles, shape.tasks, *shape.offsets,
+            tile_pitch(tile), shape.tiles, shape.tasks, *shape.offsets,
             float(step.loss.bit_fail_limit),
         )
         flops = span_flops(span) // shape.tasks
@@ -176,7 +165,7 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class _Shape:
+class Shape:
     """The tasks of a step, and the layout of a worker's memory in floats."""
 
     tasks: int
@@ -196,13 +185,14 @@ class _Shape:
         return self.size + APART
 
     @classmethod
-    def of(cls, step: WholeStep, span: Span, config: Config) -> _Shape:
+    def of(cls, step: WholeStep, span: Span, config: Config) -> Shape:
+        """Return those of a point of the tuning space."""
         tile = config["tile"]
         count = -(-span.batch // tile)
         most = 1 if config["workers"] == 1 else MAX_TASKS_PER_WORKER * config["workers"]
         tiles = -(-count // min(count, most))
         allocate = Allocator(LANES)
-        pitch = _pitch(tile)
+        pitch = tile_pitch(tile)
         rows = layer_table(step, allocate, pitch, 4)
         x, t, *weight = step.data
         if step.gather is None:  # rows of transposed data
@@ -221,17 +211,32 @@ def _rows(value: Value) -> int:
     return round_up(value.width, 4)
 
 
-def _balanced_tile(batch: int, workers: int, tile: int) -> int:
+def balanced_tile(batch: int, workers: int, tile: int) -> int:
     """Return about `tile` samples, with equally many tiles for all workers."""
     tiles = max(1, round(batch / (workers * tile)))
     return round_up(-(-batch // (workers * tiles)), LANES)
 
 
-def _pitch(tile: int) -> int:
+def tile_pitch(tile: int) -> int:
     """Return the distance of a sample's values: an odd multiple of the lanes."""
     return (tile // LANES | 1) * LANES
 
 
-def _transposed(value: Value, span: Span, tile: int) -> Scratch:
-    size = 4 * _rows(value) * -(-span.batch // tile) * _pitch(tile)
-    return Scratch(f"transposed {value.name}", size)
+def transposed_data(
+    step: WholeStep, span: Span, tile: int, defines: Mapping[str, int | str]
+) -> tuple[list[Argument], Launches]:
+    """Return x, t and weight as tiles of samples, and the launches that make them."""
+    pitch, tiles = tile_pitch(tile), -(-span.batch // tile)
+    data: list[Argument] = [
+        Scratch(f"transposed {value.name}", 4 * _rows(value) * tiles * pitch)
+        for value in step.data
+    ]
+    launches = tuple(
+        Launch(
+            "training/epoch.cl", "transpose", defines, (tiles * tile // LANES,), (1,),
+            (value, value.width, span.batch, transposed, _rows(value), tile, pitch),
+            when="inputs",
+        )
+        for value, transposed in zip(step.data, data, strict=True)
+    )
+    return [*data, data[1]][:3], launches

@@ -1,0 +1,433 @@
+"""Populations: many networks of one shape, trained side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from os import PathLike
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clnet.checks import PRECISIONS, as_array, as_items, as_whole, is_whole
+from clnet.errors import FormatError, InputError, counted, quoted, reason
+from clnet.formats import safetensors, suffix_of
+from clnet.formats.files import as_path
+from clnet.network import Network, load
+from clnet.nn.defaults import EPOCHS
+from clnet.nn.scaling import scaling_to_apply
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
+    from clnet.opencl.discovery import Devices
+    from clnet.training.history import History
+    from clnet.training.options import TrainingOptions
+
+Array = NDArray[Any]
+
+SUFFIX = ".safetensors"
+VERSION = 1  # of the part of a file
+
+
+class Population:
+    """Networks of one shape, whose parameters are the rows of one array.
+
+    A thousand small networks train in one launch, each as `Network.fit` would train it:
+    folds, settings and seeds of a search at the price of a few.
+
+    Parameters
+    ----------
+    network : Network
+        The shape of all: layers, dtype, classes, scaling, columns.
+    seeds : int or iterable of int
+        Of the initial parameters, one a network. A number n stands for 0 … n - 1.
+
+    Attributes
+    ----------
+    network : Network
+        The shape; its own parameters are not among the population's.
+
+    Raises
+    ------
+    InputError
+        If a seed is none, or there is no network.
+
+    Examples
+    --------
+    Five networks, of which each leaves out a fifth of the samples:
+
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.uniform(-1, 1, (100, 2)); t = x[:, 0] * x[:, 1]
+    >>> folds = np.split(rng.permutation(100), 5)
+    >>> rows = [np.setdiff1d(np.arange(100), fold) for fold in folds]
+    >>> population = clnet.Population(clnet.Network.mlp([2, 8, 1], "tanh"), 5)
+    >>> found = population.fit(x, t, epochs=50, rows=rows, validation="rest", seed=0)
+    >>> population.predict(x).shape, len(found[0].validation_loss)
+    ((5, 100, 1), 50)
+    """
+
+    def __init__(self, network: Network, seeds: int | Iterable[int]) -> None:
+        if not isinstance(network, Network):
+            raise InputError(f"a population is of a Network, not {network!r}")
+        numbers = range(as_whole("seeds", seeds)) if is_whole(seeds) else seeds
+        if not isinstance(numbers, Iterable):
+            raise InputError(f"seeds must be whole numbers, one a network: {seeds!r}")
+        self.network = _copied(network)
+        self._replace(np.stack([
+            _copied(network, seed=as_whole("a seed", seed, 0)).parameters
+            for seed in _some(numbers)
+        ]))
+
+    @classmethod
+    def of(cls, networks: Iterable[Network]) -> Population:
+        """Return the population of networks that are there.
+
+        Raises
+        ------
+        InputError
+            If there is none, or their layers or dtypes differ.
+
+        Examples
+        --------
+        >>> nets = [clnet.Network.mlp([2, 3, 1], seed=i) for i in range(4)]
+        >>> clnet.Population.of(nets)
+        <Population of 4 networks 2-3-1 float32>
+        """
+        listed = _some(networks)
+        first = listed[0]
+        for number, one in enumerate(listed):
+            if not isinstance(one, Network):
+                raise InputError(f"item {number} must be a Network, not {one!r}")
+            if (one.n_in, one.layers, one.dtype) != (
+                first.n_in, first.layers, first.dtype
+            ):
+                raise InputError(
+                    f"network {number} is {one!r}, expected the layers and dtype of "
+                    f"the first, {first!r}"
+                )
+        return cls._made(first, np.stack([one.parameters for one in listed]))
+
+    @classmethod
+    def _made(cls, network: Network, parameters: Array) -> Population:
+        found = cls.__new__(cls)
+        found.network = _copied(network)
+        found._replace(parameters)
+        return found
+
+    def _replace(self, parameters: Array) -> None:
+        parameters.flags.writeable = False
+        self._parameters = parameters
+
+    @property
+    def parameters(self) -> Array:
+        """The flat buffers [networks, size], read-only; assign to replace them."""
+        return self._parameters
+
+    @parameters.setter
+    def parameters(self, values: ArrayLike) -> None:
+        array = as_array("parameters", values)
+        shape = len(array), self.network.layout.size
+        if array.ndim != 2 or array.shape != shape or not len(array):
+            raise InputError(
+                f"parameters have shape {list(array.shape)}, expected [networks, "
+                f"{self.network.layout.size}]"
+            )
+        self._replace(np.stack([
+            _copied(self.network, parameters=row).parameters for row in array
+        ]))
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __iter__(self) -> Iterator[Network]:
+        return (self[number] for number in range(len(self)))
+
+    @overload
+    def __getitem__(self, index: int) -> Network: ...
+
+    @overload
+    def __getitem__(self, index: slice | Sequence[int]) -> Population: ...
+
+    def __getitem__(self, index: Any) -> Network | Population:
+        """Return one network, a copy, or the population of some."""
+        if is_whole(index):
+            number = as_whole("a network's number", index, -len(self), len(self) - 1)
+            return _copied(self.network, parameters=self._parameters[number])
+        try:
+            chosen = self._parameters[index]
+        except (IndexError, TypeError, ValueError) as error:
+            raise InputError(f"no networks of a population of {len(self)}: {error}") \
+                from None
+        if chosen.ndim != 2 or not len(chosen):
+            raise InputError(f"{index!r} names no networks: give numbers or a slice")
+        return self._made(self.network, chosen.copy())
+
+    def __repr__(self) -> str:
+        shape = repr(self.network).removeprefix("<Network ")
+        return f"<Population of {counted(len(self), 'network')} {shape}"
+
+    def predict(
+        self, x: ArrayLike, device: Devices = None, *, scale: bool | None = None,
+        precision: str = PRECISIONS[0],
+    ) -> Array:
+        """Return the outputs of all networks; their mean is that of an ensemble.
+
+        Parameters
+        ----------
+        x, device, scale, precision
+            As for `Network.predict`; x is no source that is read by parts.
+
+        Returns
+        -------
+        ndarray, shape [networks, batch, n_out] or [networks, n_out]
+
+        Raises
+        ------
+        InputError, DeviceError
+            As `Network.predict`.
+        """
+        network = self.network
+        found = []
+        for row in self._parameters:
+            network.parameters = row
+            found.append(network.predict(x, device, scale=scale, precision=precision))
+        return np.stack(found)
+
+    def classify(
+        self, x: ArrayLike, device: Devices = None, *, scale: bool | None = None
+    ) -> Array:
+        """Return the class of each input that most networks choose.
+
+        Of equally many, the class of the largest mean output; see `Network.classify`.
+
+        Examples
+        --------
+        >>> net = clnet.Network(2, [clnet.Dense(2, "softmax")], classes=["no", "yes"])
+        >>> clnet.Population(net, 3).classify([[3, 1], [1, 3]]).shape
+        (2,)
+        """
+        scaling = scaling_to_apply(self.network.scaling, scale)
+        scaled = scaling is not None
+        y = self.predict(x, device, scale=scaled)
+        chosen = self.network.labels_of(y, scaled)
+        labels, numbers = np.unique(chosen, return_inverse=True)
+        numbers = numbers.reshape(chosen.shape)
+        votes = np.stack([(numbers == i).sum(axis=0) for i in range(len(labels))])
+        mean = self.network.labels_of(y.mean(axis=0), scaled)
+        ties = votes == votes.max(axis=0)
+        favourite = ties & (labels.reshape(-1, *[1] * mean.ndim) == mean)
+        winner = np.where(favourite.any(axis=0), favourite.argmax(axis=0),
+                          ties.argmax(axis=0))
+        found: Array = labels[winner]
+        return found
+
+    def fit(
+        self,
+        x: ArrayLike,
+        t: ArrayLike,
+        *,
+        optimiser: Any = None,
+        learning_rate: Any = None,
+        loss: str | None = None,
+        epochs: Any = EPOCHS,
+        batch_size: int | None = None,
+        shuffle: bool | None = None,
+        rows: Sequence[ArrayLike] | None = None,
+        sample_weight: ArrayLike | None = None,
+        validation: Any = None,
+        patience: int | None = None,
+        seed: Any = None,
+        desired_error: Any = None,
+        stop: str | None = None,
+        schedule: Any = None,
+        l1: Any = 0.0,
+        l2: Any = 0.0,
+        clip_norm: Any = None,
+        clip_value: Any = None,
+        device: str | Device | None = None,
+        progress: bool | None = None,
+        scale: bool | None = None,
+        precision: str = PRECISIONS[0],
+    ) -> list[History]:
+        """Train each network, as `Network.fit` would by itself; return the histories.
+
+        Parameters
+        ----------
+        x, t, loss, batch_size, shuffle, stop, scale, precision
+            As for `Network.fit`.
+        optimiser, epochs, seed, desired_error, schedule, l1, l2, clip_norm, clip_value
+            As for `Network.fit`: one value for all, or a list of one for each network.
+        learning_rate : float, list of float, or None
+            Of the optimiser, likewise; None: its own.
+        rows : sequence of arrays of int, or None
+            The samples of each network, by their numbers in x; None: all. No sample is
+            copied. Steps and orders are those of a training on these samples alone.
+        sample_weight : array_like, shape [samples] or [networks, samples], or None
+            As for `Network.fit`.
+        validation : (x, t), "rest" or None
+            Measured after each epoch: samples for all, or for each network the samples
+            that are not among its `rows`.
+        patience : int or None
+            Stop a network when its loss of the validation has not improved for so many
+            epochs, and give it the parameters of its best epoch, as `EarlyStopping`.
+        device : str, Device or None
+            As for `clnet.device`.
+        progress : bool or None
+            True: show the epochs done on stderr.
+
+        Returns
+        -------
+        list of History
+            One a network.
+
+        Raises
+        ------
+        InputError, DeviceError
+            As `Network.fit`; if a list has another length, or rows are out of range.
+
+        Warns
+        -----
+        ClnetWarning
+            As `Network.fit`.
+
+        Notes
+        -----
+        On CPUs, chains of dense layers of float32 without dropout and weights train in
+        one launch, each network by one core. Networks whose optimisers, penalties or
+        clipping differ train in a launch for each kind. All others train one after the
+        other.
+        """
+        from clnet.opencl.discovery import device as find_device
+        from clnet.training.members import members_of, rule_with_rate, samples_of
+        from clnet.training.population import fit_members
+
+        where, network = find_device(device), self.network
+        samples = samples_of(
+            network, x, t, validation, patience,
+            scaling_to_apply(network.scaling, scale),
+        )
+
+        def options_of(
+            n: int, optimiser: Any, learning_rate: Any, epochs: Any, desired_error: Any,
+            schedule: Any, **regularisation: Any,
+        ) -> TrainingOptions:
+            rule = rule_with_rate(network, optimiser, learning_rate, n, batch_size)
+            return network._training_options(
+                network.fann, n, rule, loss, epochs, batch_size, shuffle, desired_error,
+                stop, schedule, *regularisation.values(), precision,
+            )
+
+        members = members_of(
+            network, samples, len(self), isinstance(validation, str), rows,
+            sample_weight,
+            {
+                "seed": seed, "optimiser": optimiser, "learning_rate": learning_rate,
+                "epochs": epochs, "desired_error": desired_error, "schedule": schedule,
+                "l1": l1, "l2": l2, "clip_norm": clip_norm, "clip_value": clip_value,
+            }, options_of,
+        )
+        parameters = self._parameters.copy()
+
+        def alone(number: int) -> History:
+            one = self[number]
+            history = one.fit(**samples.arguments(members[number]), device=where)
+            parameters[number] = one.parameters
+            bar.update(len(history))
+            return history
+
+        total = sum(member.options.epochs for member in members)
+        with _bar(total, progress) as bar:
+            histories = fit_members(
+                network, parameters, members, samples, where, alone, bar.update
+            )
+        self._replace(parameters)
+        return histories
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the population to a ``.safetensors`` file, whole or not at all.
+
+        `clnet.load` reads its first network.
+
+        Raises
+        ------
+        FormatError
+            If the suffix is another, or the file cannot be written.
+
+        Examples
+        --------
+        >>> clnet.Population(clnet.Network.mlp([2, 3, 1]), 4).save("four.safetensors")
+        >>> clnet.Population.load("four.safetensors")
+        <Population of 4 networks 2-3-1 float32>
+        """
+        file = as_path(path)
+        suffix_of(file, (SUFFIX,), "populations")
+        safetensors.save(
+            self[0], file, population=({"version": VERSION}, {
+                "parameters": self._parameters
+            }),
+        )
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Population:
+        """Return the population of a file that `save` wrote.
+
+        Raises
+        ------
+        FormatError
+            If the file is missing, damaged, of a later version, or holds no population.
+        """
+        file = as_path(path)
+        suffix_of(file, (SUFFIX,), "populations")
+        described, arrays = safetensors.load_part(file, "population")
+        network = load(file)
+        try:
+            version, parameters = described["version"], arrays["parameters"]
+        except (LookupError, TypeError) as error:
+            raise FormatError(
+                f"{file} holds a population that is not clnet's: {reason(error)}"
+            ) from None
+        if version != VERSION:
+            raise FormatError(
+                f"{file} holds a population of version {quoted(version)}, expected "
+                f"{VERSION}"
+            )
+        shape, size = parameters.shape, network.layout.size
+        if len(shape) != 2 or shape[0] < 1 or shape[1] != size or (
+            parameters.dtype != network.dtype
+        ):
+            raise FormatError(
+                f"{file} holds parameters of shape {list(shape)} and type "
+                f"{parameters.dtype}, expected [networks, {size}] of {network.dtype}"
+            )
+        found = cls._made(network, np.empty((1, size), network.dtype))
+        found.parameters = parameters
+        return found
+
+
+def _some(items: Any) -> list[Any]:
+    listed = as_items(items)
+    if not listed:
+        raise InputError("a population has at least one network, and here is none")
+    return listed
+
+
+def _copied(
+    network: Network, parameters: Array | None = None, seed: int | None = None
+) -> Network:
+    """Return a copy of a network, with other parameters if given."""
+    found = copy(network)
+    if parameters is not None:
+        found.parameters = parameters
+    elif seed is not None:
+        found.initialise(seed=seed)
+    return found
+
+
+def _bar(total: int, progress: bool | None) -> Any:
+    """Return a progress bar of epochs on stderr, which shows nothing unless asked."""
+    from tqdm.auto import tqdm
+
+    return tqdm(
+        total=total, unit=" epochs", dynamic_ncols=True, disable=not progress
+    )

@@ -1,0 +1,91 @@
+// members: trainings of many networks of one shape in a launch, for CPU cores.
+//
+// A worker takes one member after the other, and trains each for all epochs of the
+// launch, as `single_worker` of epoch.cl does: parameters, state and gradients of a
+// small network stay in the core's cache, and workers do not wait for each other.
+//
+//   worker 0   member 0: epochs ...   member 2: epochs ...   member 5 ...
+//   worker 1   member 1: epochs ...........   member 3 ...   member 4 ...
+//
+// Members share the data set, the order of layers and the rule. Each has its own
+// parameters, state, random numbers, rates, samples and limits.
+//
+// The macros are those of steps.h and epoch_task.h.
+#define REAL float
+#define WIDTH 8
+#include "include/atomics.h"
+#include "include/steps.h"
+#include "include/tiles.h"
+#include "training/epoch_task.h"
+#include "training/epoch_update.h"
+#if !UPDATE
+#define SLOTS 0
+#endif
+
+// A row of the table of members (MEMBER of clnet/variants/training/members.py).
+typedef struct {
+    int index;    // of the member's parameters, state and totals
+    int samples;  // of an epoch
+    int first;    // of its list of samples in `subsets`; -1: all samples
+    int bits;     // of half a sample's index, for the random order
+    int epochs;   // done before
+    uint seed;
+    float squares_limit, fails_limit;  // as of Run
+} Member;
+
+// Arguments, in the order of clnet/variants/training/members.py:
+//
+// x, t, weight  the data set [n, width]; not GATHERED: from `transpose` of epoch.cl
+// memory [workers, memory_size], gradients [workers, 2, size + APART]
+// sync          initially zero: [0] members claimed, [1] workers that have left
+// state [members, SLOTS, size], totals [members, records, record_stride]
+// members [count_of_members], schedule [count_of_members, epochs + 1]
+// epochs        of each member
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
+members(__global const Layer *layers, __global const Neuron *neurons,
+        __global float *parameters, __global const float *x, __global const float *t,
+        __global const float *weight, __global float *memory, __global float *gradients,
+        volatile __global int *sync, const int count_of_layers, const int size,
+        const int batch, const int tile_size, const int pitch, const int tiles,
+        const int x_offset, const int t_offset, const int weight_offset,
+        const int dx_offset, const int gradient_offset, const int memory_size,
+        const float bit_fail_limit, __global float *state, __global float *totals,
+        __global const uchar *live, const int outputs,
+        __global const Member *members, const int count_of_members,
+        __global const int *subsets, __global const Epoch *schedule, const int epochs,
+        const int records, const int record_stride)
+{
+    const size_t worker = get_global_id(0);
+    __global float *own = memory + worker * memory_size;
+    __global float *gradient = gradients + worker * 2 * (size + APART);
+    __global float *sum = gradient + size + APART;
+    for (int i = atomic_inc(sync); i < count_of_members; i = atomic_inc(sync)) {
+        const Member member = members[i];
+        const size_t index = member.index;
+        const int samples = member.samples, full = min(batch, samples);
+        const int steps = (samples + full - 1) / full;
+        const Net net = {
+            layers, neurons, parameters + index * size, x, t, weight, count_of_layers,
+            size, samples, full, member.bits, tile_size, pitch, tiles, x_offset, t_offset,
+            weight_offset, dx_offset, gradient_offset, memory_size, bit_fail_limit,
+#if SUBSETS
+            member.first < 0 ? 0 : subsets + member.first,
+#endif
+        };
+        const UpdateArguments update = {sum, state + index * SLOTS * size, live, outputs,
+                                        member.seed};
+        __global const Epoch *plan = schedule + (size_t)i * (epochs + 1);
+        __global float *first_totals = totals + index * records * record_stride;
+        Run run = {full, samples, 0, 1, record_stride, 1, plan, member.squares_limit,
+                   member.fails_limit, first_totals, 0, 0, full, vload8(0, plan->key),
+                   plan->rate, first_totals};
+        for (int s = 0; s < epochs * steps; ++s) {
+            const Step step = {run.begin, run.size, run.key};
+            task(&net, &step, own, 0, gradient, gradient);
+            finish_step(&net, &update, &run, 1, gradient, member.epochs * steps + s);
+            if (!next_step(&run)) break;
+        }
+        store_epochs(&run);
+    }
+    if (add_seq_cst(sync + 1, 1) == (int)get_global_size(0) - 1) sync[0] = sync[1] = 0;
+}

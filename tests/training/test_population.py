@@ -1,0 +1,300 @@
+"""Populations: each network as `Network.fit` would train it alone."""
+
+from __future__ import annotations
+
+from copy import copy
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import clnet
+from clnet import Dense, EarlyStopping, InputError, Network, Population, Sparse
+from clnet.errors import FormatError
+from clnet.formats import safetensors
+from clnet.training import population as module
+
+N, SAMPLES = 5, 60
+RULES = {"adam": clnet.optimisers.Adam, "sgd": clnet.optimisers.SGD}
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-1, 1, (SAMPLES, 3))
+T = np.stack([X[:, 0] * X[:, 1], X[:, 2] ** 2], axis=1)
+FOLDS = np.split(RNG.permutation(SAMPLES), N)
+ROWS = [np.setdiff1d(np.arange(SAMPLES), fold) for fold in FOLDS]
+RESTS = [np.sort(fold) for fold in FOLDS]
+
+
+def shape(**options):
+    return Network.mlp([3, 9, 2], "tanh", seed=0, **options)
+
+
+def alone(network, number, *, rows=None, validation=None, patience=None,
+          learning_rate=None, sample_weight=None, **options):
+    """Train one network of a population by `Network.fit`, by the same arguments."""
+    options = {
+        name: value[number] if isinstance(value, list) else value
+        for name, value in options.items()
+    }
+    if learning_rate is not None:
+        rule = options.get("optimiser") or "adam"
+        options["optimiser"] = RULES[rule](learning_rate=learning_rate[number])
+    own = slice(None) if rows is None else rows[number]
+    if isinstance(validation, str):
+        validation = X[RESTS[number]], T[RESTS[number]]
+    if sample_weight is not None:
+        options["sample_weight"] = np.broadcast_to(sample_weight, (N, SAMPLES))[
+            number, own
+        ]
+    return network.fit(
+        X[own], T[own], validation=validation,
+        callbacks=[] if patience is None else [EarlyStopping(patience=patience)],
+        **options,
+    )
+
+
+def compare(options, network=None):
+    """Train a population, and each network alone: bits are equal."""
+    population = Population(network or shape(), N)
+    singles = list(population)
+    histories = population.fit(X, T, **options)
+    for number, single in enumerate(singles):
+        history = alone(single, number, **options)
+        found = histories[number]
+        np.testing.assert_array_equal(population.parameters[number], single.parameters)
+        assert found.stopped == history.stopped
+        assert found.best_epoch == history.best_epoch
+        np.testing.assert_array_equal(found.loss, history.loss)
+        np.testing.assert_array_equal(found.mse, history.mse)
+        assert found.bit_fail == history.bit_fail
+        np.testing.assert_allclose(
+            found.validation_loss, history.validation_loss, rtol=1e-5
+        )
+        assert found.state.count == history.state.count
+        np.testing.assert_array_equal(found.state.values, history.state.values)
+        np.testing.assert_array_equal(found.state.parameters, single.parameters)
+    return histories
+
+
+@pytest.mark.parametrize("options", [
+    {"optimiser": "adam", "batch_size": 16, "rows": ROWS, "validation": "rest"},
+    {"optimiser": "rprop", "epochs": [1, 4, 9, 3, 9], "seed": 1},
+    {"optimiser": "rprop", "epochs": 60, "desired_error": [0.1, 0.05, 0.02, 0.2, 0.001],
+     "seed": 1},
+    {"optimiser": "adam", "batch_size": 8, "epochs": 40, "patience": 3,
+     "learning_rate": [0.3, 0.1, 0.03, 0.01, 1.0], "rows": ROWS, "validation": "rest"},
+    {"optimiser": "adam", "batch_size": 20, "seed": [1, 2, 3, 4, 1 << 40],
+     "validation": (X[:7], T[:7]), "schedule": "cosine"},
+    {"optimiser": ["rprop", "batch", "rprop", "batch", "rprop"], "clip_norm": 0.5},
+])
+def test_each_network_as_if_alone(options):
+    histories = compare({"epochs": 12, "seed": 3, **options})
+    assert all(one.plan.startswith("members") for one in histories)
+
+
+@st.composite
+def fits(draw):
+    each = lambda values: draw(  # noqa: E731
+        st.one_of(values, st.lists(values, min_size=N, max_size=N))
+    )
+    rule = draw(st.sampled_from(["adam", "rprop", "sgd", "batch"]))
+    options = {
+        "optimiser": rule, "epochs": each(st.integers(1, 12)),
+        "seed": each(st.integers(0, 1 << 62)),
+        "l2": draw(st.sampled_from([0.0, 0.01])),
+        "desired_error": each(st.sampled_from([0.0, 0.1, 0.3])),
+        "rows": draw(st.sampled_from([None, ROWS])),
+        "schedule": None if rule == "rprop" else each(
+            st.sampled_from(["cosine", "step"])
+        ),
+    }
+    if rule in ("adam", "sgd"):
+        options["batch_size"] = draw(st.sampled_from([7, 16, SAMPLES]))
+        options["shuffle"] = draw(st.booleans())
+    if options["rows"] is not None and draw(st.booleans()):
+        options["validation"] = "rest"
+        options["patience"] = draw(st.sampled_from([None, 2]))
+    return options
+
+
+@settings(max_examples=6, deadline=None)
+@given(fits())
+def test_random_options(options):
+    compare(options)
+
+
+@pytest.mark.sweep
+@settings(max_examples=100, deadline=None)
+@given(fits())
+def test_many_random_options(options):
+    compare(options)
+
+
+@pytest.mark.parametrize(("network", "options"), [
+    (shape(dtype="float64"), {}),
+    (Network(3, [Sparse(6, "tanh", density=0.5), Dense(2)], seed=0), {}),
+    (None, {"sample_weight": RNG.uniform(0, 2, (N, SAMPLES))}),
+    (None, {"sample_weight": RNG.uniform(0, 2, SAMPLES), "rows": ROWS}),
+    (None, {"validation": (X, T, np.arange(SAMPLES))}),
+])
+def test_all_others_train_one_after_the_other(network, options):
+    options = {"epochs": 3, "optimiser": "rprop", "seed": 0, **options}
+    histories = compare(options, network)
+    assert not any(one.plan.startswith("members") for one in histories)
+
+
+def test_a_network_that_diverges_disturbs_no_other():
+    population = Population(shape(), 3)
+    single = population[2]
+    rates = [1e-3, 1e38, 1e-2]
+    with pytest.warns(clnet.ClnetWarning, match="diverged"):
+        histories = population.fit(
+            X, T, optimiser="sgd", learning_rate=rates, epochs=5, seed=0
+        )
+    assert [one.diverged for one in histories] == [False, True, False]
+    assert np.isfinite(population.parameters).all()
+    single.fit(X, T, optimiser=RULES["sgd"](learning_rate=1e-2), epochs=5, seed=0)
+    np.testing.assert_array_equal(population.parameters[2], single.parameters)
+
+
+def test_interrupts_keep_what_is_trained(monkeypatch):
+    population = Population(shape(), 3)
+    before = population.parameters
+    calls = []
+
+    def run(self, *arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(self, *arguments)
+
+    original = module.MemberReplay.run_members
+    monkeypatch.setattr(module.MemberReplay, "run_members", run)
+    histories = population.fit(
+        X, T, epochs=10**6, optimiser=["rprop", "rprop", "batch"], seed=0
+    )
+    assert all(one.stopped.startswith("interrupted after") for one in histories)
+    assert [len(one) > 0 for one in histories] == [True, True, False]
+    changed = (population.parameters != before).any(axis=1)
+    assert changed.tolist() == [True, True, False]
+
+
+def test_labels_set_the_classes():
+    population = Population(Network.mlp([3, 8, 3], output="softmax"), 4)
+    labels = np.array(["a", "b", "c"])[np.digitize(X[:, 0], [-0.3, 0.3])]
+    histories = population.fit(X, labels, epochs=150, optimiser="rprop", seed=0)
+    assert population.network.classes == population[1].classes == ("a", "b", "c")
+    assert (population.classify(X) == labels).mean() > 0.9
+    assert len(histories) == 4
+
+
+def test_votes():
+    nets = [Network(2, [Dense(3)], seed=0) for _ in range(3)]
+    for net, biases in zip(nets, ([3, 0, 0], [0, 1, 0], [0, 2, 0]), strict=True):
+        net.set_layer(0, np.zeros((3, 2)), biases)
+    population = Population.of(nets)
+    assert population.classify(np.zeros((2, 2))).tolist() == [1, 1]
+    tie = population[[0, 1]]  # one vote each: the larger mean decides
+    assert tie.classify(np.zeros(2)).tolist() == 0
+    y = population.predict(np.zeros((4, 2)))
+    assert y.shape == (3, 4, 3)
+    np.testing.assert_array_equal(y[0, 0], [3, 0, 0])
+
+
+def test_a_sequence_of_networks():
+    population = Population(shape(), [7, 8, 9])
+    assert repr(population) == "<Population of 3 networks 3-9-2 float32>"
+    for network, seed in zip(population, (7, 8, 9), strict=True):
+        other = copy(shape())
+        other.initialise(seed=seed)
+        np.testing.assert_array_equal(network.parameters, other.parameters)
+    assert len(population[1:]) == len(population[np.array([2, 0])]) == 2
+    np.testing.assert_array_equal(population[-1].parameters, population.parameters[2])
+    network = population[0]
+    network.initialise(seed=5)  # a copy
+    assert (population.parameters[0] != network.parameters).any()
+    population.parameters = population.parameters[[2, 2]]
+    assert len(population) == 2
+
+
+def test_files(tmp_path):
+    path = tmp_path / "x.safetensors"
+    network = Network.mlp([2, 3, 2], output="softmax", classes=["a", "b"])
+    population = Population(network, 4)
+    population.save(path)
+    found = Population.load(path)
+    np.testing.assert_array_equal(found.parameters, population.parameters)
+    assert found.network.classes == ("a", "b")
+    np.testing.assert_array_equal(clnet.load(path).parameters, population.parameters[0])
+
+
+@pytest.mark.parametrize(("described", "change"), [
+    ({"version": 2}, lambda p: p), ([], lambda p: p), ({"version": 1}, lambda p: p[0]),
+    ({"version": 1}, lambda p: p[:, 1:]), ({"version": 1}, lambda p: p[:0]),
+    ({"version": 1}, lambda p: p.astype("float64")), ({}, lambda p: p),
+])
+def test_damaged_files_are_refused(described, change, tmp_path):
+    path = tmp_path / "x.safetensors"
+    population = Population(shape(), 2)
+    safetensors.save(population[0], path, population=(
+        described, {"parameters": change(population.parameters)}
+    ))
+    with pytest.raises(FormatError, match=r"population|parameters") as raised:
+        Population.load(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_network_is_no_population(tmp_path):
+    shape().save(tmp_path / "x.safetensors")
+    with pytest.raises(FormatError, match="without a population"):
+        Population.load(tmp_path / "x.safetensors")
+    with pytest.raises(FormatError, match="safetensors"):
+        Population.load(tmp_path / "x.net")
+
+
+@pytest.mark.parametrize(("options", "sentence"), [
+    ({"epochs": [1, 2]}, "epochs has 2 values, expected one, or one for each of the 3"),
+    ({"epochs": 0}, "epochs"),
+    ({"seed": [1, 2, -3]}, "seed"),
+    ({"learning_rate": 0.1, "optimiser": "rprop"}, "no learning rate"),
+    ({"learning_rate": "fast"}, "learning_rate"),
+    ({"rows": [[0]]}, "rows has 1 list"),
+    ({"rows": [[0], [1], []]}, "rows of network 2"),
+    ({"rows": [[0], [1], [0.5]]}, "rows of network 2"),
+    ({"rows": [[0], [1], [SAMPLES]]}, "expected 0 to 59"),
+    ({"rows": [[0], [1], [-1]]}, "expected 0 to 59"),
+    ({"validation": "others"}, "rest"),
+    ({"validation": "rest"}, "network 0 has none"),
+    ({"validation": (X,)}, "validation"),
+    ({"patience": 3}, "patience takes a validation"),
+    ({"patience": 0, "validation": (X, T)}, "patience"),
+    ({"sample_weight": np.ones((2, SAMPLES))}, "sample_weight has shape"),
+    ({"optimiser": "none"}, "optimiser"),
+    ({"l2": [0, 0]}, "l2 has 2 values"),
+    ({"l2": -1.0}, "l2"),
+    ({"precision": "none"}, "precision"),
+])
+def test_wrong_arguments(options, sentence):
+    population = Population(shape(), 3)
+    before = population.parameters
+    with pytest.raises(InputError, match=sentence) as raised:
+        population.fit(X, T, **options)
+    assert "\n" not in str(raised.value)
+    assert population.parameters is before
+
+
+@pytest.mark.parametrize("make", [
+    lambda: Population(shape(), 0), lambda: Population(shape(), []),
+    lambda: Population(shape(), 1.5), lambda: Population(shape(), ["a"]),
+    lambda: Population.of([]), lambda: Population.of([1]),
+    lambda: Population.of([shape(), Network.mlp([3, 8, 2])]),
+    lambda: Population(shape(), 2)[2], lambda: Population(shape(), 2)[[]],
+    lambda: Population(shape(), 2)[[5]], lambda: Population(shape(), 2)["a"],
+    lambda: setattr(Population(shape(), 2), "parameters", np.ones(4)),
+    lambda: setattr(Population(shape(), 2), "parameters", np.ones((2, 3))),
+    lambda: Population("net", 2),
+])
+def test_wrong_populations(make):
+    with pytest.raises(InputError) as raised:
+        make()
+    assert "\n" not in str(raised.value)
