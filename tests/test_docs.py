@@ -216,3 +216,41 @@ def test_pages_fit_a_phone_and_a_desktop(tmp_path):
     site = tmp_path / "site"
     subprocess.run([sys.executable, "-m", "sphinx", "-q", DOCS, site], check=True)
     assert screenshots.main(site, tmp_path / "pictures") == 0
+
+
+# How-to guides ----------------------------------------------------------------------
+
+GUIDES = sorted((DOCS / "how_to").glob("*.md"))
+PLACES = re.compile(r"^\| file \|.*\n\|[ |-]*\n((?:\|.*\n)+)", re.MULTILINE)
+
+
+def program(page):
+    """Return the blocks of a page that run, as one program; `py` marks fragments."""
+    found = re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S)
+    return "".join(found)
+
+
+@pytest.mark.parametrize("page", filter(program, GUIDES), ids=lambda page: page.stem)
+def test_python_of_guides_runs(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLNET_DEVICE", "cpu")
+    exec(compile(program(page), str(page), "exec"), {"__name__": page.stem})
+
+
+def places():
+    """Yield the rows of the guides' tables of places: a file, and names in it."""
+    for page in GUIDES:
+        for table in PLACES.findall(page.read_text("utf-8")):
+            for row in table.splitlines():
+                file, place = row.strip("| ").split(" | ")
+                yield pytest.param(file.strip("`"), place, id=f"{page.stem}-{file}")
+
+
+@pytest.mark.parametrize(("file", "place"), places())
+def test_places_of_additions_are_there(file, place):
+    path = DOCS.parent / file
+    if place.startswith("new"):  # the reader adds it
+        assert path.parent.is_dir()
+        return
+    text = path.read_text("utf-8")
+    assert [name for name in re.findall("`([^`]+)`", place) if name not in text] == []

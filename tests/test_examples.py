@@ -59,3 +59,16 @@ def test_the_training_script(data, tmp_path, monkeypatch, capsys, request):
     lines = capsys.readouterr().out.splitlines()
     found = [float(line.split("accuracy=")[1].rstrip(")")) for line in lines[1:]]
     assert found[0] == found[1] >= 0.96
+
+
+def test_a_kernel_of_the_users_own_races(monkeypatch, capsys):
+    compile_network = clnet.Network.compile
+    monkeypatch.setattr(
+        clnet.Network, "compile",
+        lambda self, *given, tune, variants: compile_network(
+            self, *given, variants=variants[-1:]
+        ),
+    )
+    runpy.run_path(str(EXAMPLES / "own_kernel.py"), run_name="__main__")
+    chosen = capsys.readouterr().out.split("chosen\n")[1]
+    assert "four_sums" in chosen.split("whole covers")[0]

@@ -227,7 +227,7 @@ class Launch:
     Attributes
     ----------
     source : str
-        File in ``kernels/``.
+        File in ``kernels/``, or an absolute path.
     kernel : str
         Function in it.
     defines : mapping of str to int or str

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clnet.errors import BuildError
+from clnet.errors import BuildError, InputError
 from clnet.nn.activations import LEAK
 from clnet.opencl.quirks import variables_option
 
@@ -46,8 +46,26 @@ def kernel_directory() -> Path:
 
 @cache
 def kernel_text(source: str) -> str:
-    """Return a kernel file's text with its includes in place."""
-    text = (kernel_directory() / source).read_text(encoding="utf-8")
+    """Return a kernel file's text with its includes in place.
+
+    Parameters
+    ----------
+    source : str
+        File in ``kernels/``, or an absolute path.
+
+    Raises
+    ------
+    InputError
+        If there is no such file.
+    """
+    path = kernel_directory() / source
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(
+            f"there is no kernel file {path}: expected one in kernels/, or an absolute "
+            "path"
+        ) from None
     return _INCLUDE.sub(lambda match: kernel_text(match[1]), text)
 
 
@@ -63,7 +81,7 @@ def source_text(source: str, defines: Mapping[str, int | str], device: Device) -
     Parameters
     ----------
     source : str
-        File in ``kernels/``.
+        As for `kernel_text`.
     defines : mapping of str to int or str
         The launch's macros.
     device : Device

@@ -12,7 +12,7 @@ import pyopencl as cl
 import pytest
 
 import clnet
-from clnet.errors import BuildError, DeviceError
+from clnet.errors import BuildError, DeviceError, InputError
 from clnet.nn.activations import ACTIVATIONS, LEAK
 from clnet.opencl import program
 from clnet.opencl import session as sessions
@@ -71,6 +71,14 @@ def test_includes_are_replaced_and_nest(folder):
     (folder / "b.h").write_text('#include "c.h" // why\nint b;\n')
     (folder / "c.h").write_text("int c;\n")
     assert kernel_text("a.cl") == "// a\nint c;\n\nint b;\n\nint a;\n"
+
+
+def test_kernel_files_of_users_have_absolute_paths(tmp_path):
+    own = tmp_path / "own.cl"
+    own.write_text('#include "include/activations.h"\n')
+    assert kernel_text(str(own)) == kernel_text("include/activations.h") + "\n"
+    with pytest.raises(InputError, match=r"no kernel file .*no\.cl: expected one in"):
+        kernel_text("no.cl")
 
 
 def test_the_hash_covers_the_includes(folder):
