@@ -242,8 +242,8 @@ def places():
     for page in GUIDES:
         for table in PLACES.findall(page.read_text("utf-8")):
             for row in table.splitlines():
-                file, place = row.strip("| ").split(" | ")
-                yield pytest.param(file.strip("`"), place, id=f"{page.stem}-{file}")
+                file, place = row.strip("| `").split("` | ")
+                yield pytest.param(file, place, id=f"{page.stem}-{file}")
 
 
 @pytest.mark.parametrize(("file", "place"), places())
