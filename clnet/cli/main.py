@@ -158,7 +158,10 @@ def parser() -> _Parser:
     from clnet.formats.pictures import PICTURES
     from clnet.nn.description import DTYPES
 
-    networks, data = ", ".join(NETWORK_SUFFIXES), ", ".join(DATA_SUFFIXES)
+    networks, data = (
+        f"\n{24 * ' '}".join(textwrap.wrap(", ".join(suffixes), 68))
+        for suffixes in (NETWORK_SUFFIXES, DATA_SUFFIXES)
+    )
     main = _Parser(
         prog="clnet",
         epilog=textwrap.dedent(f"""\

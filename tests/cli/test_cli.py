@@ -20,7 +20,7 @@ from clnet import Dense, DeviceError, Network
 from clnet.cli import commands as cli_commands
 from clnet.cli.main import GROUPS, main, parser
 from clnet.errors import WIDTH, BuildError
-from clnet.formats import save_data
+from clnet.formats import DATA_SUFFIXES, save_data
 from clnet.ir.reference import run
 from clnet.planning import inference
 
@@ -314,6 +314,14 @@ def test_help_of_every_command(clnet_command, name):
     out = ok(clnet_command(f"{name} --help"))
     assert re.search(rf"examples?:\n  clnet {name}", out)
     assert name in ok(clnet_command("--help"))
+
+
+def test_suffixes_of_more_formats_are_wrapped(monkeypatch):
+    monkeypatch.setattr("clnet.formats.DATA_SUFFIXES", (*DATA_SUFFIXES, ".libsvm"))
+    lines = parser().format_help().splitlines()
+    (at,) = (i for i, line in enumerate(lines) if line.startswith("  data "))
+    assert len(lines[at]) <= WIDTH
+    assert lines[at + 1] == f"{12 * ' '}.libsvm"
 
 
 def test_every_command_is_in_a_group():
