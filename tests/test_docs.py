@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import clnet
+from clnet.opencl import process
 from clnet.runtime.plan import Plan
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -254,3 +255,11 @@ def test_places_of_additions_are_there(file, place):
         return
     text = path.read_text("utf-8")
     assert [name for name in re.findall("`([^`]+)`", place) if name not in text] == []
+
+
+def test_the_guide_to_services_has_the_error_of_forks(monkeypatch):
+    monkeypatch.setattr(process, "_forked", True)
+    with pytest.raises(clnet.DeviceError) as found:
+        process.check_process()
+    page = (DOCS / "how_to" / "service.md").read_text("utf-8")
+    assert f"DeviceError: {found.value}" in " ".join(page.split())

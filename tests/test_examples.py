@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from children import child_environment
+from waits import HANG_SECONDS
 
 import clnet
 
@@ -72,3 +75,11 @@ def test_a_kernel_of_the_users_own_races(monkeypatch, capsys):
     runpy.run_path(str(EXAMPLES / "own_kernel.py"), run_name="__main__")
     chosen = capsys.readouterr().out.split("chosen\n")[1]
     assert "four_sums" in chosen.split("whole covers")[0]
+
+
+def test_the_service_of_threads_and_processes():
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "service.py"], capture_output=True, text=True,
+        env=child_environment(), timeout=HANG_SECONDS, check=False,
+    )
+    assert done.stdout == "31 requests, the same answers: True\n", done.stderr
