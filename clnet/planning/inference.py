@@ -281,4 +281,21 @@ def _variants_of(names: Sequence[str | Variant] | None) -> tuple[Variant, ...]:
             )
         raise unknown("variant", name, known)
     registered = [variant for variant in ALL_VARIANTS if variant.name in chosen]
-    return (*registered, *own)
+    found = (*registered, *own)
+    _check_own(found)
+    return found
+
+
+def _check_own(variants: Iterable[Variant]) -> None:
+    """Raise InputError for a class among variants, or two of one name."""
+    names = set()
+    for variant in variants:
+        if isinstance(variant, type):
+            name = variant.__name__
+            raise InputError(f"variants has the class {name}: give a variant, {name}()")
+        if variant.name in names:
+            raise InputError(
+                f"variants has two of the name {variant.name!r}, by which times are "
+                "remembered: expected a name of its own for each"
+            )
+        names.add(variant.name)

@@ -57,6 +57,8 @@ def test_tune_is_none_true_or_false(tune):
         ("naive", "variants must be a list of names, not 'naive'"),
         (3, "variants must be a list of names, not 3"),
         ([], "variants is empty: name some of naive"),
+        ([Naive], r"variants has the class Naive: give a variant, Naive\(\)"),
+        (["naive", Naive()], "variants has two of the name 'naive', by which"),
     ],
 )
 def test_variants_are_named(variants, sentence):
