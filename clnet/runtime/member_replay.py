@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-TOTALS_BYTES = 1 << 24  # of the records of a launch, unless one epoch takes more
+TOTALS_BYTES = 1 << 22  # of the records of a launch, unless one epoch takes more
 
 
 class MemberReplay(Replay):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 REST = "rest"  # a validation by the samples that are not among a network's rows
+MAX_KEPT = 1024  # options of a training
 LISTS = (list, tuple, np.ndarray)  # of one value a network
 
 
@@ -176,20 +178,27 @@ def members_of(
     n = len(samples.training)
     lists = _lists(rows, count, n)
     columns = {name: _each(name, value, count) for name, value in arguments.items()}
+    kept = lru_cache(MAX_KEPT, typed=True)(options_of)
     found = []
     for i, (own, weight) in enumerate(
         zip(lists, _weights(sample_weight, count, n), strict=True)
     ):
         given = {name: values[i] for name, values in columns.items()}
         seed = chosen_seed(given.pop("seed"))
-        others = np.setdiff1d(np.arange(n), () if own is None else own)
-        if rest and not (own is not None and others.size):
-            raise InputError(
-                f'validation "rest" are the samples that are not among the rows, and '
-                f"network {i} has none: give rows without some samples"
-            )
-        options = options_of(n if own is None else len(own), **given)
-        found.append(Member(options, seed, own, others if rest else None, weight))
+        others = None
+        if rest:
+            others = np.setdiff1d(np.arange(n), np.arange(n) if own is None else own)
+            if not others.size:
+                raise InputError(
+                    f'validation "rest" are the samples that are not among the rows, '
+                    f"and network {i} has none: give rows without some samples"
+                )
+        samples_of_one = n if own is None else len(own)
+        try:
+            options = kept(samples_of_one, **given)
+        except TypeError:  # of an argument that is no key
+            options = options_of(samples_of_one, **given)
+        found.append(Member(options, seed, own, others, weight))
     for options in {id(one.options): one.options for one in found}.values():
         warn_of_reach(network, options.reach, samples.training.t)
     return found

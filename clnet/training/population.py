@@ -180,6 +180,10 @@ class _Group:
         histories = _histories(self._network, self._members, start)
         most = np.array([one.epochs for one in options])
         rates = self._rates(int(most.max()))
+        stoppable = np.array([
+            self._samples.patience is not None or one.desired is not None
+            for one in options
+        ])
         best = _Best(start.copy())
         active, per_launch = np.arange(count), 1
         done = np.zeros(count, int)
@@ -206,17 +210,23 @@ class _Group:
                 else:
                     growth = min(GROWTH, RUN_SECONDS / seconds)
                     per_launch = max(1, int(per_launch * growth))
+                done[active] += ran
+                may_stop = (
+                    stoppable[active] | (done == most)[active] | (ran < epochs)
+                )
+                stays = np.ones(active.size, bool)
                 for at, i in enumerate(active.tolist()):
-                    histories[i].epochs.add(
+                    history = histories[i]
+                    history.epochs.add(
                         rows[at, : ran[at]], None if checks is None else checks[at],
                         seconds / epochs,
                     )
-                    histories[i].stopped = self._stopped(
-                        i, histories[i], len(histories[i]) - int(best.epoch[i])
-                    )
+                    if may_stop[at] or not np.isfinite(rows[at, epochs - 1]).all():
+                        waited = len(history) - int(best.epoch[i])
+                        history.stopped = self._stopped(i, history, waited)
+                        stays[at] = not history.stopped
                 report(int(ran.sum()))
-                done[active] += ran
-                active = active[[not histories[i].stopped for i in active.tolist()]]
+                active = active[stays]
         except KeyboardInterrupt:
             self.interrupted = True
             for i in active.tolist():
