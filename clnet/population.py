@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from itertools import product
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
@@ -11,11 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import PRECISIONS, as_array, as_items, as_whole, is_whole
-from clnet.errors import FormatError, InputError, counted, quoted, reason
+from clnet.errors import FormatError, InputError, counted, quoted, reason, unknown
 from clnet.formats import safetensors, suffix_of
 from clnet.formats.files import as_path
 from clnet.network import Network, load
 from clnet.nn.defaults import EPOCHS
+from clnet.nn.folds import CrossValidation, folds_of
+from clnet.nn.labels import are_labels
+from clnet.nn.metrics import one_hot
 from clnet.nn.scaling import scaling_to_apply
 
 if TYPE_CHECKING:
@@ -26,6 +30,10 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
+EACH = (  # arguments of `fit` that may be lists of one value a network
+    "optimiser", "learning_rate", "epochs", "seed", "desired_error", "schedule", "l1",
+    "l2", "clip_norm", "clip_value",
+)
 SUFFIX = ".safetensors"
 VERSION = 1  # of the part of a file
 
@@ -321,11 +329,11 @@ class Population:
         members = members_of(
             network, samples, len(self), isinstance(validation, str), rows,
             sample_weight,
-            {
-                "seed": seed, "optimiser": optimiser, "learning_rate": learning_rate,
-                "epochs": epochs, "desired_error": desired_error, "schedule": schedule,
-                "l1": l1, "l2": l2, "clip_norm": clip_norm, "clip_value": clip_value,
-            }, options_of,
+            dict(zip(EACH, (
+                optimiser, learning_rate, epochs, seed, desired_error, schedule, l1, l2,
+                clip_norm, clip_value,
+            ), strict=True)),
+            options_of,
         )
         parameters = self._parameters.copy()
 
@@ -343,6 +351,78 @@ class Population:
             )
         self._replace(parameters)
         return histories
+
+    @classmethod
+    def cross_validate(
+        cls, network: Network, x: ArrayLike, t: ArrayLike,
+        grid: Mapping[str, Sequence[Any]] | None = None, *,
+        folds: int | Sequence[ArrayLike] = 5, seed: int = 0,
+        device: str | Device | None = None, progress: bool | None = None,
+        **options: Any,
+    ) -> CrossValidation:
+        """Score all settings of a grid on samples that their training leaves out.
+
+        All settings and folds train together, each from the network's parameters.
+
+        Parameters
+        ----------
+        network : Network
+            The shape, classes and initial parameters; it stays as it is.
+        x, t : array_like
+            As for `Network.fit`.
+        grid : mapping of str to list, or None
+            Values of the arguments of `fit` that may be lists; all combinations are
+            tried. None: one setting, that of the options.
+        folds : int, or sequence of arrays of int
+            Number of folds, into which classes are spread evenly; or the samples that
+            each training leaves out.
+        seed : int
+            Of the folds, and of `fit` unless the grid has its own.
+        device, progress, **options
+            As for `fit`.
+
+        Raises
+        ------
+        InputError, DeviceError
+            As `fit`; if the grid is empty or has another name, or there are fewer
+            samples than folds.
+
+        Examples
+        --------
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.uniform(-1, 1, (120, 2)); t = x[:, 0] * x[:, 1] > 0
+        >>> net = clnet.Network.mlp([2, 8, 1], "tanh", output="sigmoid", seed=0)
+        >>> found = clnet.Population.cross_validate(
+        ...     net, x, t, {"learning_rate": [1e-4, 0.05]}, folds=3, optimiser="adam",
+        ...     epochs=60,
+        ... )
+        >>> found.best, found.scores.shape
+        ({'learning_rate': 0.05}, (2, 3))
+        """
+        settings = _settings(grid)
+        left_out = _left_out(network, x, t, folds, seed)
+        x, t = as_array("x", x), as_array("t", t)
+        everything = np.arange(len(x))
+        columns: dict[str, Any] = {
+            name: [one[name] for one in settings for _ in left_out]
+            for name in settings[0]
+        }
+        count = len(settings) * len(left_out)
+        population = cls._made(network, np.tile(network.parameters, (count, 1)))
+        population.fit(
+            x, t, rows=[np.setdiff1d(everything, fold) for fold in left_out]
+            * len(settings),
+            device=device, progress=progress, **{"seed": seed, **options, **columns},
+        )
+        scale = options.get("scale")
+        scores = []
+        for number, one in enumerate(population):
+            fold = left_out[number % len(left_out)]
+            found = one.evaluate(x[fold], t[fold], device, scale=bool(scale))
+            scores.append(found.r2 if found.accuracy is None else found.accuracy)
+        return CrossValidation(
+            settings, np.array(scores).reshape(len(settings), len(left_out))
+        )
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the population to a ``.safetensors`` file, whole or not at all.
@@ -403,6 +483,52 @@ class Population:
         found = cls._made(network, np.empty((1, size), network.dtype))
         found.parameters = parameters
         return found
+
+
+def _settings(grid: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
+    """Return all combinations of a grid's values, those of the last name fastest."""
+    if grid is None:
+        return [{}]
+    if not isinstance(grid, Mapping):
+        raise InputError(f"grid must be a mapping of names to lists, not {grid!r}")
+    for name, values in grid.items():
+        if name not in EACH:
+            raise unknown("argument of a grid", name, EACH)
+        if isinstance(values, str) or not as_items(values):
+            raise InputError(f"grid's {name} must be a list of values, not {values!r}")
+    return [
+        dict(zip(grid, values, strict=True)) for values in product(*grid.values())
+    ]
+
+
+def _left_out(
+    network: Network, x: ArrayLike, t: ArrayLike, folds: int | Sequence[ArrayLike],
+    seed: int,
+) -> list[Array]:
+    """Return the samples that each fold leaves out."""
+    n = len(as_array("x", x))
+    if not is_whole(folds):
+        found = [as_array("a fold", fold) for fold in as_items(folds)]
+        for fold in found:
+            if fold.ndim != 1 or not fold.size or fold.dtype.kind not in "iu" or (
+                fold.min() < 0 or fold.max() >= n
+            ):
+                raise InputError(f"a fold must be numbers of samples, 0 to {n - 1}")
+        if not found:
+            raise InputError(f"folds must be a number or lists of samples: {folds!r}")
+        return found
+    count = as_whole("folds", folds, 2)
+    if count > n:
+        raise InputError(
+            f"{counted(count, 'fold')} need as many samples, and there are {n}"
+        )
+    labels = as_array("t", t)
+    classes = None
+    if are_labels(network, labels):
+        classes = np.unique(labels.reshape(-1), return_inverse=True)[1]
+    elif labels.ndim == 2 and labels.shape[1] > 1 and one_hot(labels):
+        classes = labels.argmax(axis=1)
+    return folds_of(classes, n, count, as_whole("seed", seed, 0))
 
 
 def _some(items: Any) -> list[Any]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clnet.cli import json_output
-from clnet.errors import WIDTH, ClnetError, DeviceError, counted
+from clnet.errors import ASK_DOCTOR, WIDTH, ClnetError, DeviceError, counted
 from clnet.opencl.child_process import run_child
 from clnet.opencl.discovery import GET_PLATFORM, NO_PLATFORM, device, discover
 from clnet.opencl.program import build, source_text
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
 
 VENDORS = Path("/etc/OpenCL/vendors")
+DEV = Path("/dev")
+GPU_NODES = ("dri/renderD*", "kfd")  # that drivers open, below DEV
 NVIDIA_DRIVER = Path("/proc/driver/nvidia")
 NVIDIA_LIBRARY = "libnvidia-opencl.so.1"
 
@@ -84,6 +86,7 @@ def examine() -> Iterator[Finding]:
         )
         return
     yield from _platform_findings(files)
+    yield from _gpu_findings(discover().devices)
     for main in discover().devices:
         for one in main.places:
             yield _device_finding(one)
@@ -134,11 +137,23 @@ def _wrapped(head: str, text: str) -> str:
 
 
 def _icd_folder() -> Path:
-    return Path(os.environ.get("OCL_ICD_VENDORS") or VENDORS)
+    """Return the folder, or the file, where the loader in pyopencl's wheel looks."""
+    named = os.environ.get("OCL_ICD_VENDORS")
+    if named:
+        file = VENDORS / named  # the loader looks there for a name without a folder
+        return file if file.exists() else Path(named)
+    return Path(os.environ.get("OPENCL_VENDOR_PATH") or VENDORS)
+
+
+def _names_no_folder() -> bool:
+    """Return whether a variable keeps the loader from all drivers."""
+    return bool(os.environ.get("OCL_ICD_VENDORS")) and not _icd_folder().exists()
 
 
 def _icd_files() -> dict[Path, str]:
-    """Return the library that each file of the OpenCL loader names."""
+    """Return the library that each file of the OpenCL loader names; Linux has them."""
+    if platform.system() != "Linux" or _names_no_folder():
+        return {}
     vendors = _icd_folder()
     if vendors.is_file():  # the loader also accepts one file or library
         files = [vendors]
@@ -168,6 +183,8 @@ def _wheel() -> Path | None:
 
 
 def _icd_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
+    if platform.system() != "Linux":  # Windows has a registry, macOS one driver
+        return
     folder = _icd_folder()
     if "OCL_ICD_FILENAMES" in os.environ:
         yield Finding(
@@ -176,7 +193,7 @@ def _icd_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
             "is set, but the loader in pyopencl's wheel does not read it",
             "set OCL_ICD_VENDORS to the folder of the .icd file instead",
         )
-    if "OCL_ICD_VENDORS" in os.environ and not folder.exists():
+    if _names_no_folder():
         yield Finding(
             "OCL_ICD_VENDORS",
             False,
@@ -212,7 +229,7 @@ def _names_nvidia(files: Mapping[Path, str]) -> bool:
 
 
 def _nvidia_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
-    if _names_nvidia(files):
+    if platform.system() != "Linux" or _names_no_folder() or _names_nvidia(files):
         return
     loads = not run_child([sys.executable, "-c", _LOAD, NVIDIA_LIBRARY])
     if loads:
@@ -312,19 +329,20 @@ def _platform_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
             "platforms",
             False,
             "OpenCL finds none" if fault == NO_PLATFORM else fault,
-            GET_PLATFORM
+            _cure_of_none(files)
             if fault == NO_PLATFORM
             else "fix the faults above; for PoCL, unset POCL_DEVICES; otherwise update"
             " the driver",
         )
     if (
-        importlib.util.find_spec("pocl_binary_distribution") is None
+        found.devices
+        and importlib.util.find_spec("pocl_binary_distribution") is None
         and (platform.system(), platform.machine()) == ("Linux", "x86_64")
         and all(d.platform != POCL for d in found.devices)
     ):
         yield Finding(
             "the extra cpu",
-            None if found.devices else False,
+            None,
             "is not installed, and there is no other PoCL",
             "pip install 'clnet[cpu]' to run on the CPU",
         )
@@ -348,6 +366,41 @@ def _platform_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
             )
     if found.devices:
         yield _choice_finding()
+
+
+def _cure_of_none(files: Mapping[Path, str]) -> str:
+    if _names_no_folder():
+        return "unset OCL_ICD_VENDORS"
+    if files:
+        return (
+            "fix the faults above; a driver that loads but finds no device of its own"
+            " shows no platform"
+        )
+    return GET_PLATFORM
+
+
+def _gpu_findings(devices: Sequence[Device]) -> Iterator[Finding]:
+    """Report that no GPU is there, and those that the user may not open."""
+    if any(one.type == "gpu" for one in devices):
+        return
+    nodes = [node for names in GPU_NODES for node in sorted(DEV.glob(names))]
+    closed = [node for node in nodes if not os.access(node, os.R_OK | os.W_OK)]
+    for node in closed:
+        yield Finding(
+            str(node),
+            False,
+            "is a GPU's, but this user may not read and write it, so OpenCL shows none",
+            "add the user to the group of this file (sudo usermod -aG GROUP USER; `ls"
+            " -l` shows the group), then log in again",
+        )
+    if devices and not closed:
+        yield Finding(
+            "GPU",
+            None,
+            "OpenCL shows none",
+            "if there is one, install the OpenCL of its driver"
+            " (docs/how_to/drivers.md), and give it to the container",
+        )
 
 
 def _twin_findings(devices: Iterable[Device]) -> Iterator[Finding]:
@@ -374,7 +427,8 @@ def _choice_finding() -> Finding:
         chosen = device()
     except ClnetError as error:
         return Finding(
-            "the default", False, str(error), "unset CLNET_DEVICE or name one of these"
+            "the default", False, str(error).removesuffix(f"; {ASK_DOCTOR}"),
+            "unset CLNET_DEVICE or name one of these",
         )
     return Finding("the default", True, f"clnet takes {chosen.index} {chosen.name}")
 

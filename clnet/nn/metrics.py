@@ -164,7 +164,7 @@ class Metrics:
             self._first, self._varies = targets, np.zeros(width, bool)
             self._mean = self._spread = self._left = np.zeros(width)
         self._one_hot = (
-            self._one_hot and _one_hot(targets)
+            self._one_hot and one_hot(targets)
             and targets.max() == self._first.max()
             and targets.min() == self._first.min()
         )
@@ -219,7 +219,7 @@ def _confusion(
     return counts.reshape(classes, classes)
 
 
-def _one_hot(targets: NDArray[np.float64]) -> bool:
+def one_hot(targets: NDArray[np.float64]) -> bool:
     """Return whether each sample [batch, n_out] is one-hot.
 
     One output is the largest number of all targets, the others are the smallest.

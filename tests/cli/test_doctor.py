@@ -29,7 +29,9 @@ def vendors(tmp_path, monkeypatch):
     folder = tmp_path / "vendors"
     folder.mkdir()
     monkeypatch.setenv("OCL_ICD_VENDORS", str(folder))
-    monkeypatch.delenv("OCL_ICD_FILENAMES", raising=False)
+    for other in ("OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setattr(doctor.platform, "system", lambda: "Linux")
     monkeypatch.setattr(doctor, "_wheel", lambda: None)
     return folder
 
@@ -86,6 +88,34 @@ def test_vendors_that_do_not_exist(vendors, monkeypatch):
     (finding,) = bad(icd_findings())
     assert finding.subject == "OCL_ICD_VENDORS"
     assert str(vendors / "nowhere") in finding.found
+    assert doctor._icd_files() == {}  # the loader searches no other folder then
+    assert doctor._cure_of_none({}) == "unset OCL_ICD_VENDORS"
+
+
+def test_an_empty_variable_is_as_none(vendors, monkeypatch):
+    monkeypatch.setattr(doctor, "VENDORS", vendors / "nowhere")
+    monkeypatch.setenv("OCL_ICD_VENDORS", "")
+    assert doctor._icd_folder() == vendors / "nowhere"
+    assert [finding.subject for finding in bad(icd_findings())] == ["drivers"]
+
+
+def test_the_loaders_other_ways_to_name_files(vendors, monkeypatch):
+    (vendors / "some.icd").write_text(LOADABLE)
+    monkeypatch.setattr(doctor, "VENDORS", vendors)
+    monkeypatch.setenv("OCL_ICD_VENDORS", "some.icd")
+    assert doctor._icd_files() == {vendors / "some.icd": LOADABLE}
+    monkeypatch.delenv("OCL_ICD_VENDORS")
+    monkeypatch.setenv("OPENCL_VENDOR_PATH", str(vendors / "nowhere"))
+    assert doctor._icd_files() == {}
+    assert [finding.subject for finding in bad(icd_findings())] == ["drivers"]
+
+
+@pytest.mark.parametrize("system", ["Windows", "Darwin"])
+def test_systems_without_icd_files(vendors, monkeypatch, system):
+    monkeypatch.setattr(doctor.platform, "system", lambda: system)
+    monkeypatch.setenv("OCL_ICD_FILENAMES", "some.dll")
+    assert icd_findings() == []
+    assert nvidia_findings() == []
 
 
 def test_no_icd_file(vendors):
@@ -271,14 +301,40 @@ def test_no_platform_without_the_extra(found, monkeypatch):
     monkeypatch.setattr(doctor.platform, "system", lambda: "Linux")
     monkeypatch.setattr(doctor.platform, "machine", lambda: "x86_64")
     findings = bad(platform_findings())
-    assert [f.subject for f in findings] == ["platforms", "the extra cpu"]
-    assert all("clnet[cpu]" in f.cure for f in findings)
+    assert [f.subject for f in findings] == ["platforms"]
+    assert "clnet[cpu]" in findings[0].cure
+    (finding,) = bad(doctor._platform_findings({Path("some.icd"): LOADABLE}))
+    assert "fix the faults above" in finding.cure
+    found(Device("A card"))
+    (finding,) = (f for f in platform_findings() if f.subject == "the extra cpu")
+    assert finding.ok is None
 
 
 def test_a_platform_that_is_broken(found):
     found(Device("A"), faults=("platform 1 does not tell its devices: reason",))
     (finding,) = bad(platform_findings())
     assert "platform 1" in finding.found
+
+
+def test_no_gpu(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "DEV", tmp_path)
+    processor = Device("A CPU", "cpu")
+    (finding,) = doctor._gpu_findings([processor])
+    assert finding.ok is None
+    assert "driver" in finding.cure
+    assert not list(doctor._gpu_findings([processor, Device("A card")]))
+
+
+def test_a_gpu_that_the_user_may_not_open(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "DEV", tmp_path)
+    (tmp_path / "dri").mkdir()
+    node = tmp_path / "dri" / "renderD128"
+    node.touch()
+    assert not list(doctor._gpu_findings([]))  # no device: told by others
+    monkeypatch.setattr(doctor.os, "access", lambda path, mode: path != node)
+    (finding,) = bad(doctor._gpu_findings([]))
+    assert finding.subject == str(node)
+    assert "usermod" in finding.cure
 
 
 def test_two_pocls_are_named_with_their_versions(found):
@@ -307,6 +363,7 @@ def test_the_default(found, monkeypatch):
     monkeypatch.setenv("CLNET_DEVICE", "abacus")
     (finding,) = bad(platform_findings())
     assert "abacus" in finding.found
+    assert "doctor" not in finding.found  # it is at work
     assert "CLNET_DEVICE" in finding.cure
 
 
