@@ -218,7 +218,8 @@ def _icd_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
                 str(file),
                 False,
                 f"names {library or 'nothing'}, which does not load: {outcome}",
-                "install the driver of this library, or remove the file",
+                "install this driver, or the library that the reason names; or remove"
+                " the file",
             )
         else:
             yield Finding(str(file), True, f"names {library}, which loads")
@@ -232,12 +233,16 @@ def _nvidia_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
     if platform.system() != "Linux" or _names_no_folder() or _names_nvidia(files):
         return
     loads = not run_child([sys.executable, "-c", _LOAD, NVIDIA_LIBRARY])
+    folder = _icd_folder()
     if loads:
         yield Finding(
             "NVIDIA",
             False,
             f"{NVIDIA_LIBRARY} is installed, but no .icd file names it",
-            f"write that name into {_icd_folder() / 'nvidia.icd'}",
+            "unset OCL_ICD_VENDORS, which names one driver alone"
+            if folder.is_file()
+            else f"make the folder {folder}, and write that name into"
+            f" {folder / 'nvidia.icd'}",
         )
     elif NVIDIA_DRIVER.exists() or shutil.which("nvidia-smi"):
         yield Finding(

@@ -191,6 +191,10 @@ def test_a_missing_nvidia_icd(vendors, no_nvidia, monkeypatch):
     monkeypatch.setattr(doctor, "NVIDIA_LIBRARY", LOADABLE)
     (finding,) = bad(nvidia_findings())
     assert str(vendors / "nvidia.icd") in finding.cure
+    (vendors / "other.icd").touch()
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(vendors / "other.icd"))
+    (finding,) = bad(nvidia_findings())
+    assert "unset OCL_ICD_VENDORS" in finding.cure
 
 
 @pytest.mark.parametrize("sign", ["driver", "tool"])
