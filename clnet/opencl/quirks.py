@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import platformdirs
+
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
 
@@ -58,10 +60,13 @@ class EnvironmentQuirk:
         The variables to set, unless the user did.
     reason : str
         One sentence: what the driver does, and the drivers affected.
+    match : callable
+        Whether the row applies.
     """
 
     effect: Mapping[str, str]
     reason: str
+    match: Callable[[], bool] = lambda: True
 
 
 @functools.cache
@@ -208,6 +213,20 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
 )
 
+
+def _has_no_cache() -> bool:
+    """Return whether pyopencl's folder of generated code can be neither made nor used.
+
+    It is the one of pytools' persistent dictionaries.
+    """
+    folder = Path(platformdirs.user_cache_dir("pytools", "pytools"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return True
+    return not os.access(folder, os.W_OK)
+
+
 # Set before the first platform is loaded.
 ENVIRONMENT_QUIRKS: tuple[EnvironmentQuirk, ...] = (
     EnvironmentQuirk(
@@ -215,11 +234,17 @@ ENVIRONMENT_QUIRKS: tuple[EnvironmentQuirk, ...] = (
         reason="lists its serial device, with launches thirty times cheaper, beside the"
         " parallel one only if asked before it is loaded (PoCL, all versions)",
     ),
+    EnvironmentQuirk(
+        match=_has_no_cache,
+        effect={"PYOPENCL_NO_CACHE": "1"},
+        reason="fails at the first kernel of a user whose folder of caches can neither"
+        " be made nor written, as in containers (pyopencl 2026.1)",
+    ),
 )
 
 
 def apply_environment_quirks(environment: MutableMapping[str, str]) -> None:
-    """Set the variables of every row; a user's own setting stays.
+    """Set the variables of every row that applies; a user's own setting stays.
 
     Parameters
     ----------
@@ -227,7 +252,8 @@ def apply_environment_quirks(environment: MutableMapping[str, str]) -> None:
         The process's environment, before OpenCL is loaded.
     """
     for quirk in ENVIRONMENT_QUIRKS:
-        set_variables(quirk.effect, environment)
+        if quirk.match():
+            set_variables(quirk.effect, environment)
 
 
 def set_variables(

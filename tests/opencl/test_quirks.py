@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 import clnet
 from clnet.opencl import quirks
+from clnet.opencl.child_process import run_child
 from clnet.opencl.device import TYPES, Device
 from clnet.opencl.quirks import (
     ENVIRONMENT_QUIRKS,
@@ -63,13 +65,33 @@ def test_rows_edit_the_devices_that_they_match(quirk):
             assert type(getattr(after, field)) in kinds
 
 
-def test_environment_quirks():
+def test_environment_quirks(monkeypatch, tmp_path):
+    monkeypatch.setattr(quirks.platformdirs, "user_cache_dir", lambda *_: tmp_path)
     for quirk in ENVIRONMENT_QUIRKS:
         assert quirk.effect
         assert quirk.reason.endswith(")")
     environment = {"HOME": "/"}
     apply_environment_quirks(environment)
     assert environment == {"HOME": "/", "POCL_DEVICES": "pthread basic"}
+
+
+def test_kernels_run_without_a_folder_of_caches(tmp_path):
+    try:
+        clnet.device("pocl")
+    except clnet.DeviceError:
+        pytest.skip("no PoCL")
+    file = tmp_path / "file"
+    file.touch()  # a folder cannot be made below it, not even by root
+    code = """if True:
+        import clnet
+        net = clnet.Network(1, [clnet.Dense(1)])
+        net.compile("pocl", tune=False, variants=["naive"])([0])
+    """
+    (cache := tmp_path / "pocl").mkdir()
+    assert not run_child(
+        [sys.executable, "-c", code], XDG_CACHE_HOME=str(file / "x"), HOME=str(file),
+        POCL_CACHE_DIR=str(cache), CLNET_CACHE_DIR=str(tmp_path),
+    )
 
 
 def test_a_users_setting_stays():
