@@ -274,6 +274,15 @@ def _cache_findings() -> Iterator[Finding]:
         "so PoCL shows no devices",
         "make it writable, or set POCL_CACHE_DIR to a folder that is",
     )
+    if _is_noexec(cache):
+        yield Finding(
+            "PoCL's cache",
+            False,
+            f"{cache} is on a file system that is mounted noexec, so the kernels in it"
+            " cannot be loaded, and PoCL ends the process",
+            "mount it with exec (docker run --tmpfs FOLDER:exec), or set POCL_CACHE_DIR"
+            " to a folder elsewhere",
+        )
     damaged = [path for path in cache.rglob("*") if _is_damaged(path)]
     if damaged:
         yield Finding(
@@ -311,9 +320,21 @@ def _is_damaged(path: Path) -> bool:
     return bool(size < offset + width * count)
 
 
+def _existing(folder: Path) -> Path:
+    """Return a folder, or its nearest parent that exists."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def _is_noexec(folder: Path) -> bool:
+    """Return whether a folder's file system lets no code in it run."""
+    if sys.platform != "linux":
+        return False
+    return bool(os.statvfs(_existing(folder)).f_flag & os.ST_NOEXEC)
+
+
 def _folder_finding(subject: str, folder: Path, effect: str, cure: str) -> Finding:
     """Try to write in a folder, or in its nearest existing parent."""
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    existing = _existing(folder)
     try:
         with tempfile.TemporaryFile(dir=existing):
             return Finding(subject, True, f"{folder} is writable")
@@ -393,7 +414,7 @@ def _gpu_findings(devices: Sequence[Device]) -> Iterator[Finding]:
     for node in closed:
         yield Finding(
             str(node),
-            False,
+            None,
             "is a GPU's, but this user may not read and write it, so OpenCL shows none",
             "add the user to the group of this file (sudo usermod -aG GROUP USER; `ls"
             " -l` shows the group), then log in again",
@@ -451,8 +472,9 @@ def _device_finding(one: Device) -> Finding:
                     subject,
                     False,
                     f"a kernel failed on {one.name} ({outcome}), but not with an"
-                    f" empty cache: {_pocl_cache()} is corrupt",
-                    "remove that folder; PoCL fills it again",
+                    f" empty cache: {_pocl_cache()} is corrupt, or mounted noexec",
+                    "remove that folder, which PoCL fills again; or set POCL_CACHE_DIR"
+                    " to a folder elsewhere",
                 )
     return Finding(
         subject,

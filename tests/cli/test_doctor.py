@@ -253,6 +253,17 @@ def test_writable_caches(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []  # the doctor leaves nothing behind
 
 
+@linux
+def test_a_cache_without_execution(monkeypatch, tmp_path):
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path / "not" / "yet"))
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
+    flags = type("Flags", (), {"f_flag": doctor.os.ST_NOEXEC})
+    monkeypatch.setattr(doctor.os, "statvfs", lambda folder: flags)
+    (finding,) = bad(doctor._cache_findings())
+    assert "noexec" in finding.found
+    assert "POCL_CACHE_DIR" in finding.cure
+
+
 def elf(size):
     """Return the first bytes of a library whose table of sections ends at 256."""
     header = bytearray(64)
@@ -336,7 +347,8 @@ def test_a_gpu_that_the_user_may_not_open(monkeypatch, tmp_path):
     node.touch()
     assert not list(doctor._gpu_findings([]))  # no device: told by others
     monkeypatch.setattr(doctor.os, "access", lambda path, mode: path != node)
-    (finding,) = bad(doctor._gpu_findings([]))
+    (finding,) = doctor._gpu_findings([])
+    assert finding.ok is None  # the user may want none
     assert finding.subject == str(node)
     assert "usermod" in finding.cure
 
