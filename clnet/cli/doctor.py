@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 VENDORS = Path("/etc/OpenCL/vendors")
 DEV = Path("/dev")
 GPU_NODES = ("dri/renderD*", "kfd")  # that drivers open, below DEV
+LINKER = "ld"  # of PoCL
 NVIDIA_DRIVER = Path("/proc/driver/nvidia")
 NVIDIA_LIBRARY = "libnvidia-opencl.so.1"
 
@@ -381,6 +382,7 @@ def _platform_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
             " and library must have the same version)",
         )
     yield from _twin_findings(found.devices)
+    yield from _linker_findings(found.devices)
     for main in found.devices:
         if main.platform == POCL and main.type == "cpu" and not main.companions:
             yield Finding(
@@ -392,6 +394,19 @@ def _platform_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
             )
     if found.devices:
         yield _choice_finding()
+
+
+def _linker_findings(devices: Iterable[Device]) -> Iterator[Finding]:
+    """Report that the program is missing by which PoCL makes a library of a kernel."""
+    has_pocl = any(one.platform == POCL for one in devices)
+    if has_pocl and platform.system() == "Linux" and not shutil.which(LINKER):
+        yield Finding(
+            "PoCL's linker",
+            False,
+            f"the program {LINKER} is not in PATH, so no new kernel can be linked, and"
+            " PoCL ends the process",
+            "apt install binutils (dnf, apk likewise), or add its folder to PATH",
+        )
 
 
 def _cure_of_none(files: Mapping[Path, str]) -> str:

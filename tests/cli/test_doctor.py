@@ -363,6 +363,17 @@ def test_two_pocls_are_named_with_their_versions(found):
     assert "CLNET_DEVICE=0:0" in finding.cure
 
 
+def test_a_pocl_without_a_linker(found, monkeypatch):
+    monkeypatch.setattr(doctor.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    found(Device("pthread-A", "cpu", platform=POCL))
+    (finding,) = bad(platform_findings())
+    assert finding.subject == "PoCL's linker"
+    assert "binutils" in finding.cure
+    found(Device("A card", platform=NVIDIA))
+    assert not bad(platform_findings())
+
+
 def test_a_pocl_without_its_other_device(found):
     alone = Device("pthread-A", "cpu", platform=POCL)
     found(alone)
