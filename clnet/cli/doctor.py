@@ -25,7 +25,7 @@ from clnet.errors import ASK_DOCTOR, WIDTH, ClnetError, DeviceError, counted
 from clnet.opencl.child_process import run_child
 from clnet.opencl.discovery import GET_PLATFORM, NO_PLATFORM, device, discover
 from clnet.opencl.program import build, source_text
-from clnet.opencl.quirks import NVIDIA, POCL
+from clnet.opencl.quirks import LINKER, NVIDIA, POCL
 from clnet.opencl.session import Session
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 VENDORS = Path("/etc/OpenCL/vendors")
 DEV = Path("/dev")
 GPU_NODES = ("dri/renderD*", "kfd")  # that drivers open, below DEV
-LINKER = "ld"  # of PoCL
 NVIDIA_DRIVER = Path("/proc/driver/nvidia")
 NVIDIA_LIBRARY = "libnvidia-opencl.so.1"
 

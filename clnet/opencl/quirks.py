@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import hashlib
 import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 POCL = "Portable Computing Language"
 NVIDIA = "NVIDIA CUDA"
+LINKER = "ld"  # of PoCL
 # Platforms, and types of their devices, on which the suite ends without a crash.
 TESTED = {
     (POCL, "cpu"), (NVIDIA, "gpu"), ("Intel(R) OpenCL", "cpu"), ("Oclgrind", "gpu")
@@ -112,6 +114,10 @@ def _emulated(device: Device) -> bool:
     )
 
 
+def _lacks_linker() -> bool:
+    return sys.platform == "linux" and shutil.which(LINKER) is None
+
+
 def _pocl_7(device: Device) -> bool:
     return _pocl_cpu(device) and device.driver.startswith("7.")
 
@@ -186,6 +192,13 @@ QUIRKS: tuple[Quirk, ...] = (
         reason="compiles kernels when they are first launched; if it cannot, for lack"
         " of a linker or of its cache's folder, only the launch's event tells, and"
         " results stay as they were (PoCL 7.1; its serial device aborts instead)",
+    ),
+    Quirk(
+        match=lambda device: _pocl_cpu(device) and _lacks_linker(),
+        effect={"untested": True},
+        reason="ends the process at each kernel that it has not compiled before, as its"
+        f" linker, the program {LINKER}, is not in PATH; so steps run in a child"
+        " process first (PoCL on Linux, 3.0)",
     ),
     Quirk(
         match=lambda device: device.platform == NVIDIA,

@@ -40,6 +40,15 @@ SAMPLES = (
 FIELDS = {field.name for field in dataclasses.fields(Device)}
 
 
+@pytest.fixture
+def pocl():
+    """PoCL's device of this machine, if there is one."""
+    try:
+        return clnet.device("pocl")
+    except clnet.DeviceError:
+        pytest.skip("no PoCL")
+
+
 @pytest.mark.parametrize("quirk", QUIRKS, ids=lambda quirk: quirk.reason[:30])
 def test_rows_are_complete(quirk):
     assert quirk.effect
@@ -50,7 +59,9 @@ def test_rows_are_complete(quirk):
 
 
 @pytest.mark.parametrize("quirk", QUIRKS, ids=lambda quirk: quirk.reason[:30])
-def test_rows_edit_the_devices_that_they_match(quirk):
+def test_rows_edit_the_devices_that_they_match(quirk, monkeypatch):
+    monkeypatch.setattr(quirks.sys, "platform", "linux")
+    monkeypatch.setattr(quirks.shutil, "which", lambda program: None)
     edited = [apply_quirks(sample) for sample in SAMPLES]
     hits = [
         (before, after)
@@ -75,11 +86,23 @@ def test_environment_quirks(monkeypatch, tmp_path):
     assert environment == {"HOME": "/", "POCL_DEVICES": "pthread basic"}
 
 
-def test_kernels_run_without_a_folder_of_caches(tmp_path):
-    try:
-        clnet.device("pocl")
-    except clnet.DeviceError:
-        pytest.skip("no PoCL")
+@pytest.mark.skipif(sys.platform != "linux", reason="about PoCL on Linux")
+def test_without_a_linker_numpy_computes(pocl, tmp_path):
+    code = """if True:
+        import clnet
+        net = clnet.Network(1, [clnet.Dense(1)])
+        plan = net.compile("pocl", tune=False, variants=["cpu", "host"])
+        assert {step.variant.name for step in plan.steps} == {"host"}
+        plan([0])
+    """
+    (cache := tmp_path / "pocl").mkdir()
+    assert not run_child(
+        [sys.executable, "-W", "ignore", "-c", code], PATH="",
+        POCL_CACHE_DIR=str(cache), CLNET_CACHE_DIR=str(tmp_path),
+    )
+
+
+def test_kernels_run_without_a_folder_of_caches(pocl, tmp_path):
     file = tmp_path / "file"
     file.touch()  # a folder cannot be made below it, not even by root
     code = """if True:
