@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from itertools import product
 from os import PathLike
@@ -341,13 +342,13 @@ class Population:
             one = self[number]
             history = one.fit(**samples.arguments(members[number]), device=where)
             parameters[number] = one.parameters
-            bar.update(len(history))
+            report(len(history))
             return history
 
         total = sum(member.options.epochs for member in members)
-        with _bar(total, progress) as bar:
+        with _reporting(total, progress) as report:
             histories = fit_members(
-                network, parameters, members, samples, where, alone, bar.update
+                network, parameters, members, samples, where, alone, report
             )
         self._replace(parameters)
         return histories
@@ -550,10 +551,15 @@ def _copied(
     return found
 
 
-def _bar(total: int, progress: bool | None) -> Any:
-    """Return a progress bar of epochs on stderr, which shows nothing unless asked."""
+@contextmanager
+def _reporting(
+    total: int, progress: bool | None
+) -> Iterator[Callable[[int], object]]:
+    """Yield a function that is told of epochs done, and shows them if asked."""
+    if not progress:
+        yield lambda epochs: None
+        return
     from tqdm.auto import tqdm
 
-    return tqdm(
-        total=total, unit=" epochs", dynamic_ncols=True, disable=not progress
-    )
+    with tqdm(total=total, unit=" epochs", dynamic_ncols=True) as bar:
+        yield bar.update

@@ -338,7 +338,7 @@ def test_cross_validation_is_each_training_alone():
 
 
 def test_cross_validation_of_numbers_by_given_folds():
-    network = shape()
+    network = shape(output="identity")
     found = Population.cross_validate(network, X, T, folds=RESTS, epochs=3)
     assert found.scores.shape == (1, N)
     assert found.best == {}

@@ -1,0 +1,96 @@
+"""Folds of samples, and the table of a cross-validation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import counted
+from clnet.nn.notebook import html_table
+from clnet.nn.random import key, shuffled
+
+Array = NDArray[Any]
+
+
+def folds_of(classes: Array | None, samples: int, count: int, seed: int) -> list[Array]:
+    """Return the samples of each fold, in a random order.
+
+    Parameters
+    ----------
+    classes : ndarray, shape [samples], or None
+        Each class is spread evenly over the folds; None: there are no classes.
+    samples, count : int
+        Number of samples, and of folds.
+    seed : int
+        Of the order.
+    """
+    order = shuffled(samples, key(seed, 0), 0)
+    if classes is not None:
+        order = order[np.argsort(classes[order], kind="stable")]
+    return [np.sort(order[fold::count]) for fold in range(count)]
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """The scores of settings over folds; see `Population.cross_validate`.
+
+    Attributes
+    ----------
+    params : list of dict
+        The settings.
+    scores : ndarray, shape [settings, folds]
+        The accuracy of each on the samples that its fold leaves out, or R² where the
+        targets are not classes.
+    """
+
+    params: list[dict[str, Any]]
+    scores: Array
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The setting of the largest mean score, the first of equals."""
+        return self.params[int(np.argmax(self.results["mean_test_score"]))]
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """The columns of scikit-learn's ``cv_results_``, times excluded.
+
+        A score that is not finite ranks last.
+        """
+        params, scores = self.params, self.scores
+        mean = scores.mean(axis=1)
+        mean[~np.isfinite(mean)] = -np.inf
+        return {
+            "params": params,
+            **{f"param_{name}": [one[name] for one in params] for name in params[0]},
+            **{f"split{k}_test_score": fold for k, fold in enumerate(scores.T)},
+            "mean_test_score": mean,
+            "std_test_score": scores.std(axis=1),
+            "rank_test_score": 1 + (mean[:, np.newaxis] < mean).sum(axis=1),
+        }
+
+    def __repr__(self) -> str:
+        settings, folds = self.scores.shape
+        mean = self.results["mean_test_score"].max()
+        return (
+            f"<CrossValidation of {counted(settings, 'setting')} over "
+            f"{counted(folds, 'fold')}: best {mean:.4g} by {self.best}>"
+        )
+
+    def _repr_html_(self) -> str:
+        found = self.results
+        order = np.argsort(found["rank_test_score"], kind="stable").tolist()
+        names = [name for name in found if name.startswith("param_")]
+        rows = [
+            (
+                found["rank_test_score"][i], *(found[name][i] for name in names),
+                f"{found['mean_test_score'][i]:.4g}",
+                f"{found['std_test_score'][i]:.2g}",
+            )
+            for i in order
+        ]
+        shown = [name.removeprefix("param_") for name in names]
+        return html_table(repr(self)[1:-1], ("rank", *shown, "mean", "std"), rows)
