@@ -48,7 +48,7 @@ def alone(network, number, *, rows=None, validation=None, patience=None,
             number, own
         ]
     return network.fit(
-        X[own], T[own], validation=validation,
+        X[own], T[own], validation=validation, tune=False,
         callbacks=[] if patience is None else [EarlyStopping(patience=patience)],
         **options,
     )
