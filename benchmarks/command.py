@@ -26,7 +26,16 @@ from .measurements import Measurement, ResultsFile, latest, measurements, read, 
 from .report.html_report import write_report
 from .report.plots import Plot, draw
 from .report.tables import number
-from .studies import dispatch, feedforward, local, scaling, small, sparse, training
+from .studies import (
+    dispatch,
+    feedforward,
+    local,
+    population,
+    scaling,
+    small,
+    sparse,
+    training,
+)
 from .timing import EFFORTS
 
 RESULTS = Path("benchmarks", "results")  # under the working directory
@@ -60,7 +69,7 @@ STUDIES: dict[str, Study] = {
     "feedforward": cast(Study, feedforward), "sparse": cast(Study, sparse),
     "training": cast(Study, training), "dispatch": cast(Study, dispatch),
     "local": cast(Study, local), "small": cast(Study, small),
-    "scaling": cast(Study, scaling),
+    "scaling": cast(Study, scaling), "population": cast(Study, population),
 }
 
 

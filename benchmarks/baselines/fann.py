@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import math
+import os
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -171,7 +174,10 @@ class Fann(FannBaseline):
 
 @dataclass(frozen=True)
 class FannTraining(FannBaseline):
-    """FANN's training on one core; epochs after the checked ones in one call."""
+    """FANN's training; epochs after the checked ones in one call.
+
+    One network trains on one core, several on all cores, one after the other on each.
+    """
 
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:
         """Return the training of networks read from a file that clnet wrote."""
@@ -191,7 +197,7 @@ class FannTraining(FannBaseline):
             first = Handle(fann.fann_create_from_file(bytes(net)), fann.fann_destroy)
         algorithm = fann.fann_get_training_algorithm(first.pointer)
 
-        def train(epochs: int) -> Trained:
+        def train_one(epochs: int) -> Trained:
             trained = Handle(fann.fann_copy(first.pointer), fann.fann_destroy)
             # FANN 2.2.0 does not copy it.
             fann.fann_set_training_algorithm(trained.pointer, algorithm)
@@ -207,7 +213,16 @@ class FannTraining(FannBaseline):
                 clock()
             return Trained(errors, clock.seconds)
 
+        threads = min(len(os.sched_getaffinity(0)), case.networks)
+
+        def train(epochs: int) -> Trained:
+            if case.networks == 1:
+                return train_one(epochs)
+            with ThreadPoolExecutor(threads) as pool:  # ctypes releases Python's lock
+                found = list(pool.map(train_one, [epochs] * case.networks))
+            return Trained(found[0].errors, math.nan)
+
         return trainer(
             case, train, expected=lambda: case.fann_errors,
-            config=Path(fann._name).name, threads=1,
+            config=Path(fann._name).name, threads=threads,
         )

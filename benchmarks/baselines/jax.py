@@ -117,12 +117,18 @@ class JaxTraining(OnJax):
             with jax.default_matmul_precision("highest"):
                 return lax.fori_loop(0, epochs, epoch, (w, state, 0, errors))
 
+        if case.networks > 1:
+            run = jax.jit(jax.vmap(run, in_axes=(None, 0, 0)))
+            start, state = (
+                numpy.tile(a, (case.networks, *[1] * a.ndim)) for a in (start, state)
+            )
         numbers = case.samples * (1 if case.by_loss else case.sizes[-1] / 2)
 
         def train(epochs: int) -> Trained:
             w, *_, errors = run(1 + epochs, start, state)
             w.block_until_ready()
-            found = np.asarray(errors)[: 1 + epochs] / numbers
+            first = np.asarray(errors).reshape(case.networks, -1)[0]
+            found = first[: 1 + epochs] / numbers
             return Trained(found.tolist(), math.nan)
 
         return trainer(case, train, config=_config())

@@ -91,6 +91,8 @@ class TrainingCase:
         The folder of the file.
     checked : int
         Epochs whose errors are checked.
+    networks : int
+        Trained side by side from the same weights; the errors are the first one's.
     """
 
     name: str
@@ -107,6 +109,7 @@ class TrainingCase:
     file: str = ""
     folder: Path = field(default=Path())
     checked: int = 1
+    networks: int = 1
     dtype: str = "float32"
     precision: str = "highest"
     seed: int = 0

@@ -30,7 +30,7 @@ CANDIDATES = (
     "merged", "stencil", "stencil-tile", "trapezoid", "stencil_cpu", "by-layer", "read",
     "copy", "outer-loop", "inner-loop", "dense", "csr", "ell", "hyb", "sell", "coo",
     "dia", "predict", "fixed-order", "any-order", "message", "all-reduce", "addition",
-    "exchange",
+    "exchange", "population", "one-by-one",
 )
 BASELINES = (
     "torch-compile", "torch-compile-graph", "fann", "cupy", "onnxruntime", "numpy",

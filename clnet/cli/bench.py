@@ -20,8 +20,8 @@ if not (_PACKAGE / "benchmarks").is_dir():
 STUDY = (
     "feedforward (fully connected networks), sparse (partially connected networks), "
     "training, dispatch (serial or parallel, by size), local (locally connected "
-    "layers), small (fixed costs of small networks) or scaling (ranks of MPI); "
-    "default: list the studies"
+    "layers), small (fixed costs of small networks), scaling (ranks of MPI) or "
+    "population (many networks side by side); default: list the studies"
 )
 
 EXAMPLES = """\

@@ -1,0 +1,189 @@
+"""Populations: many small networks of one shape, trained side by side.
+
+A small network fills neither a GPU nor the cores of a CPU. Peers train as many as the
+machine takes at a time: FANN and scikit-learn one on each core, JAX all of them as one
+vectorised function.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from clnet import Population
+from clnet.nn.optimisers import Adam
+from clnet.opencl.device import Device
+
+from ..baselines.fann import FannTraining
+from ..baselines.jax import JaxTraining
+from ..baselines.training import ScikitLearnTraining
+from ..candidates import Baseline, Candidate, Prepared
+from ..cases.training import Trained, TrainingCase, trainer
+from ..harness import Options, Trial
+from ..report.plots import Plot
+from ..report.tables import tables
+from .small import BASES as SMALL
+from .small import SmallCase, Whole, small_cases
+from .training import DATA
+
+TAKES = frozenset({"data", "fann_library"})
+ABOUT = "populations: many small networks side by side, beside FANN, JAX, scikit-learn"
+BASES = {name: f"{SMALL[name]}, of all networks" for name in ("epoch", "fit")}
+# Of each case of `small`: numbers of networks by default, and with --full.
+NETWORKS = {"xor": (1000, 10_000), "parity": (1000,), "robot": (100, 1000),
+            "gene": (100,), "iris": (200, 1000), "digits": (20, 100)}
+QUICK = ("xor", "iris")
+BASELINES = frozenset({"fann", "jax", "sklearn"})
+
+
+@dataclass(frozen=True)
+class Together(Candidate):
+    """`Population.fit`."""
+
+    name: str = "population"
+
+    def prepare(self, case: TrainingCase, device: Device) -> Prepared:
+        """Return the training of all networks, from the case's initial weights."""
+        x, t = case.data
+        network = case.network()
+        start = np.tile(network.parameters, (case.networks, 1))
+        population = Population.of([network])
+
+        def train(epochs: int) -> Trained:
+            population.parameters = start
+            history = population.fit(
+                x, t, optimiser=case.optimiser, loss=case.loss, epochs=1 + epochs,
+                batch_size=case.batch, shuffle=False, seed=case.seed, device=device,
+            )[0]
+            errors = history.loss if case.by_loss else history.mse
+            return Trained(errors, math.nan)
+
+        threads = device.compute_units if device.type == "cpu" else None
+        return trainer(case, train, config="members", threads=threads)
+
+
+@dataclass(frozen=True)
+class OneByOne(Candidate):
+    """`Network.fit`, one network after the other."""
+
+    name: str = "one-by-one"
+
+    def prepare(self, case: TrainingCase, device: Device) -> Prepared:
+        """Return the trainings, each from the case's initial weights."""
+        x, t = case.data
+        network = case.network()
+        start = network.parameters.copy()
+
+        def train(epochs: int) -> Trained:
+            for _ in range(case.networks):
+                network.parameters = start
+                history = network.fit(
+                    x, t, optimiser=case.optimiser, loss=case.loss, epochs=1 + epochs,
+                    batch_size=case.batch, shuffle=False, seed=case.seed, device=device,
+                )
+            errors = history.loss if case.by_loss else history.mse
+            return Trained(errors, math.nan)
+
+        threads = device.compute_units if device.type == "cpu" else None
+        return trainer(case, train, threads=threads)
+
+
+@dataclass(frozen=True)
+class ScikitLearnProcesses(Baseline):
+    """scikit-learn's `MLPClassifier` in as many processes as cores."""
+
+    name: str = "sklearn"
+    requires = ("sklearn",)
+
+    def prepare(self, case: TrainingCase, device: Device) -> Prepared:
+        """Return the trainings of equal shares of the networks in each process."""
+        one = ScikitLearnTraining().prepare(replace(case, networks=1), device)
+        cores = min(len(os.sched_getaffinity(0)), case.networks)
+        shares = [len(part) for part in np.array_split(range(case.networks), cores)]
+        # The module makes the benchmarks importable, also for a checkout.
+        pool = ProcessPoolExecutor(
+            cores, get_context("spawn"), import_module, ("clnet.cli.bench",)
+        )
+
+        def train(epochs: int) -> Trained:
+            work = partial(_share, case, Device(device.index), epochs)
+            return Trained(next(iter(pool.map(work, shares))), math.nan)
+
+        return trainer(case, train, config=one.config, threads=cores)
+
+
+def _share(case: TrainingCase, device: Device, epochs: int, count: int) -> list[float]:
+    """Train some networks in this process, and return the last one's losses."""
+    from threadpoolctl import threadpool_limits
+
+    prepared = ScikitLearnTraining().prepare(replace(case, networks=1), device)
+    assert prepared.train is not None
+    with threadpool_limits(1):  # a core a process
+        for _ in range(count):
+            found = prepared.train(epochs)
+    return found.errors
+
+
+def trials(device: Device, options: Options) -> tuple[Trial, ...]:
+    """Return the trials, FANN's rule first; see `command.Study`."""
+    cases = population_cases(
+        DATA if options.data is None else Path(options.data), options.effort == "full"
+    )
+    peers: dict[bool, list[Candidate]] = {
+        False: [FannTraining(options.fann_library), JaxTraining()],
+        True: [ScikitLearnProcesses(), JaxTraining()],
+    }
+    found = tuple(
+        Trial(
+            case.optimiser.name, case,
+            tuple(map(Whole, (Together(), OneByOne(), *peers[case.by_loss]))),
+            against=("fann", "sklearn"), roofline=False,
+        )
+        for case in cases
+    )
+    if options.effort == "quick":
+        found = tuple(one for one in found if one.case.name.rpartition("-")[0] in QUICK)
+    return found
+
+
+def population_cases(folder: Path, full: bool = False) -> list[SmallCase]:
+    """Return the cases: full batches by RPROP, and by Adam of the learned data."""
+    return [
+        replace(case, name=f"{case.name}-{networks}", networks=networks,
+                batch=case.samples)
+        for case in small_cases(folder)
+        if case.optimiser.name == "rprop" or isinstance(case.optimiser, Adam)
+        for networks in NETWORKS[case.name][: None if full else 1]
+    ]
+
+
+def bases(device: Device) -> Sequence[str]:
+    """Return all bases."""
+    return tuple(BASES)
+
+
+def report(rows: pd.DataFrame) -> str:
+    """Return the times, and how many times as fast as FANN or scikit-learn."""
+    return tables(rows, title=_title, meanings=BASES)
+
+
+def _title(rows: pd.DataFrame) -> pd.Series:
+    return rows["table"] + ", " + rows["basis"]
+
+
+PLOTS = (
+    Plot(
+        "time", "Populations", ("rprop", "adam"), x=lambda rows: rows["case"],
+        x_label="network and their number", y_label="time (µs)", bars=True, page=_title,
+    ),
+)
