@@ -7,7 +7,7 @@ category. Targets are numbers, or the labels of classes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -57,8 +57,8 @@ class Table:
     columns: Columns
 
 
-class Source(Protocol):
-    """A table that columns are read from."""
+class Header(Protocol):
+    """A table whose columns are chosen by name or number."""
 
     names: list[str]
 
@@ -66,14 +66,18 @@ class Source(Protocol):
         """Return whether a column's first value is a number."""
         ...
 
+    def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
+        """Return an error that names a sample from 0, and a column."""
+        ...
+
+
+class Source(Header, Protocol):
+    """A table that columns are read from."""
+
     def read(
         self, numbers: Sequence[int], texts: Sequence[int]
     ) -> tuple[NDArray[np.float64], list[Texts]]:
         """Return columns of finite numbers [samples, columns], and columns of text."""
-        ...
-
-    def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
-        """Return an error that names a sample from 0, and a column."""
         ...
 
     def check_size(self, size: int) -> None:
@@ -92,15 +96,45 @@ def names_of(
     return [name for name in found if not is_number(name.encode())]
 
 
-def read_table(
-    source: Source,
+class Choice(NamedTuple):
+    """Columns of a table, by their positions: inputs, targets, and what they hold.
+
+    Attributes
+    ----------
+    inputs, targets : list of int
+        In the order of a network's inputs and outputs.
+    coded : set of int
+        Those of them that hold categories.
+    labels : list of int
+        The target that holds the labels of classes; empty: all hold numbers.
+    """
+
+    inputs: list[int]
+    targets: list[int]
+    coded: set[int]
+    labels: list[int]
+
+    def columns(
+        self, names: Sequence[str], found: Mapping[int, Iterable[str]]
+    ) -> Columns:
+        """Return the columns of a network, with the categories of inputs."""
+        return Columns(
+            tuple(
+                Column(names[at], tuple(sorted(found[at])) if at in self.coded else ())
+                for at in self.inputs
+            ),
+            tuple(names[at] for at in self.targets),
+        )
+
+
+def choose(
+    source: Header,
     target: ColumnNames,
     categories: ColumnNames,
     ignore: ColumnNames,
     columns: Columns | None,
-    dtype: str,
-) -> Table:
-    """Return the samples of a source; see `clnet.load_table`."""
+) -> Choice:
+    """Return the columns that arguments of `clnet.load_table` name."""
     index = _Index(source)
     coded = set(index.of(categories))
     if columns is None:
@@ -126,6 +160,20 @@ def read_table(
             f"has the targets {quoted([source.names[at] for at in targets])}, expected "
             "one of categories, or numbers"
         )
+    return Choice(inputs, targets, coded, labels)
+
+
+def read_table(
+    source: Source,
+    target: ColumnNames,
+    categories: ColumnNames,
+    ignore: ColumnNames,
+    columns: Columns | None,
+    dtype: str,
+) -> Table:
+    """Return the samples of a source; see `clnet.load_table`."""
+    choice = choose(source, target, categories, ignore, columns)
+    inputs, targets, coded, labels = choice
     texts = [at for at in inputs if at in coded] + labels
     of_numbers = dict.fromkeys((*inputs, *targets))
     for at in texts:
@@ -135,20 +183,15 @@ def read_table(
     place = {at: column for column, at in enumerate(numbers)}
     of_text = dict(zip(texts, found, strict=True))
     if columns is None:
-        columns = Columns(
-            tuple(
-                Column(source.names[at], tuple(sorted(of_text[at].found))
-                       if at in coded else ())
-                for at in inputs
-            ),
-            tuple(source.names[at] for at in targets),
+        columns = choice.columns(
+            source.names, {at: texts.found for at, texts in of_text.items()}
         )
     source.check_size(len(values) * columns.n_in * np.dtype(dtype).itemsize)
     x = np.zeros((len(values), columns.n_in), dtype)
     start = 0
     for at, column in zip(inputs, columns.inputs, strict=True):
         if column.categories:
-            _one_hot(source, at, column, of_text[at], x[:, start:])
+            one_hot(source, at, column, of_text[at], x[:, start:])
         else:
             x[:, start] = values[:, place[at]]
         start += column.width
@@ -161,7 +204,7 @@ def read_table(
 class _Index:
     """The columns of a source by their names and numbers."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Header) -> None:
         self.source = source
         self.first: dict[str, int] = {}
         self.twice: set[str] = set()
@@ -196,10 +239,13 @@ class _Index:
         raise self.source.error(f"has no column {quoted(name)}{hint}")
 
 
-def _one_hot(
-    source: Source, at: int, column: Column, texts: Texts, x: Array
+def one_hot(
+    source: Header, at: int, column: Column, texts: Texts, x: Array, first: int = 0
 ) -> None:
-    """Set the inputs x[:, :width] of a column of categories, which are zero."""
+    """Set the inputs x[:, :width] of a column of categories, which are zero.
+
+    The texts are of the samples from `first` on.
+    """
     index = {category: number for number, category in enumerate(column.categories)}
     numbers = np.array([index.get(text, -1) for text in texts.found], np.intp)
     chosen = numbers[texts.codes]
@@ -208,7 +254,7 @@ def _one_hot(
         text = texts.found[texts.codes[row]]
         raise source.error(
             f"found {quoted(text)}, expected one of the categories "
-            f"{quoted(list(column.categories))}", row, at,
+            f"{quoted(list(column.categories))}", first + row, at,
         )
     x[np.arange(len(chosen)), chosen] = 1
 

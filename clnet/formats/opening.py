@@ -1,55 +1,83 @@
-"""`open_data`: ``.npy`` files of any size, which are read by parts."""
+"""`open_data`: files of any size as sources, which are read by parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import as_whole, is_whole
 from clnet.errors import FormatError, InputError, quoted, reason
+from clnet.formats import arrow, hdf5
 from clnet.formats.files import as_path, check_readable
 from clnet.formats.sources import ArraySource, Source
 
+if TYPE_CHECKING:
+    from clnet.formats.named_table import ColumnNames
+    from clnet.nn.columns import Columns
+
 Array = NDArray[Any]
+
+NPY_SUFFIXES = (".npy",)
+HDF5_SUFFIXES = (".h5", ".hdf5")
+TABLE_SUFFIXES = (*arrow.PARQUET_SUFFIXES, *arrow.ARROW_SUFFIXES)
+SOURCE_SUFFIXES = (*NPY_SUFFIXES, *HDF5_SUFFIXES, *TABLE_SUFFIXES)
+"""Suffixes of files that `open_data` opens."""
 
 
 def open_data(
     data: str | PathLike[str],
     t: str | PathLike[str] | None = None,
     *,
-    target: int | str | Sequence[int | str] | None = None,
+    target: ColumnNames | None = None,
+    categories: ColumnNames = (),
+    ignore: ColumnNames = (),
     outputs: int | None = None,
+    columns: Columns | None = None,
 ) -> Source:
-    """Return the samples of a ``.npy`` file, to be read by parts by `Network.fit`.
+    """Return the samples of a file, to be read by parts by `Network.fit` and others.
 
     Parameters
     ----------
     data : str or path
-        A ``.npy`` file of an array [samples, columns], opened as a memory map.
+        ``.npy``: an array [samples, columns], opened as a memory map. ``.h5``,
+        ``.hdf5``: the HDF5 data sets x and t, or the one that is named after a colon,
+        as in ``"a.h5:images"`` (extra ``hdf5``). ``.parquet``, ``.arrow``,
+        ``.feather``: a table of named columns (extra ``arrow``).
     t : str, path or None
-        A second file, of the targets [samples, n_out], or of numbers or labels
-        [samples]. None: the targets are columns of the first.
-    target : int, str, sequence of these, or None
-        The columns of the targets, by number: from 1, or from -1 for the last.
+        A second ``.npy`` file, or a data set of the same or another HDF5 file, of the
+        targets [samples, n_out], or of numbers or labels [samples]. None: the targets
+        are columns of the first.
+    target : str, int, sequence of these, or None
+        The columns of the targets, by number: from 1, or from -1 for the last; of a
+        table also by name. A table's target of text is of class labels.
+    categories, ignore
+        As for `load_table`, of tables.
     outputs : int or None
         Instead of a target: the number of target columns, the last ones.
+    columns : Columns or None
+        Of tables: the columns of a network, as for `load_table`. None: all columns but
+        the targets are inputs; those of categories are read once for these.
 
     Returns
     -------
     Source
-        The samples, for `Network.fit` and `Network.predict`.
+        The samples, for `Network.fit`, `Network.predict` and `Network.evaluate`. Its
+        `columns` are for `Network.columns`.
 
     Raises
     ------
     FormatError
-        If a file is missing or damaged, or a column is missing.
+        If a file is missing or damaged, or a column is missing. Rows that cannot be
+        read, or hold wrong values, raise it as they are read.
     InputError
         If an argument is wrong, or the numbers of samples differ.
+    ClnetError
+        If h5py or pyarrow is missing.
 
     Examples
     --------
@@ -65,11 +93,48 @@ def open_data(
         raise InputError("give one of outputs, target and t")
     if outputs is not None:
         target = tuple(range(-as_whole("outputs", outputs, 0), 0))
-    first = map_npy(as_path(data))
-    if t is not None:
-        return ArraySource(first, map_npy(as_path(t)), name=f"{data}: ")
-    x, targets = split(f"{data}", first, () if target is None else target)
-    return ArraySource(x, targets, name=f"{data}: ")
+    chosen = () if target is None else target
+    suffix = source_suffix(data)
+    if suffix in TABLE_SUFFIXES:
+        if t is not None:
+            raise InputError(
+                f"t is for .npy and HDF5, expected the target's columns of {data}"
+            )
+        return arrow.TableSource(as_path(data), chosen, categories, ignore, columns)
+    if categories or ignore or columns is not None:
+        raise InputError(
+            "categories, ignore and columns are for tables, expected without them: "
+            f"{data} has no names of columns"
+        )
+    first, second = _arrays(data, t, suffix)
+    if target is not None or second is None:
+        first, second = split(f"{data}", first, chosen)
+    return ArraySource(first, second, name=f"{data}: ")
+
+
+def source_suffix(data: str | PathLike[str]) -> str:
+    """Return the suffix of a file that `open_data` opens.
+
+    Raises
+    ------
+    FormatError
+        If the name ends in none of them.
+    """
+    name = hdf5.named(data)[0].name.lower()
+    for suffix in SOURCE_SUFFIXES:
+        if name.endswith(suffix):
+            return suffix
+    raise FormatError(
+        f"{data} has no suffix of data that are read by parts: known are "
+        f"{', '.join(SOURCE_SUFFIXES)}"
+    )
+
+
+def _arrays(data: object, t: object, suffix: str) -> tuple[Any, Any]:
+    """Return the arrays of inputs and targets; the second may be missing, None."""
+    if suffix in HDF5_SUFFIXES:
+        return hdf5.data_sets(data, t)
+    return map_npy(as_path(data)), None if t is None else map_npy(as_path(t))
 
 
 def map_npy(path: Path) -> Array:
@@ -109,31 +174,42 @@ def map_npy(path: Path) -> Array:
     return np.memmap(path, dtype, "r", start, shape, "F" if by_columns else "C")
 
 
+class _Rows:
+    """Rows of an array in a file; the last ones that were read are kept."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self._last: tuple[slice, Array] | None = None
+
+    def __getitem__(self, rows: slice) -> Array:
+        if self._last is None or self._last[0] != rows:
+            self._last = rows, np.asarray(self.array[rows])
+        return self._last[1]
+
+
 class _Picked:
     """Columns of an array that is read by rows.
 
     Parameters
     ----------
-    array : array, shape [samples, width]
-        In a file.
+    rows : _Rows
+        The rows, shared by those that pick other columns.
     columns : list of int
         Those to keep.
     """
 
     chunks = None
 
-    def __init__(self, array: Any, columns: list[int]) -> None:
-        self._array, self._columns = array, columns
-        self.shape: tuple[int, ...] = (array.shape[0], len(columns))
-        self.dtype: Any = array.dtype
+    def __init__(self, rows: _Rows, columns: list[int]) -> None:
+        self._rows, self._columns = rows, columns
+        self.shape: tuple[int, ...] = (rows.array.shape[0], len(columns))
+        self.dtype: Any = rows.array.dtype
 
     def __getitem__(self, rows: slice) -> Array:
-        return np.asarray(self._array[rows])[:, self._columns]
+        return self._rows[rows][:, self._columns]
 
 
-def split(
-    name: str, array: Any, target: int | str | Sequence[int | str]
-) -> tuple[Any, Any]:
+def split(name: str, array: Any, target: ColumnNames) -> tuple[Any, Any]:
     """Return the inputs and targets of an array [samples, columns]; or no targets.
 
     Parameters
@@ -169,7 +245,8 @@ def split(
         ends = range(min(targets), max(targets) + 1)
         if [*run] == left and [*ends] == targets:  # two views
             return array[:, run.start : run.stop], array[:, ends.start : ends.stop]
-    return _Picked(array, left), _Picked(array, targets)
+    rows = _Rows(array)
+    return _Picked(rows, left), _Picked(rows, targets)
 
 
 def _column(name: str, width: int, asked: Any) -> int:

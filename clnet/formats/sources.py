@@ -368,11 +368,23 @@ def forget(array: Any) -> None:
     their pages may differ from the file's.
     """
     mapped = getattr(array, "_mmap", None)
+    if mapped is not None and getattr(array, "mode", "c") != "c":
+        drop_pages(mapped, *_pages(mapped, array))
+
+
+def drop_pages(mapped: mmap.mmap, start: int = 0, size: int | None = None) -> None:
+    """Let the system drop pages of a map from the process's memory, where it can.
+
+    Parameters
+    ----------
+    mapped : mmap
+        The map.
+    start, size : int
+        The first byte, at a page's begin, and the bytes; None: all.
+    """
     advice = getattr(mmap, "MADV_DONTNEED", None)
-    if mapped is None or advice is None or getattr(array, "mode", "c") == "c":
-        return
-    start, size = _pages(mapped, array)
-    mapped.madvise(advice, start, size)
+    if advice is not None:
+        mapped.madvise(advice, start, len(mapped) - start if size is None else size)
 
 
 def _pages(mapped: mmap.mmap, array: Array) -> tuple[int, int]:

@@ -1,0 +1,397 @@
+"""Parquet, Arrow and Feather files, read by pyarrow, of the extra ``arrow``.
+
+Their units are row groups and record batches. Of a Parquet file some thousand rows are
+decoded at a time. An Arrow file is mapped: the columns of a record batch are read where
+they lie, but for compressed ones, of which a batch is unpacked at a time.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import ClnetError, FormatError, quoted, reason
+from clnet.formats.files import check_readable
+from clnet.formats.named_table import ColumnNames, Texts, choose, one_hot, printed
+from clnet.formats.sources import Order, Part, Source, drop_pages
+from clnet.formats.table import OR_TEXT
+
+if TYPE_CHECKING:
+    from clnet.nn.columns import Columns
+
+Array = NDArray[Any]
+
+PARQUET_SUFFIXES = (".parquet",)
+ARROW_SUFFIXES = (".arrow", ".feather")
+STEP = 1 << 13  # rows that are decoded at a time: their columns fit in a core's cache
+READ = 1 << 20  # bytes of a column that are read at a time
+
+
+class TableSource(Source):
+    """A table of named columns in a file.
+
+    Parameters
+    ----------
+    path : Path
+        A ``.parquet``, ``.arrow`` or ``.feather`` file.
+    target, categories, ignore, columns
+        As of `clnet.load_table`. Categories that are not known are read once.
+
+    Raises
+    ------
+    FormatError
+        If the file is missing or damaged, or a column is missing or of another type; as
+        parts are read, if a value is missing, not finite or of no known category: with
+        its row, from 0.
+    ClnetError
+        If pyarrow is missing.
+    """
+
+    def __init__(
+        self, path: Path, target: ColumnNames = (), categories: ColumnNames = (),
+        ignore: ColumnNames = (), columns: Columns | None = None,
+    ) -> None:
+        self.path: Path = path
+        self.name = f"{path}: "
+        self._file = _opened(path)
+        self.names: list[str] = list(self._file.schema.names)
+        self._starts = np.cumsum([0, *self._file.rows]).tolist()
+        self.samples: int | None = self._starts[-1]
+        if not self.samples:
+            raise FormatError(f"{path} has no row, expected at least one")
+        choice = choose(self, target, categories, ignore, columns)
+        for at in (*choice.inputs, *choice.targets):
+            self._check_type(at, at in choice.coded or at in choice.labels)
+        if columns is None:
+            columns = choice.columns(self.names, self._categories(
+                [at for at in choice.inputs if at in choice.coded]
+            ))
+        self.columns = columns
+        self._inputs, self._targets = choice.inputs, choice.targets
+        self._label: int | None = choice.labels[0] if choice.labels else None
+        self.dtype: np.dtype[Any] = np.result_type(np.float32, *(
+            self._number_type(at) for at in (*self._inputs, *self._targets)
+            if at not in choice.coded and at != self._label
+        ))
+
+    def numeric(self, column: int) -> bool:
+        """Return whether a column is one of numbers."""
+        kind = self._file.schema.field(column).type
+        return _is_number(kind) and str(kind) != "bool"
+
+    def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
+        """Return an error that names a row from 0, and a column."""
+        where = "" if row < 0 else f", row {row}"
+        where += "" if column < 0 else f", column {printed(self.names[column])}"
+        return FormatError(f"{self.path}{where}{':' * bool(where)} {sentence}")
+
+    def size(self, itemsize: int) -> int:
+        """Return the bytes of all numbers in a type."""
+        assert self.samples is not None
+        assert self.columns is not None
+        return itemsize * self.samples * (self.columns.n_in + len(self._targets))
+
+    def parts(self, rows: int, order: Order | None = None) -> Iterator[Part]:
+        """Yield parts of so many rows, but for the last one in a row; see `Source`."""
+        assert self.columns is not None
+        part: _Filled | None = None
+        for first, batch in self._batches([*self._inputs, *self._targets], rows, order):
+            start = 0
+            while start < batch.num_rows:
+                if part is not None and (part.full or part.stop != first + start):
+                    yield part.end()
+                    part = None
+                if part is None:
+                    part = _Filled(self, first + start, rows)
+                start += part.add(batch.slice(start))
+        if part is not None:
+            yield part.end()
+
+    def targets(self, rows: int) -> Iterator[Any]:
+        """Yield the targets alone, in parts of at most so many rows."""
+        for first, batch in self._batches(self._targets, rows):
+            yield self.targets_of(first, batch)
+
+    def inputs_of(self, first: int, batch: Any, x: Array) -> None:
+        """Write the inputs of a record batch to x [rows, n_in], which is zero."""
+        assert self.columns is not None
+        start = 0
+        for at, column in zip(self._inputs, self.columns.inputs, strict=True):
+            if column.categories:
+                texts = self._texts(first, batch, at)
+                one_hot(self, at, column, texts, x[:, start:], first)
+            else:
+                x[:, start] = self._numbers(first, batch, at)
+            start += column.width
+        self._check_finite(first, x, [
+            at for at, column in zip(self._inputs, self.columns.inputs, strict=True)
+            for _ in range(column.width)
+        ])
+
+    def targets_of(self, first: int, batch: Any) -> Array | None:
+        """Return the targets of a record batch: numbers [rows, n], labels [rows]."""
+        if not self._targets:
+            return None
+        if self._label is None:
+            t = np.empty((batch.num_rows, len(self._targets)), self.dtype)
+            for column, at in enumerate(self._targets):
+                t[:, column] = self._numbers(first, batch, at)
+            self._check_finite(first, t, self._targets)
+            return t
+        values = _column(batch, self.names[self._label])
+        if _is_number(values.type):
+            return np.asarray(self._numbers(first, batch, self._label))
+        texts = self._texts(first, batch, self._label)
+        return np.array(texts.found, object)[texts.codes]
+
+    def _numbers(self, first: int, batch: Any, at: int) -> Array:
+        """Return a column of numbers, one for each row."""
+        import pyarrow as pa
+
+        values = _column(batch, self.names[at])
+        self._check_missing(first, values, at, "a number")
+        if pa.types.is_decimal(values.type):
+            values = values.cast(pa.float64())
+        found: Array = values.to_numpy(zero_copy_only=False)
+        return found
+
+    def _texts(self, first: int, batch: Any, at: int) -> Texts:
+        """Return a column of text, or of others as text."""
+        import pyarrow as pa
+
+        values = _column(batch, self.names[at])
+        if isinstance(values, pa.DictionaryArray):
+            values = values.dictionary_decode()
+        self._check_missing(first, values, at, "text")
+        coded = values.dictionary_encode()
+        return Texts(
+            [str(one) for one in coded.dictionary.to_pylist()],
+            coded.indices.to_numpy().astype(np.intp),
+        )
+
+    def _check_missing(self, first: int, values: Any, at: int, what: str) -> None:
+        if values.null_count:
+            row = int(values.is_null().to_numpy(zero_copy_only=False).argmax())
+            raise self.error(
+                f"the value is missing, expected {what}", first + row, at
+            )
+
+    def _check_finite(self, first: int, found: Array, columns: Sequence[int]) -> None:
+        finite = np.isfinite(found)
+        if not finite.all():
+            row, column = divmod(int(finite.argmin()), found.shape[1])
+            raise self.error(
+                f"found {found[row, column]}, expected a finite number",
+                first + row, columns[column],
+            )
+
+    def _check_type(self, at: int, text: bool) -> None:
+        """Raise FormatError unless a column holds numbers, or text where it is used."""
+        import pyarrow as pa
+
+        kind = self._file.schema.field(at).type
+        value = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if _is_number(value) and (text or value is kind):
+            return
+        words = (
+            pa.types.is_string(value) or pa.types.is_large_string(value)
+            or (hasattr(pa.types, "is_string_view") and pa.types.is_string_view(value))
+        )
+        if text and words:
+            return
+        raise self.error(
+            f"is of {quoted(str(kind))}, expected numbers"
+            + (OR_TEXT if words else " or text"), column=at,
+        )
+
+    def _number_type(self, at: int) -> np.dtype[Any]:
+        """Return NumPy's type for a column of numbers."""
+        import pyarrow as pa
+
+        kind = self._file.schema.field(at).type
+        found = np.float64 if pa.types.is_decimal(kind) else kind.to_pandas_dtype()
+        return np.dtype(found)
+
+    def _categories(self, columns: Sequence[int]) -> dict[int, set[str]]:
+        """Return the categories that occur in columns."""
+        found: dict[int, set[str]] = {at: set() for at in columns}
+        if columns:
+            for first, batch in self._batches(columns, STEP):
+                for at, known in found.items():
+                    known.update(self._texts(first, batch, at).found)
+        return found
+
+    def _batches(
+        self, columns: Sequence[int], rows: int, order: Order | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield record batches of some columns, each with its first row.
+
+        Raises
+        ------
+        FormatError
+            If a batch cannot be read: with its first row.
+        """
+        units = range(len(self._file.rows))
+        for unit in units if order is None else order(len(units)):
+            first = self._starts[unit]
+            batches = self._file.batches(
+                unit, list(dict.fromkeys(columns)), min(rows, STEP)
+            )
+            while True:
+                try:
+                    batch = next(batches, None)
+                except Exception as error:  # a damaged file raises nearly anything
+                    raise _unread(self.path, first, error) from None
+                if batch is None:
+                    break
+                yield first, batch
+                first += batch.num_rows
+            if first != self._starts[unit + 1]:
+                raise self.error(
+                    "is missing, expected "
+                    f"{self._starts[unit + 1] - self._starts[unit]} rows from row "
+                    f"{self._starts[unit]} on", first,
+                )
+
+
+class _Filled:
+    """A part that is filled by record batches, one after the other."""
+
+    def __init__(self, source: TableSource, first: int, rows: int) -> None:
+        assert source.samples is not None
+        assert source.columns is not None
+        self._source, self._first = source, first
+        rows = min(rows, source.samples - first)
+        self._x = np.zeros((rows, source.columns.n_in), source.dtype)
+        self._t: list[Array | None] = []
+        self.stop = first
+
+    @property
+    def full(self) -> bool:
+        """Whether no row is left."""
+        return self.stop == self._first + len(self._x)
+
+    def add(self, batch: Any) -> int:
+        """Add the first rows of a record batch; return how many."""
+        start = self.stop - self._first
+        batch = batch.slice(0, len(self._x) - start)
+        stop = start + int(batch.num_rows)
+        self._source.inputs_of(self.stop, batch, self._x[start:stop])
+        self._t.append(self._source.targets_of(self.stop, batch))
+        self.stop += batch.num_rows
+        return stop - start
+
+    def end(self) -> Part:
+        """Return the part."""
+        t = [one for one in self._t if one is not None]
+        return Part(
+            self._first, self._x[: self.stop - self._first],
+            np.concatenate(t) if t else None,
+        )
+
+
+class _Parquet:
+    """A Parquet file, whose pages are decoded as they are needed."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        self._file = pq.ParquetFile(path, buffer_size=READ, pre_buffer=False)
+        self.schema = self._file.schema_arrow
+        groups = self._file.metadata
+        self.rows = [
+            groups.row_group(at).num_rows for at in range(groups.num_row_groups)
+        ]
+
+    def batches(self, unit: int, columns: Sequence[int], size: int) -> Iterator[Any]:
+        """Yield the record batches of a row group, of at most so many rows."""
+        names = [self.schema.names[at] for at in columns]
+        yield from self._file.iter_batches(size, [unit], names)
+
+
+class _Arrow:
+    """An Arrow file, which is mapped."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow as pa
+
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._buffer = pa.py_buffer(self._map)
+        self._readers: dict[tuple[int, ...], Any] = {}
+        self.schema = pa.ipc.open_file(self._buffer).schema
+        reader = self._reader([0])
+        self.rows: list[int] = []
+        try:
+            for at in range(reader.num_record_batches):
+                self.rows.append(reader.get_batch(at).num_rows)
+        except Exception as error:  # a damaged file raises nearly anything
+            raise _unread(path, sum(self.rows), error) from None
+
+    def _reader(self, columns: Sequence[int]) -> Any:
+        """Return the reader of some columns."""
+        import pyarrow as pa
+
+        key = tuple(columns)
+        if key not in self._readers:
+            options = pa.ipc.IpcReadOptions(included_fields=list(key))
+            self._readers[key] = pa.ipc.open_file(self._buffer, options=options)
+        return self._readers[key]
+
+    def batches(self, unit: int, columns: Sequence[int], size: int) -> Iterator[Any]:
+        """Yield slices of a record batch, of at most so many rows."""
+        batch = self._reader(columns).get_batch(unit)
+        for start in range(0, batch.num_rows, size):
+            part = batch.slice(start, size)
+            part.validate(full=True)
+            yield part
+            drop_pages(self._map)
+
+
+def _opened(path: Path) -> _Parquet | _Arrow:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise ClnetError(
+            f"cannot read {path}: the package pyarrow is missing: pip install pyarrow, "
+            "or with clnet: pip install 'clnet[arrow]'"
+        ) from None
+    check_readable(path)
+    parquet = path.name.lower().endswith(PARQUET_SUFFIXES)
+    try:
+        found = _Parquet(path) if parquet else _Arrow(path)
+    except FormatError:
+        raise
+    except Exception as error:  # a damaged file raises nearly anything
+        kind = "Parquet file" if parquet else (
+            "Arrow file, as of pyarrow.feather.write_feather and pyarrow.ipc.new_file"
+        )
+        raise FormatError(f"{path} is no whole {kind}: {reason(error)}") from None
+    if not found.schema.names:
+        raise FormatError(f"{path} has no column, expected one for inputs")
+    return found
+
+
+def _unread(path: Path, row: int, error: Exception) -> FormatError:
+    """Return the error of a row group or record batch that cannot be read."""
+    return FormatError(f"{path}, row {row}: cannot be read: {reason(error)}")
+
+
+def _column(batch: Any, name: str) -> Any:
+    return batch.column(batch.schema.get_field_index(name))
+
+
+def _is_number(kind: Any) -> bool:
+    """Return whether a type is of numbers or booleans."""
+    import pyarrow as pa
+
+    types = pa.types
+    return bool(
+        types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+        or types.is_boolean(kind)
+    )

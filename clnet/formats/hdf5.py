@@ -1,0 +1,148 @@
+"""HDF5 files: their data sets are sliced by h5py, of the extra ``hdf5``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import ClnetError, FormatError, quoted, reason
+from clnet.formats.files import as_path, check_readable
+
+Array = NDArray[Any]
+
+_NAMED = re.compile(r"(?P<file>.*\.(?:h5|hdf5)):(?P<name>.+)", re.IGNORECASE)
+INPUTS, TARGETS = "x", "t"
+"""The data sets that are read where none is named."""
+
+
+def named(which: object) -> tuple[Path, str | None]:
+    """Return the file and the name of ``file.h5:name``; None: there is no name."""
+    path = as_path(which)
+    found = _NAMED.fullmatch(str(path))
+    return (Path(found["file"]), found["name"]) if found else (path, None)
+
+
+class DataSet:
+    """A data set of numbers or text, which is sliced by rows.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    name : str
+        The data set's.
+
+    Raises
+    ------
+    FormatError
+        If there is no such file or data set, or it holds neither numbers nor text; as
+        a slice is read, if it is damaged: with the first row that cannot be read.
+    ClnetError
+        If h5py is missing.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        content = _opened(path)
+        found = content.get(name)
+        h5py = _h5py(path)
+        if not isinstance(found, h5py.Dataset):
+            names = _names(content, h5py.Dataset)
+            raise FormatError(
+                f"{path} has no data set {quoted(name)}, expected "
+                + (f"one of {quoted(names)}" if names else "one of numbers")
+            )
+        text = h5py.check_string_dtype(found.dtype) is not None
+        if not found.shape or (found.dtype.kind not in "biuf" and not text):
+            raise FormatError(
+                f"{path}: {name} is an array {list(found.shape or ())} of "
+                f"{quoted(str(found.dtype))}, expected numbers [samples, columns]"
+            )
+        self.name: str = f"{path}:{name}"
+        self._found = found.asstr() if text else found
+        self.shape: tuple[int, ...] = found.shape
+        self.dtype: Any = np.dtype(object) if text else found.dtype
+        self.chunks: Any = found.chunks
+
+    def __getitem__(self, rows: slice) -> Array:
+        try:
+            return np.asarray(self._found[rows])
+        except (OSError, RuntimeError, ValueError) as error:
+            row = self._damaged(*rows.indices(self.shape[0])[:2])
+            raise FormatError(
+                f"{self.name}, row {row}: cannot be read: {reason(error)}"
+            ) from None
+
+    def _damaged(self, start: int, stop: int) -> int:
+        """Return the first row that cannot be read, one of these, by bisection."""
+        while stop - start > 1:
+            middle = (start + stop) // 2
+            try:
+                self._found[start:middle]
+            except (OSError, RuntimeError, ValueError):
+                stop = middle
+            else:
+                start = middle
+        return start
+
+
+def data_sets(data: object, t: object) -> tuple[DataSet, DataSet | None]:
+    """Return the data sets of inputs and targets; the second may be missing, None.
+
+    Parameters
+    ----------
+    data : str or path
+        A file with the data sets x and t; or one data set, as in ``a.h5:images``.
+    t : str, path or None
+        The data set of the targets; without a file, one of the first file.
+
+    Raises
+    ------
+    FormatError, ClnetError
+        As `DataSet`.
+    """
+    path, name = named(data)
+    if t is not None:
+        where, target = named(t)
+        if target is None:
+            where, target = path, str(t)
+        return DataSet(path, name or INPUTS), DataSet(where, target)
+    if name is not None:
+        return DataSet(path, name), None
+    x = DataSet(path, INPUTS)
+    return x, DataSet(path, TARGETS) if TARGETS in _opened(path) else None
+
+
+def _h5py(path: Path) -> Any:
+    try:
+        import h5py
+    except ImportError:
+        raise ClnetError(
+            f"cannot read {path}: the package h5py is missing: pip install h5py, or "
+            "with clnet: pip install 'clnet[hdf5]'"
+        ) from None
+    return h5py
+
+
+def _opened(path: Path) -> Any:
+    h5py = _h5py(path)
+    check_readable(path)
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise FormatError(f"{path} is no whole HDF5 file: {reason(error)}") from None
+
+
+def _names(content: Any, kind: type) -> list[str]:
+    """Return the names of a file's data sets."""
+    names: list[str] = []
+
+    def add(name: str, one: object) -> None:
+        if isinstance(one, kind):
+            names.append(name)
+
+    content.visititems(add)
+    return names

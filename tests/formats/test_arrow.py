@@ -1,0 +1,206 @@
+"""Parquet, Arrow and Feather files, read by parts."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clnet import FormatError, InputError, Network, load_table, open_data
+
+pa = pytest.importorskip("pyarrow")
+feather = pytest.importorskip("pyarrow.feather")
+pq = pytest.importorskip("pyarrow.parquet")
+
+KINDS = ["parquet", "arrow", "feather"]
+N = 300
+RNG = np.random.default_rng(0)
+NUMBERS = RNG.normal(size=(N, 3)).astype(np.float32)
+COLOURS = RNG.choice(["red", "green", "blue"], N)
+CLASSES = np.where(NUMBERS[:, 0] > 0, "yes", "no")
+COLUMNS = {
+    "a": NUMBERS[:, 0], "b": NUMBERS[:, 1], "colour": COLOURS,
+    "count": np.arange(N, dtype=np.int16), "y": NUMBERS[:, 2], "class": CLASSES,
+}
+
+
+def write(folder, kind, columns=COLUMNS, rows=64):
+    path, table = folder / f"a.{kind}", pa.table(columns)
+    if kind == "parquet":
+        pq.write_table(table, path, row_group_size=rows)
+    elif kind == "feather":
+        feather.write_feather(table, path, compression="lz4", chunksize=rows)
+    else:
+        with pa.ipc.new_file(path, table.schema) as file:
+            file.write_table(table, max_chunksize=rows)
+    return path
+
+
+@pytest.fixture(params=KINDS)
+def path(request, tmp_path):
+    return write(tmp_path, request.param)
+
+
+def fitted(samples, t=None, columns=None, **options):
+    net = Network.mlp([4, 4, 1], ["tanh", "identity"], seed=0, columns=columns)
+    net.fit(
+        samples, t, epochs=2, batch_size=30, seed=1, tune=False, device="cpu", **options
+    )
+    return net.parameters
+
+
+def test_columns_are_those_of_a_csv(path, tmp_path):
+    rows = zip(*COLUMNS.values(), strict=True)
+    lines = [",".join(COLUMNS), *(",".join(map(str, row)) for row in rows)]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    options = {"target": "y", "categories": "colour", "ignore": ["class", "a"]}
+    expected = load_table(tmp_path / "a.csv", **options)
+    source = open_data(path, **options)
+    assert source.columns == expected.columns
+    part = source.whole()
+    np.testing.assert_array_equal(part.x, expected.x)
+    np.testing.assert_array_equal(part.t, expected.t)
+    again = open_data(path, columns=expected.columns)
+    np.testing.assert_array_equal(again.whole().x, expected.x)
+
+
+def test_labels_are_of_the_type_of_their_column(path):
+    part = open_data(path, target="class", ignore="colour").whole()
+    assert part.t.tolist() == CLASSES.tolist()
+    part = open_data(path, target="count", categories="count", ignore=[3, 6]).whole()
+    assert part.t.dtype == np.int16
+    assert part.t.tolist() == list(range(N))
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_slice_is_that_of_the_array_in_memory(tmp_path_factory, data):
+    kind = data.draw(st.sampled_from(KINDS))
+    rows = data.draw(st.integers(1, 80))
+    unit = data.draw(st.integers(1, 100))
+    names = data.draw(st.permutations(["a", "b", "y"]))
+    table = {name: COLUMNS[name][:rows] for name in names}
+    path = write(tmp_path_factory.mktemp("slices"), kind, table, unit)
+    array = np.stack(list(table.values()), axis=1)
+    source = open_data(path, outputs=1)
+    size = data.draw(st.integers(1, rows + 5))
+    backwards = data.draw(st.booleans())
+    seen = 0
+    for part in source.parts(size, (lambda n: range(n)[::-1]) if backwards else None):
+        chosen = array[part.first : part.first + len(part.x)]
+        assert len(part.x) <= size
+        np.testing.assert_array_equal(part.x, chosen[:, :2])
+        np.testing.assert_array_equal(part.t, chosen[:, 2:])
+        assert backwards or part.first == seen
+        seen += len(part.x)
+    assert seen == rows
+    np.testing.assert_array_equal(np.concatenate(list(source.targets(size))),
+                                  array[:, 2:])
+
+
+def test_training_by_parts_has_the_bits_of_memory(path):
+    options = {"target": "y", "ignore": ["a", "b", "class"], "categories": "colour"}
+    whole = open_data(path, **options).whole()
+    expected = fitted(whole.x, whole.t, shuffle=False)
+    found = fitted(open_data(path, **options), shuffle=False, buffer=5000)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_labels_columns_and_predictions(path):
+    source = open_data(path, target="class", ignore="colour")
+    net = Network.mlp([4, 4, 2], ["tanh", "softmax"], seed=0)
+    net.fit(source, epochs=1, tune=False, device="cpu", buffer=5000)
+    assert net.classes == ("no", "yes")
+    assert net.columns == source.columns
+    source = open_data(path, columns=net.columns)
+    y = net.predict(source, device="cpu", buffer=5000)
+    np.testing.assert_array_equal(y, net.predict(source.whole().x, device="cpu"))
+    assert net.evaluate(source, device="cpu", buffer=5000).accuracy > 0.3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "z"}, r"has no column 'z', expected some of \['a', 'b', 'colour'"),
+        ({"target": "Class"}, "has no column 'Class': did you mean 'class'?"),
+        ({"target": "y"}, "column colour: is of 'string', expected numbers, or text"),
+        ({"target": ["y", "class"]}, "expected one of categories, or numbers"),
+        ({"target": list(COLUMNS)}, "names only targets"),
+    ],
+)
+def test_wrong_columns(path, options, message):
+    with pytest.raises(FormatError, match=message):
+        open_data(path, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("values", "options", "message"),
+    [
+        ([1.0] * 90 + [None], {}, "row 90, column v: the value is missing, expected"),
+        ([1.0] * 90 + [math.inf], {}, "row 90, column v: found inf, expected a finite"),
+        (["u"] * 90 + [None], {"categories": "v"}, "row 90, column v: the value is mi"),
+        ([[1.0]] * 9, {}, "column v: is of 'list<.*double>', expected numbers or text"),
+    ],
+)
+def test_wrong_values_are_named(tmp_path, kind, values, options, message):
+    columns = {"v": values, "y": np.zeros(len(values))}
+    path = write(tmp_path, kind, columns, 20)
+    with pytest.raises(FormatError, match=rf"a\.{kind}, {message}"):
+        list(open_data(path, target="y", **options).parts(50))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unknown_categories_are_named(tmp_path, kind):
+    values = ["u"] * 50 + ["w"] * 50
+    known = open_data(
+        write(tmp_path, kind, {"v": values[:60]}), categories="v"
+    ).columns
+    path = write(tmp_path, kind, {"v": [*values, "q"]}, 20)
+    with pytest.raises(FormatError, match="row 100, column v: found 'q', expected"):
+        open_data(path, columns=known).whole()
+
+
+def test_types_of_numbers_and_text(tmp_path):
+    values = pa.array(["u", "v", "u"])
+    columns = {
+        "truth": pa.array([True, False, True]),
+        "half": pa.array(np.array([1, 2, 3], np.float16)),
+        "exact": pa.array(map(Decimal, "123"), pa.decimal128(9, 2)),
+        "coded": values.dictionary_encode(), "large": values.cast(pa.large_string()),
+    }
+    for kind in KINDS:
+        path = write(tmp_path, kind, columns)
+        part = open_data(path, target="large", categories="coded").whole()
+        assert part.x.tolist() == [[1, 1, 1, 1, 0], [0, 2, 2, 0, 1], [1, 3, 3, 1, 0]]
+        assert part.t.tolist() == ["u", "v", "u"]
+
+
+def test_wrong_arguments(path):
+    with pytest.raises(InputError, match=r"t is for \.npy and HDF5"):
+        open_data(path, "t.npy")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_truncated_and_foreign_files(tmp_path, kind):
+    path = write(tmp_path, kind)
+    content = path.read_bytes()
+    for stop in (2, 100, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:stop])
+        with pytest.raises(FormatError, match=rf"a\.{kind} is no whole"):
+            open_data(path, target="y", ignore=["class", "colour"])
+
+
+@pytest.mark.parametrize("kind", ["parquet", "feather"])
+def test_damaged_rows_are_named(tmp_path, kind):
+    path = write(tmp_path, kind, {"a": NUMBERS[:, 0], "y": NUMBERS[:, 1]})
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 400] = bytes(400)
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=r"row \d+.*(cannot be read|found|missing)"):
+        list(open_data(path, target="y").parts(50))

@@ -1,0 +1,123 @@
+"""HDF5 files, read by parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clnet import FormatError, InputError, Network, open_data
+
+h5py = pytest.importorskip("h5py")
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(300, 5)).astype(np.float32)
+T = np.sin(X[:, :2])
+WORDS = [("low", "high")[int(row > 0)] for row in X[:, 0]]
+
+
+@pytest.fixture
+def path(tmp_path):
+    found = tmp_path / "a.h5"
+    with h5py.File(found, "w") as file:
+        file["x"], file["t"] = X, T
+        file["deep/words"] = WORDS
+        file.create_dataset(
+            "deep/packed", data=np.hstack([X, T]), chunks=(32, 7), compression="gzip"
+        )
+        file["one"] = np.arange(300)
+        file["pairs"] = np.zeros(300, [("a", "f4"), ("b", "f4")])
+    return found
+
+
+def fitted(net, samples, t=None, **options):
+    net.fit(
+        samples, t, epochs=2, batch_size=30, seed=1, tune=False, device="cpu", **options
+    )
+    return net.parameters
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [("{}", {}), ("{}:deep/packed", {"outputs": 2}), ("{}", {"t": "t"}),
+     ("{}:x", {"t": "{}:t"})],
+)
+def test_parts_are_the_rows_in_memory(path, given, options):
+    options = {
+        name: one.format(path) if isinstance(one, str) else one
+        for name, one in options.items()
+    }
+    source = open_data(given.format(path), **options)
+    for rows in (1, 7, 32, 100, 299, 300, 400):
+        for part in source.parts(rows):
+            chosen = slice(part.first, part.first + len(part.x))
+            assert len(part.x) == min(rows, len(X) - part.first)
+            np.testing.assert_array_equal(part.x, X[chosen])
+            np.testing.assert_array_equal(part.t, T[chosen])
+
+
+def test_training_by_parts_has_the_bits_of_memory(path):
+    found = []
+    for samples, t in ((X, T), (open_data(f"{path}:deep/packed", outputs=2), None)):
+        net = Network.mlp([5, 4, 2], ["tanh", "identity"], seed=0)
+        found.append(fitted(net, samples, t, shuffle=False, buffer=8000))
+    np.testing.assert_array_equal(*found)
+
+
+def test_texts_are_labels(path):
+    source = open_data(path, "deep/words")
+    net = Network.mlp([5, 4, 2], ["tanh", "softmax"], seed=0)
+    fitted(net, source, buffer=8000)
+    assert net.classes == ("high", "low")
+    assert net.evaluate(source, device="cpu", buffer=8000).accuracy > 0.4
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ("{}:y", {}, r"a\.h5 has no data set 'y', expected one of \['deep/packed', "),
+        ("{}:deep", {}, "has no data set 'deep'"),
+        ("{}", {"t": "y"}, "has no data set 'y'"),
+        ("{}:pairs", {}, r"pairs is an array \[300\] of .*expected numbers \[samples"),
+        ("{}:one", {}, r"a\.h5:one is an array \[300\], expected \[samples, columns\]"),
+        ("{}:x", {"target": 6}, "has 5 columns, and none of number 6"),
+        ("none.h5", {}, r"none\.h5"),
+    ],
+)
+def test_wrong_names(path, given, options, message):
+    with pytest.raises(FormatError, match=message):
+        open_data(given.format(path), **options)
+
+
+def test_wrong_arguments(path):
+    with pytest.raises(InputError, match="categories, ignore and columns are for tab"):
+        open_data(path, categories="x")
+    with pytest.raises(InputError, match="x has 300 samples and t the shape"):
+        with h5py.File(path, "a") as file:
+            file["short"] = T[:10]
+        open_data(path, "short")
+
+
+def test_damaged_rows_are_named(path):
+    with h5py.File(path) as file:
+        chunk = file["deep/packed"].id.get_chunk_info_by_coord((96, 0))
+    content = bytearray(path.read_bytes())
+    start = chunk.byte_offset + chunk.size // 2
+    content[start : start + 40] = bytes(40)
+    path.write_bytes(content)
+    source = open_data(f"{path}:deep/packed", outputs=2)
+    with pytest.raises(FormatError, match=r"a\.h5:deep/packed, row 96: cannot be read"):
+        list(source.parts(100))
+    net = Network.mlp([5, 4, 2], ["tanh", "identity"], seed=0)
+    with pytest.raises(FormatError, match="row 96"):
+        fitted(net, source, shuffle=False, buffer=8000)
+
+
+def test_truncated_and_foreign_files(path):
+    content = path.read_bytes()
+    for stop in (3, 100, len(content) // 2):
+        path.write_bytes(content[:stop])
+        with pytest.raises(FormatError, match=r"a\.h5 is no whole HDF5 file"):
+            open_data(path)
+    path.write_bytes(b"")
+    with pytest.raises(FormatError, match="is empty"):
+        open_data(path)
