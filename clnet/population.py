@@ -82,7 +82,7 @@ class Population:
         numbers = range(as_whole("seeds", seeds)) if is_whole(seeds) else seeds
         if not isinstance(numbers, Iterable):
             raise InputError(f"seeds must be whole numbers, one a network: {seeds!r}")
-        self.network = _copied(network)
+        self.network: Network = _copied(network)
         self._replace(np.stack([
             _copied(network, seed=as_whole("a seed", seed, 0)).parameters
             for seed in _some(numbers)

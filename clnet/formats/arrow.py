@@ -57,7 +57,7 @@ class TableSource(Source):
         ignore: ColumnNames = (), columns: Columns | None = None,
     ) -> None:
         self.path: Path = path
-        self.name = f"{path}: "
+        self.name: str = f"{path}: "
         self._file = _opened(path)
         self.names: list[str] = list(self._file.schema.names)
         self._starts = np.cumsum([0, *self._file.rows]).tolist()
@@ -71,7 +71,7 @@ class TableSource(Source):
             columns = choice.columns(self.names, self._categories(
                 [at for at in choice.inputs if at in choice.coded]
             ))
-        self.columns = columns
+        self.columns: Columns | None = columns
         self._inputs, self._targets = choice.inputs, choice.targets
         self._label: int | None = choice.labels[0] if choice.labels else None
         self.dtype: np.dtype[Any] = np.result_type(np.float32, *(
