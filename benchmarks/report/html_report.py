@@ -14,6 +14,7 @@ from clnet.formats.files import write
 from ..measurements import ENVIRONMENT
 from .metrics import microseconds
 from .plots import Picture
+from .standings import learnt
 from .tables import number
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
@@ -24,6 +25,9 @@ def write_report(
     rows: pd.DataFrame,
 ) -> None:
     """Write the report, whole or not at all.
+
+    It opens with what the rows teach. A click on a column's head sorts the rows, and a
+    field above them leaves those that hold its words.
 
     Parameters
     ----------
@@ -48,7 +52,9 @@ def write_report(
     facts["load average"] = f"at most {number(rows['load'].max())}"
     template = Environment(autoescape=True).from_string(TEMPLATE.read_text())
     page = template.render(
-        title=path.stem, about=about, facts=facts, tables=tables, rows=_cells(rows),
+        title=path.stem, about=about, facts=facts, learnt=learnt(
+            rows[rows["status"] == "measured"].to_dict("records")
+        ), tables=tables, rows=_cells(rows),
         pictures=[
             (picture.path.name, base64.b64encode(picture.png).decode())
             for picture in pictures
@@ -69,4 +75,6 @@ def _cells(rows: pd.DataFrame) -> str:
         ),
     })
     with pd.option_context("display.max_colwidth", None):
-        return str(shown.to_html(index=False, na_rep="", float_format=number, border=0))
+        return str(shown.to_html(
+            index=False, na_rep="", float_format=number, border=0, table_id="rows"
+        ))

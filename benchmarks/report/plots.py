@@ -14,37 +14,24 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from clnet.formats import pictures
 from clnet.formats.files import write
+from clnet.formats.pictures import COLOURS, NAMES
 
 from ..measurements import slug
 from .metrics import Metric, call, microseconds
 from .tables import candidate
 
 CHOSEN = ("planned", "auto", "dynamic")  # the planner's choice, in black
-# Every other candidate, in the order of colours: the same colour in all pictures. A new
-# one goes to the end.
-CANDIDATES = (
-    "naive", "local", "split", "fused", "fused_local", "persistent", "persistent_mma",
-    "gemm", "mma", "mma_chain", "fused_mma",
-    "serial", "cpu", "cpu-1core", "host", "parallel", "device", "copied", "resident",
-    "merged", "stencil", "stencil-tile", "trapezoid", "stencil_cpu", "by-layer", "read",
-    "copy", "outer-loop", "inner-loop", "dense", "csr", "ell", "hyb", "sell", "coo",
-    "dia", "predict", "fixed-order", "any-order", "message", "all-reduce", "addition",
-    "exchange", "population", "one-by-one",
-)
 BASELINES = (
     "torch-compile", "torch-compile-graph", "fann", "cupy", "onnxruntime", "numpy",
     "torch", "torch-cuda", "torch-graph", "sklearn", "tinygrad", "torch-sparse",
     "torch-sparse-graph", "scipy", "cupy-sparse", "torch-cpu-compile", "jax",
     "torch-ddp",
 )
-COLOURS = (  # safe for any colour vision (Okabe and Ito; Tol)
-    "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#999999",
-    "#332288", "#882255", "#44aa99", "#999933",
-)
 BASELINE_COLOURS = (*COLOURS, "#117733")
 MARKERS = "osD^vPX"
-HATCHES = ("", "....", "xxxx", "oooo")
+HATCHES = ("", "....", "xxxx", "oooo", "++++")
 GREY = "0.55"
 RESOLUTION = 130  # dots an inch
 SIZE = (7.0, 4.4)  # inches
@@ -237,7 +224,9 @@ def colour(name: str, lines: Sequence[str]) -> tuple[str, int]:
     """
     if name in CHOSEN:
         return "black", 0
-    order = next((o for o in (CANDIDATES, BASELINES) if name in o), list(lines))
+    if name in NAMES:
+        return pictures.colour(name)
+    order = BASELINES if name in BASELINES else list(lines)
     colours = BASELINE_COLOURS if order is BASELINES else COLOURS
     cycles, number = divmod(order.index(name), len(colours))
     return colours[number], cycles

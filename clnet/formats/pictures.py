@@ -18,6 +18,24 @@ COLOURS = (  # safe for any colour vision (Okabe and Ito; Tol)
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#999999",
     "#332288", "#882255", "#44aa99", "#999933",
 )
+# Variants and the bench's candidates, in the order of colours: the same colour in all
+# pictures. A new one goes to the end.
+NAMES = (
+    "naive", "local", "split", "fused", "fused_local", "persistent", "persistent_mma",
+    "gemm", "mma", "mma_chain", "fused_mma",
+    "serial", "cpu", "cpu-1core", "host", "parallel", "device", "copied", "resident",
+    "merged", "stencil", "stencil-tile", "trapezoid", "stencil_cpu", "by-layer", "read",
+    "copy", "outer-loop", "inner-loop", "dense", "csr", "ell", "hyb", "sell", "coo",
+    "dia", "predict", "fixed-order", "any-order", "message", "all-reduce", "addition",
+    "exchange", "population", "one-by-one",
+    "stencil_reduction", "persistent_mixed", "sparse_team", "fused_sparse", "generic",
+)
+
+
+def colour(name: str) -> tuple[str, int]:
+    """Return the colour of one of `NAMES`, and the cycles through the colours."""
+    cycles, number = divmod(NAMES.index(name), len(COLOURS))
+    return COLOURS[number], cycles
 
 
 def picture_file(path: str | PathLike[str]) -> Path:

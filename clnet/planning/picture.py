@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clnet.formats.pictures import COLOURS
-from clnet.variants import ALL_VARIANTS
+from clnet.formats.pictures import colour
 
 Bar = Sequence[tuple[str, str, float]]
 """The spans of a cover, in order: the variant's name, the layers, and seconds alone."""
@@ -26,7 +25,6 @@ def draw_covers(axes: Any, bars: Sequence[Bar], ends: Sequence[str]) -> None:
     ends : sequence of str
         The text after each: the time of the whole.
     """
-    names = [variant.name for variant in ALL_VARIANTS]
     widest = max(sum(seconds for *_, seconds in bar) for bar in bars)
     shown = set()
     for row, (bar, end) in enumerate(zip(bars, ends, strict=False)):
@@ -34,7 +32,7 @@ def draw_covers(axes: Any, bars: Sequence[Bar], ends: Sequence[str]) -> None:
         for name, layers, seconds in bar:
             axes.barh(
                 row, UNIT * seconds, left=UNIT * left, height=0.7, linewidth=0.6,
-                color=COLOURS[names.index(name) % len(COLOURS)], edgecolor="white",
+                color=colour(name)[0], edgecolor="white",
                 label=None if name in shown else name, alpha=1.0 if row == 0 else 0.6,
             )
             shown.add(name)

@@ -30,7 +30,7 @@ from row_tables import RESULTS, UNITS, cells, chart, parse_axis, values
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
-from standings import behind, counts, standings
+from standings import behind, committed, counts
 
 
 class Rows(SphinxDirective):
@@ -77,7 +77,7 @@ class Standings(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the table."""
-        return [text_table(counts(list(standings())))]
+        return [text_table(counts(list(committed())))]
 
 
 class Behind(SphinxDirective):
@@ -87,7 +87,7 @@ class Behind(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the table."""
-        return [text_table(behind(list(standings()), self.arguments[0]))]
+        return [text_table(behind(list(committed()), self.arguments[0]))]
 
 
 def text_table(texts: Sequence[Sequence[str]]) -> nodes.table:

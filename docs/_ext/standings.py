@@ -1,59 +1,20 @@
-"""clnet beside its fastest peer, in every committed case. No Sphinx.
-
-A case is one network, batch, precision, clock and device. Its peer is the fastest
-library that is not clnet. clnet's own time is that of its choice, or of its fastest
-kernel by any clock where the rows hold none.
-"""
+"""Tables of clnet beside its fastest peer, in every committed case. No Sphinx."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from statistics import median
 
 from row_tables import RESULTS, number, read
 
-from benchmarks.report.plots import BASELINES, CHOSEN
-
-ROOFS = ("copy", "read")  # of memory: no networks
-CASE = ("study", "device", "table", "case", "batch", "precision", "basis")
+from benchmarks.report.standings import Standing, standings
 
 
-@dataclass(frozen=True)
-class Standing:
-    """A case: clnet's candidate and its peer, and the peer's time over clnet's."""
-
-    case: dict[str, str]
-    candidate: str
-    peer: str
-    ratio: float
-
-
-def standings() -> Iterator[Standing]:
+def committed() -> Iterator[Standing]:
     """Yield every case of the committed studies that has a peer."""
-    times: dict[tuple[str, ...], dict[str, float]] = {}
-    for path in sorted(RESULTS.glob("*.csv")):
-        for row in read(path.name, {}):
-            if "candidate" in row and row["candidate"] not in ROOFS:
-                of_case = times.setdefault(tuple(row[name] for name in CASE), {})
-                of_case[row["candidate"]] = float(row["median"])  # the last one counts
-    fastest: dict[tuple[str, ...], tuple[float, str]] = {}  # kernels, by any clock
-    for (*network, _), of_case in times.items():
-        for name, time in of_case.items():
-            if name not in BASELINES:
-                before = fastest.get(tuple(network), (math.inf, ""))
-                fastest[tuple(network)] = min(before, (time, name))
-    for case, of_case in times.items():
-        _, own = fastest.get(case[:-1], (math.inf, ""))
-        own = next((name for name in CHOSEN if name in of_case), own)
-        peers = [name for name in of_case if name in BASELINES]
-        if peers and own in of_case:
-            peer = min(peers, key=of_case.__getitem__)
-            yield Standing(
-                dict(zip(CASE, case, strict=True)), own, peer,
-                of_case[peer] / of_case[own],
-            )
+    return standings(
+        row for path in sorted(RESULTS.glob("*.csv")) for row in read(path.name, {})
+    )
 
 
 def counts(found: list[Standing]) -> list[list[str]]:

@@ -19,7 +19,7 @@ from clnet.benchmarks import (
 )
 from clnet.benchmarks.baselines import dense
 from clnet.benchmarks.cases import dense as cases
-from clnet.benchmarks.report import metrics, plots, tables
+from clnet.benchmarks.report import metrics, plots, standings, tables
 from clnet.benchmarks.studies import dispatch, local, scaling_models
 from studies import BRIEF, CPU, GPU, TINY
 
@@ -129,7 +129,8 @@ def test_a_page_holds_everything_and_loads_no_file(row, tmp_path, capsys):
     assert "at most 1.05 times the time of the better one" in out
     page = (tmp_path / "dispatch-x.html").read_text()
     assert page.count("data:image/png;base64,") == 2
-    assert not re.search(r"https?://|<script|<link", page)
+    assert "aria-sort" in page and 'id="rows"' in page
+    assert not re.search(r"https?://|<script \w|<link", page)
     assert "&lt;b&gt;" in page and "<b>" not in page
     assert reason in page
     for name in ("time", "speed-up"):
@@ -163,7 +164,7 @@ def test_a_table_is_in_the_order_of_its_rows_with_gaps(row):
 
 def test_every_candidate_has_a_colour_of_its_own():
     """It is the same in all pictures."""
-    known = {*plots.CANDIDATES, *plots.BASELINES, *plots.CHOSEN}
+    known = {*plots.NAMES, *plots.BASELINES, *plots.CHOSEN}
     for study in command.STUDIES.values():
         for device in (CPU, GPU):
             for trial in study.trials(device, harness.Options()):
@@ -173,7 +174,7 @@ def test_every_candidate_has_a_colour_of_its_own():
                 others = names & study.BASELINES
                 assert others <= set(plots.BASELINES)
                 assert len({plots.colour(n, [])[0] for n in others}) == len(others)
-    for group in (plots.CANDIDATES, plots.BASELINES):
+    for group in (plots.NAMES, plots.BASELINES):
         styles = [plots.colour(name, []) for name in group]
         assert len(set(styles)) == len(group)
     for others in (["mma"], ["naive", "mma"], ["mma", "torch"]):
@@ -291,3 +292,18 @@ def test_the_serial_program_is_right_on_one_core():
     assert prepared.threads == 1 and prepared.check() < TINY.tolerance
     for candidate in (dispatch.Dynamic(), dispatch.DeviceOnly()):
         assert candidate.prepare(TINY, clnet.device()).check() < TINY.tolerance
+
+
+def test_a_report_opens_with_what_its_rows_teach(row):
+    rows = [
+        {**asdict(row), "candidate": name, "case": case, "median": seconds}
+        for case, name, seconds in (
+            ("a", "planned", 1.0), ("a", "numpy", 3.0), ("a", "torch", 2.0),
+            ("b", "planned", 4.0), ("b", "numpy", 1.0), ("c", "planned", 1.0),
+        )
+    ]
+    found = standings.learnt(rows)
+    assert found[0] == "clnet is ahead of its fastest peer in 1 of 2 cases."
+    assert "a, batch" in found[2] and "torch takes 2 times" in found[2]
+    assert "b, batch" in found[3] and "numpy takes 0.25 times" in found[3]
+    assert standings.learnt(rows[-1:]) == []
