@@ -21,6 +21,7 @@ from clnet.nn.scaling import scaling_to_apply
 if TYPE_CHECKING:
     from os import PathLike
 
+    from clnet.formats.sources import Source
     from clnet.ir.ops import Program
     from clnet.nn.metrics import Evaluation, Metrics
     from clnet.nn.optimisers import Optimiser
@@ -370,7 +371,7 @@ class Network(Model):
 
     def predict(
         self,
-        x: ArrayLike,
+        x: ArrayLike | Source,
         device: Devices = None,
         *,
         scale: bool | None = None,
@@ -503,7 +504,7 @@ class Network(Model):
 
     def fit(
         self,
-        x: ArrayLike,
+        x: ArrayLike | Source,
         t: ArrayLike | None = None,
         *,
         optimiser: str | Optimiser | None = None,
@@ -694,7 +695,7 @@ class Network(Model):
 
     def evaluate(
         self,
-        x: ArrayLike,
+        x: ArrayLike | Source,
         t: ArrayLike | None = None,
         device: Devices = None,
         *,

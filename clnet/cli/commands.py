@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
     from clnet.cli.samples import Samples
     from clnet.network import Network
-    from clnet.nn.scaling import Scaling
     from clnet.opencl.discovery import Devices
-    from clnet.runtime.data_parallel import ParallelPlan
     from clnet.runtime.plan import Plan
 
 LARGEST_BATCH = 4096  # samples a call without --batch
@@ -80,9 +78,9 @@ def predict(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     from clnet.cli import json_output
+    from clnet.cli.answers import NPY, Answers, check_out, write_outputs
     from clnet.cli.samples import check_labels, read
     from clnet.cli.summary import confusion_text, counts_of, evaluation_rows, pairs
-    from clnet.formats import check_save_data
     from clnet.network import load
     from clnet.planning.inference import plan_on, resolve_devices
     from clnet.runtime.data_parallel import ParallelPlan
@@ -90,7 +88,7 @@ def predict(arguments: argparse.Namespace) -> int:
 
     out = arguments.out
     if out is not None:  # before the work
-        check_save_data(out)
+        check_out(out)
     if arguments.trace is not None:
         check_trace(arguments.trace)
     network = load(arguments.network, memory_limit=arguments.memory_limit)
@@ -115,43 +113,59 @@ def predict(arguments: argparse.Namespace) -> int:
             "--target and --outputs"
         )
     check_labels(arguments.data, data, network.classes)
-    batch = arguments.batch or min(len(x), LARGEST_BATCH)
+    by_parts = data.source is not None
+    outputs_alone = out is not None and out.lower().endswith(NPY)
+    if out is not None and by_parts and not outputs_alone:
+        raise InputError(
+            f"{arguments.data} is read by parts, whose outputs go to a {NPY} file: "
+            f"give one instead of {out}, or a --buffer in which the data fit"
+        )
+    batch = arguments.batch or min(len(data), LARGEST_BATCH)
     chosen = resolve_devices(devices_of(arguments.device))
     profiles = arguments.profile or arguments.trace is not None
     if profiles and not isinstance(chosen, str) and len(chosen) > 1:
         option = "--profile" if arguments.profile else "--trace"
         raise InputError(f"{option} is for one device, not for {len(chosen)}")
-    calls = math.inf if profiles else -(-len(x) // batch)
+    calls = math.inf if profiles else -(-len(data) // batch)
     plan = plan_on(
         network, chosen, batch, arguments.precision, sys.stderr.isatty(), calls
     )
     devices = plan.devices if isinstance(plan, ParallelPlan) else (plan.device,)
-    y = run_in_batches(plan, x, scaling if scale else None)
-    labels = None if network.classes is None else network.labels_of(y, scale)
-    if out is not None:
+    answers = Answers(network, plan, data, scale)
+    y = None
+    if outputs_alone:
+        write_outputs(out, answers)
+    elif by_parts:
+        answers.read()
+    else:
+        y = np.concatenate(list(answers))
+    labels = None if y is None or network.classes is None else (
+        network.labels_of(y, scale)
+    )
+    if out is not None and y is not None:
         save_answers(arguments, network, data, y, labels)
     samples = np.resize(x, (batch, network.n_in))
     if isinstance(plan, Plan) and arguments.trace is not None:
         write_trace(arguments.trace, plan, samples)
     rows: list[tuple[str, object]] = [
         *(("device", f"{device.index} {device.name}") for device in devices),
-        ("samples", len(x)),
+        ("samples", len(data)),
     ]
-    if labels is not None:
-        rows.append(("classes", counts_of(labels)))
-    found = network.compare(y, t, scale=scale) if t.size else None
+    if network.classes is not None:
+        rows.append(("classes", counts_of(answers.counts)))
+    found = answers.evaluation() if answers.compared else None
     if arguments.json:
-        answers = {} if arguments.evaluates else {
+        shown = {} if arguments.evaluates else {
             "outputs": y, "labels": labels, "written": out,
         }
         json_output.show({
             "devices": [f"{device.index} {device.name}" for device in devices],
-            "samples": len(x), "scaled": scale, "classes": network.classes,
-            **json_output.figures(found), **answers,
+            "samples": len(data), "scaled": scale, "classes": network.classes,
+            **json_output.figures(found), **shown,
         })
         return 0
     if found is not None:
-        rows += evaluation_rows(found, y.size)
+        rows += evaluation_rows(found, len(data) * network.n_out)
     else:
         rows.append(("targets", "none in the data"))
     rows += [("written", one) for one in (out, arguments.trace) if one is not None]
@@ -329,32 +343,3 @@ def _no_table(arguments: argparse.Namespace) -> None:
 def unused_scaling(path: str) -> str:
     """Return the note that a network's scaling was not used."""
     return f"{path} has scaling parameters, which were not used: see --scale"
-
-
-def run_in_batches(
-    plan: Plan | ParallelPlan, x: NDArray[Any], scaling: Scaling | None
-) -> NDArray[Any]:
-    """Return the outputs [samples, n_out] for x [samples, n_in], a batch at a time.
-
-    With a scaling, x and the outputs are in the data's units.
-    Shows a progress bar on stderr for long work, if that is a terminal.
-    """
-    import numpy as np
-    from tqdm import tqdm
-
-    network, batch = plan.network, plan.batch
-    if scaling is not None:
-        x = scaling.scale_input(x)
-    y = np.empty((len(x), network.n_out), network.dtype)
-    with tqdm(
-        total=len(x), unit=" samples", disable=not sys.stderr.isatty(), delay=1,
-        ncols=WIDTH, leave=False,
-    ) as progress:
-        for start in range(0, len(x), batch):
-            chunk = x[start : start + batch]
-            n = len(chunk)
-            if n < batch:  # pad the last one, so that one plan computes all
-                chunk = np.pad(chunk, ((0, batch - n), (0, 0)), mode="edge")
-            y[start : start + n] = plan(chunk)[:n]
-            progress.update(n)
-    return y if scaling is None else scaling.descale_output(y)

@@ -155,12 +155,13 @@ def parser() -> _Parser:
     from clnet.cli import train as cli_train
     from clnet.cli.samples import whole
     from clnet.formats import DATA_SUFFIXES, NETWORK_SUFFIXES
+    from clnet.formats.opening import SOURCE_SUFFIXES
     from clnet.formats.pictures import PICTURES
     from clnet.nn.description import DTYPES
 
-    networks, data = (
+    networks, data, sources = (
         f"\n{24 * ' '}".join(textwrap.wrap(", ".join(suffixes), 68))
-        for suffixes in (NETWORK_SUFFIXES, DATA_SUFFIXES)
+        for suffixes in (NETWORK_SUFFIXES, DATA_SUFFIXES, SOURCE_SUFFIXES)
     )
     main = _Parser(
         prog="clnet",
@@ -168,6 +169,9 @@ def parser() -> _Parser:
             The suffix of a file selects its format.
               networks  {networks}
               data      {data}
+              larger    {sources}
+                        for train, evaluate and predict, which read by parts what
+                        does not fit in the --buffer
 
             --device takes "cpu", "gpu", a part of a device's or platform's name
             ("nvidia", "pocl"), or an index ("0:1"). The default is $CLNET_DEVICE, or
@@ -276,6 +280,7 @@ def parser() -> _Parser:
             help="scale inputs and descale outputs by the network's scaling "
             "parameters; a network that knows its columns always does",
         )
+        cli_samples.add_buffer(sub)
         cli_samples.add_arguments(sub)
         with_memory_limit(sub)
         json_output.add_argument(sub)
@@ -293,7 +298,7 @@ def parser() -> _Parser:
     sub.add_argument(
         "--out", metavar="FILE",
         help="write the inputs and outputs to a data file; outputs take the place of "
-        "targets, in .csv by the names of columns and classes",
+        "targets, in .csv by the names of columns and classes; .npy: outputs alone",
     )
     sub.add_argument(
         "--profile", action="store_true",
@@ -334,6 +339,7 @@ def parser() -> _Parser:
     json_output.add_argument(sub)
     on_device(sub, several=True)
     with_precision(sub)
+    cli_samples.add_buffer(sub)
     cli_samples.add_arguments(sub)
     with_memory_limit(sub)
 

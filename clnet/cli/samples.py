@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,11 +13,20 @@ from numpy.typing import NDArray
 
 from clnet.errors import FormatError, InputError, counted, quoted
 from clnet.formats import load_data, load_table
+from clnet.formats.opening import (
+    SOURCE_SUFFIXES,
+    TABLE_SUFFIXES,
+    is_source,
+    open_data,
+    source_suffix,
+)
+from clnet.formats.sources import BUFFER, Part, Source, check_buffer, rows_of
 from clnet.formats.table import OR_TEXT
 
 if TYPE_CHECKING:
     from clnet.nn.columns import Columns
     from clnet.nn.labels import Classes
+    from clnet.nn.scaling import Scaling
 
 TABLE_OPTIONS = ("target", "categories", "ignore")
 
@@ -33,24 +43,68 @@ class Samples:
         Targets: numbers, or the labels of classes [samples].
     columns : Columns or None
         The columns of a table that was read by their names.
+    source : Source or None
+        The samples of a file larger than the buffer, of which x and t are the first.
+    rows : int
+        Samples of a part of the source.
     """
 
     x: NDArray[Any]
     t: NDArray[Any]
     columns: Columns | None = None
+    source: Source | None = None
+    rows: int = 1
 
     def __len__(self) -> int:
-        return len(self.x)
+        return len(self.x) if self.source is None else self.source.samples or 0
+
+    @property
+    def arguments(self) -> tuple[Any, Any]:
+        """The arguments x and t of `Network.fit`."""
+        return (self.x, self.t) if self.source is None else (self.source, None)
+
+    def parts(self) -> Iterator[Part]:
+        """Yield all samples: at once, or those of a source by parts."""
+        if self.source is None:
+            yield Part(0, self.x, self.t)
+        else:
+            yield from self.source.parts(self.rows)
+
+    def targets(self) -> Iterator[Any]:
+        """Yield all targets, likewise."""
+        return iter([self.t]) if self.source is None else self.source.targets(self.rows)
+
+    def scaling(
+        self, inputs: Sequence[float] | None, outputs: Sequence[float] | None,
+        n_out: int,
+    ) -> Scaling:
+        """Return the scaling of a network of so many outputs; see `Scaling.of`."""
+        from clnet.nn.scaling import Scaling
+
+        def numbers(part: Part) -> tuple[Any, Any]:
+            if self.labelled:
+                return part.x, np.zeros((len(part.x), n_out))
+            return part.x, np.reshape(part.t, (len(part.x), -1))
+
+        if self.source is None:
+            return Scaling.of(*numbers(Part(0, self.x, self.t)), inputs, outputs)
+        return Scaling.of_parts(map(numbers, self.parts()), inputs, outputs)
+
+    def are_binary(self, low: float) -> bool:
+        """Return whether all targets are `low` or 1."""
+        return all(bool(np.isin(t, (low, 1)).all()) for t in self.targets())
 
     @property
     def labelled(self) -> bool:
         """Whether the targets are the labels of classes."""
         return self.t.ndim == 1
 
-    @property
+    @cached_property
     def classes(self) -> Classes:
         """The labels that occur, sorted; none where the targets are numbers."""
-        return tuple(sorted(set(self.t.tolist()))) if self.labelled else ()
+        if not self.labelled:
+            return ()
+        return tuple(sorted(set().union(*(t.tolist() for t in self.targets()))))
 
     @property
     def n_out(self) -> int:
@@ -70,13 +124,23 @@ class Samples:
         return Samples(self.x[rows], self.t[rows], self.columns)
 
 
+def add_buffer(sub: argparse.ArgumentParser) -> None:
+    """Add the option of files that are read by parts."""
+    sub.add_argument(
+        "--buffer", type=whole, metavar="BYTES",
+        help=f"memory for samples: {', '.join(SOURCE_SUFFIXES)} files of more numbers "
+        f"are read by parts; default: {BUFFER >> 20} MiB",
+    )
+
+
 def add_arguments(sub: argparse.ArgumentParser) -> None:
     """Add the options of tables."""
-    add = sub.add_argument_group("tables (.csv)").add_argument
+    kinds = ", ".join((".csv", *TABLE_SUFFIXES))
+    add = sub.add_argument_group(f"tables ({kinds})").add_argument
     add(
         "--target", type=_names, metavar="A,B",
-        help="columns to predict, by name, or by number: from 1, or -1 for the last. A "
-        "column of text is of classes",
+        help="columns to predict, by name, or by number: from 1, or -1 for the last; "
+        "by number also of .npy and HDF5. A column of text is of classes",
     )
     add(
         "--categories", type=_names, metavar="A,B",
@@ -112,6 +176,8 @@ def read(
     asked = {name: names for name, names in asked.items() if names is not None}
     if asked and arguments.outputs is not None:
         raise InputError(f"give --{min(asked)} or --outputs, not both")
+    if is_source(path):
+        return _opened(arguments, path, asked, columns)
     by_name = columns is not None and path.lower().endswith(".csv")
     if asked or (by_name and arguments.outputs is None):
         table = load_table(
@@ -131,6 +197,27 @@ def read(
             f"{error}: name the column of classes, as by --target species"
         ) from None
     return Samples(x, t)
+
+
+def _opened(
+    arguments: argparse.Namespace, path: str, asked: dict[str, Any],
+    columns: Columns | None,
+) -> Samples:
+    """Return the samples of a file that `open_data` opens: all, or by parts."""
+    outputs = arguments.outputs
+    named = source_suffix(path) in TABLE_SUFFIXES and outputs is None
+    if columns is not None and named:
+        asked["columns"] = columns
+    source = open_data(path, outputs=outputs, **asked)
+    buffer = check_buffer(getattr(arguments, "buffer", None))
+    large = (source.size(np.dtype(np.float64).itemsize) or 0) > buffer
+    part = source.peek() if large else source.whole()
+    x = np.asarray(part.x)
+    t = np.zeros((len(x), 0)) if part.t is None else np.asarray(part.t)
+    if t.ndim == 1 and t.dtype.kind == "f":  # numbers for one output
+        t = t[:, np.newaxis]
+    rows = rows_of(buffer, x.shape[1] + (t.shape[1] if t.ndim > 1 else 1), 8)
+    return Samples(x, t, source.columns, source if large else None, rows)
 
 
 def check_labels(path: str, samples: Samples, classes: Classes | None) -> None:
@@ -157,8 +244,3 @@ def _names(text: str) -> Sequence[str]:
             f"found {text!r}, expected names separated by commas"
         )
     return names
-
-
-def is_binary(t: NDArray[Any], low: float) -> bool:
-    """Return whether all targets are `low` or 1."""
-    return bool(np.isin(t, (low, 1)).all())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from clnet.network import Network
     from clnet.nn.columns import Column
     from clnet.nn.fann_parameters import FannParameters
+    from clnet.nn.labels import Label
     from clnet.nn.metrics import Evaluation
 
 
@@ -141,7 +143,8 @@ def data_text(x: NDArray[Any], t: NDArray[Any]) -> str:
 
     return pairs([
         ("samples", len(x)), ("inputs", column_text(x)),
-        ("classes", counts_of(t)) if t.ndim == 1 else ("outputs", column_text(t)),
+        ("classes", counts_of(Counter(t.tolist()))) if t.ndim == 1 else
+        ("outputs", column_text(t)),
     ])
 
 
@@ -190,11 +193,10 @@ def _cut(name: str, width: int) -> str:
     return name if len(name) <= width else f"{name[: width - 1]}…"
 
 
-def counts_of(labels: NDArray[Any]) -> str:
+def counts_of(counts: Mapping[Label, int]) -> str:
     """Return how many of some labels there are, the most frequent first."""
-    classes, counts = np.unique(labels, return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    return _listed([f"{classes[at]} {counts[at]}" for at in order])
+    order = sorted(sorted(counts), key=lambda label: -counts[label])
+    return _listed([f"{label} {counts[label]}" for label in order])
 
 
 def pairs(rows: Sequence[tuple[str, object]]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.cli import json_output, long_training, mpi
-from clnet.cli.samples import TABLE_OPTIONS, Samples, check_labels, is_binary, read
+from clnet.cli.samples import TABLE_OPTIONS, Samples, check_labels, read
 from clnet.cli.summary import confusion_text, evaluation_rows, pairs
 from clnet.errors import ClnetError, InputError, nearest
 from clnet.formats import NETWORK_SUFFIXES, check_save
@@ -29,11 +29,8 @@ from clnet.nn.optimisers import FANN, MINI_BATCH, OPTIMISER_NAMES, Adam, Rprop
 
 if TYPE_CHECKING:
     from clnet.nn.columns import Columns
-    from clnet.nn.metrics import Evaluation
     from clnet.nn.optimisers import Optimiser
     from clnet.opencl.device import Device
-    from clnet.runtime.data_parallel import ParallelPlan
-    from clnet.runtime.plan import Plan
     from clnet.training.callbacks import Training
     from clnet.training.history import Epoch
 
@@ -94,7 +91,7 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
     add(
         "--scale", type=float, nargs=2, metavar=("LOW", "HIGH"),
         help="scale each input: map one standard deviation around its mean to this "
-        "range; saved with the network; default with --target: -1 1",
+        "range; saved with the network; default with columns by name: -1 1",
     )
     add(
         "--scale-outputs", type=float, nargs=2, metavar=("LOW", "HIGH"),
@@ -244,12 +241,20 @@ def _prepared(
         "loss": arguments.loss, "epochs": arguments.epochs or EPOCHS,
         "batch_size": arguments.batch_size, "seed": arguments.seed,
         "desired_error": arguments.desired_error, "stop": arguments.stop,
-        "validation": (test.x, test.t) if watched and test is not None else None,
+        "validation": _validation(test) if watched else None,
+        "buffer": arguments.buffer,
         "schedule": arguments.schedule, "l1": arguments.l1, "l2": arguments.l2,
         "clip_norm": arguments.clip_norm, "clip_value": arguments.clip_value,
         "callbacks": callbacks, "progress": sys.stderr.isatty(), "scale": scale,
         "precision": arguments.precision, "tune": True if arguments.tune else None,
     }
+
+
+def _validation(data: Samples | None) -> Any:
+    """Return the argument `validation` of `Network.fit`."""
+    if data is None:
+        return None
+    return data.arguments if data.source is None else data.source
 
 
 def _trained(
@@ -258,11 +263,12 @@ def _trained(
     comm: Any = None,
 ) -> int:
     """Train the network; rank 0 prints the results."""
+    from clnet.cli.answers import Answers
     from clnet.cli.commands import LARGEST_BATCH, devices_of, unused_scaling
 
     training, scale = sets["training"], options["scale"]
     history = network.fit(
-        training.x, training.t, resume=resume, comm=comm,
+        *training.arguments, resume=resume, comm=comm,
         blocks=mpi.blocks_of(arguments),
         device=None if comm is None else devices_of(arguments.device),
         devices=devices if comm is None else None, **options,
@@ -286,7 +292,7 @@ def _trained(
         rows.append(("time", f"{seconds:.3g} s, {mean:.3g} ms an epoch"))
     plan = network.plan_for(devices[0], min(len(training), LARGEST_BATCH))
     results = {
-        name: _evaluation(network, plan, samples, scale)
+        name: Answers(network, plan, samples, scale).read().evaluation()
         for name, samples in sets.items()
     }
     if arguments.json:
@@ -349,6 +355,11 @@ def _files(
     if share is None:
         other = arguments.validation
         return data, None if other is None else _file(arguments, other, data.columns)
+    if data.source is not None:
+        raise InputError(
+            f"--validation {arguments.validation} is of data that fit in the buffer, "
+            f"which {arguments.data} do not: give a file, or a larger --buffer"
+        )
     size = round(share * len(data))
     if not 0 < size < len(data):
         raise InputError(
@@ -435,8 +446,6 @@ def _network(
     arguments: argparse.Namespace, data: Samples, network: Network | None
 ) -> tuple[Network, bool]:
     """Return the network to train, and whether it is trained on scaled data."""
-    from clnet.nn.scaling import Scaling
-
     new = network is None
     if network is None:
         sizes, names = _layers(arguments, data)
@@ -459,20 +468,24 @@ def _network(
         network.classes = data.classes
     if network.columns is None:
         network.columns = data.columns
-    by_name = arguments.target is not None and not arguments.no_scale and new
+    by_name = data.columns is not None and not arguments.no_scale and new
     inputs, outputs = arguments.scale, arguments.scale_outputs
     if by_name:
         free = not data.labelled and output_middles(network) == (None,)
         inputs, outputs = inputs or SCALES, outputs or (SCALES if free else None)
     x = data.x
     if inputs is not None or outputs is not None:
-        t = np.zeros((len(x), network.n_out)) if data.labelled else data.t
         if data.labelled and outputs is not None:
             raise InputError("--scale-outputs is for numbers, not for classes")
-        network.scaling = Scaling.of(x, t, inputs, outputs)
+        network.scaling = data.scaling(inputs, outputs, network.n_out)
         x = network.scaling.scale_input(x)
     if arguments.initialiser is not None:
         name = arguments.initialiser
+        if name == WIDROW_NGUYEN and data.source is not None:
+            raise InputError(
+                f"--initialiser {name} needs the ranges of all inputs: give another, "
+                f"or a --buffer in which {arguments.data} fits"
+            )
         network.initialise(
             name, x if name == WIDROW_NGUYEN else None, seed=arguments.seed
         )
@@ -491,8 +504,8 @@ def _layers(
     sizes = [int(part) for part in parts]
     output = arguments.output or (
         SOFTMAX if data.labelled and sizes[-1] > 1 else
-        "sigmoid" if data.labelled or is_binary(data.t, 0) else
-        "tanh" if is_binary(data.t, -1) else "identity"
+        "sigmoid" if data.labelled or data.are_binary(0) else
+        "tanh" if data.are_binary(-1) else "identity"
     )
     return sizes, [arguments.hidden] * (len(sizes) - 2) + [output]
 
@@ -514,13 +527,3 @@ def _optimiser(
     if "learning_rate" not in {field.name for field in fields(rule)}:
         raise InputError(f"{rule.name} has no learning rate: leave out --rate")
     return replace(rule, learning_rate=arguments.rate)  # type: ignore[call-arg]
-
-
-def _evaluation(
-    network: Network, plan: Plan | ParallelPlan, data: Samples, scale: bool
-) -> Evaluation:
-    from clnet.cli.commands import run_in_batches
-
-    y = run_in_batches(plan, data.x, network.scaling if scale else None)
-    return network.compare(y, data.t, scale=scale)
-

@@ -130,6 +130,14 @@ def source_suffix(data: str | PathLike[str]) -> str:
     )
 
 
+def is_source(data: object) -> bool:
+    """Return whether `open_data` opens a file of this name."""
+    try:
+        return bool(source_suffix(data))  # type: ignore[arg-type]  # others raise
+    except FormatError:
+        return False
+
+
 def _arrays(data: object, t: object, suffix: str) -> tuple[Any, Any]:
     """Return the arrays of inputs and targets; the second may be missing, None."""
     if suffix in HDF5_SUFFIXES:

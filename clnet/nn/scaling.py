@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,23 +96,51 @@ class Scaling:
         for side, name, data, ends in (
             ("in", "x", x, inputs), ("out", "t", t, outputs)
         ):
-            columns = as_numbers(name, data, "float64")
-            if columns.ndim != 2 or len(columns) == 0:
-                raise InputError(
-                    f"{name} has shape {list(columns.shape)}, expected [samples, "
-                    "columns] of at least one sample"
-                )
-            if not np.isfinite(columns).all():
-                raise InputError(f"{name} holds numbers that are not finite")
-            n = columns.shape[1]
-            rows = np.tile([[0.0], [1.0], [-1.0], [1.0]], n)  # FANN's identity
-            if ends is not None:
-                low, high = _range(ends)
-                rows[0], rows[1] = columns.mean(axis=0), columns.std(axis=0)
-                rows[2], rows[3] = low, (high - low) / 2
-            for constant, values in zip(_CONSTANTS, rows, strict=True):
-                sides[f"{constant}_{side}"] = tuple(values.tolist())
+            columns = _numbers(name, data)
+            mean, deviation = columns.mean(axis=0), columns.std(axis=0)
+            sides |= _side(side, ends, mean, deviation)
         return cls(**sides)
+
+    @classmethod
+    def of_parts(
+        cls,
+        parts: Iterable[tuple[ArrayLike, ArrayLike]],
+        inputs: Sequence[float] | None = (-1.0, 1.0),
+        outputs: Sequence[float] | None = (-1.0, 1.0),
+    ) -> Scaling:
+        """Return the scaling for samples (x, t) that come in parts, as `of`.
+
+        Means and deviations are merged as by Chan, Golub and LeVeque ("Updating
+        formulae and a pairwise algorithm for computing sample variances", 1979).
+
+        Raises
+        ------
+        InputError
+            As `of`.
+        """
+        n = 0
+        merged: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
+        for part in parts:
+            columns = [_numbers(*one) for one in zip("xt", part, strict=True)]
+            size = len(columns[0])
+            found = [(one.mean(axis=0), size * one.var(axis=0)) for one in columns]
+            merged = [
+                (mean + (new - mean) * (size / (n + size)),
+                 spread + more + np.square(new - mean) * (n * size / (n + size)))
+                for (mean, spread), (new, more) in zip(merged, found, strict=True)
+            ] if n else found
+            n += size
+        if not n:
+            raise InputError("there is no sample to scale: give at least one")
+        return cls(**{
+            name: values
+            for side, ends, (mean, spread) in zip(
+                ("in", "out"), (inputs, outputs), merged, strict=True
+            )
+            for name, values in _side(
+                side, ends, mean, np.sqrt(spread / n)
+            ).items()
+        })
 
     def scale_input(self, x: ArrayLike) -> NDArray[Any]:
         """Return inputs [batch, n_in] or [n_in] as the network was trained on."""
@@ -199,6 +227,34 @@ def scaling_to_apply(scaling: Scaling | None, scale: bool | None) -> Scaling | N
             "use it, or scale=False", ClnetWarning, stacklevel=3,
         )
     return scaling if scale else None
+
+
+def _numbers(name: str, data: ArrayLike) -> NDArray[np.float64]:
+    """Return samples [samples, columns] of finite numbers, at least one."""
+    columns = as_numbers(name, data, "float64")
+    if columns.ndim != 2 or len(columns) == 0:
+        raise InputError(
+            f"{name} has shape {list(columns.shape)}, expected [samples, columns] of "
+            "at least one sample"
+        )
+    if not np.isfinite(columns).all():
+        raise InputError(f"{name} holds numbers that are not finite")
+    return columns
+
+
+def _side(
+    side: str, ends: Sequence[float] | None, mean: NDArray[np.float64],
+    deviation: NDArray[np.float64],
+) -> dict[str, tuple[float, ...]]:
+    """Return the constants of inputs or outputs; without ends FANN's identity."""
+    rows = np.tile([[0.0], [1.0], [-1.0], [1.0]], len(mean))
+    if ends is not None:
+        low, high = _range(ends)
+        rows[0], rows[1], rows[2], rows[3] = mean, deviation, low, (high - low) / 2
+    return {
+        f"{constant}_{side}": tuple(values.tolist())
+        for constant, values in zip(_CONSTANTS, rows, strict=True)
+    }
 
 
 def _range(ends: Sequence[float]) -> tuple[float, float]:

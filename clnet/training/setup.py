@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from clnet.checks import INT_MAX, as_whole
 from clnet.errors import InputError, counted, quoted
-from clnet.formats.sources import check_buffer, is_batches
+from clnet.formats.sources import Source, check_buffer, is_batches
 from clnet.nn.description import Description
 from clnet.nn.layers import Sparse
 from clnet.nn.relayout import Relayout
@@ -97,7 +97,7 @@ class TrainingSetup:
 
 def training_setup(
     network: Model,
-    x: ArrayLike,
+    x: ArrayLike | Source,
     t: ArrayLike | None,
     options_of: Callable[[int], TrainingOptions],
     *,
