@@ -39,6 +39,13 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
+def cores() -> int:
+    """Return the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def blas_threads() -> int | None:
     """Return the threads of NumPy's BLAS; None if its library is unknown."""
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]

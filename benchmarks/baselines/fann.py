@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import math
-import os
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from clnet.opencl.device import Device
 from ..candidates import Baseline, Prepared, RefusedError, forward
 from ..cases.dense import Array, Case
 from ..cases.training import Clock, Trained, TrainingCase, trainer
+from ..environment import cores
 from .layers import name_elsewhere, weights_and_biases
 
 NAMES = ("floatfann", "fann")  # both are FANN's single-precision build
@@ -213,7 +213,7 @@ class FannTraining(FannBaseline):
                 clock()
             return Trained(errors, clock.seconds)
 
-        threads = min(len(os.sched_getaffinity(0)), case.networks)
+        threads = min(cores(), case.networks)
 
         def train(epochs: int) -> Trained:
             if case.networks == 1:

@@ -8,7 +8,6 @@ vectorised function.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from ..baselines.jax import JaxTraining
 from ..baselines.training import ScikitLearnTraining
 from ..candidates import Baseline, Candidate, Prepared
 from ..cases.training import Trained, TrainingCase, trainer
+from ..environment import cores
 from ..harness import Options, Trial
 from ..report.plots import Plot
 from ..report.tables import tables
@@ -108,18 +108,18 @@ class ScikitLearnProcesses(Baseline):
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:
         """Return the trainings of equal shares of the networks in each process."""
         one = ScikitLearnTraining().prepare(replace(case, networks=1), device)
-        cores = min(len(os.sched_getaffinity(0)), case.networks)
-        shares = [len(part) for part in np.array_split(range(case.networks), cores)]
+        processes = min(cores(), case.networks)
+        shares = [len(part) for part in np.array_split(range(case.networks), processes)]
         # The module makes the benchmarks importable, also for a checkout.
         pool = ProcessPoolExecutor(
-            cores, get_context("spawn"), import_module, ("clnet.cli.bench",)
+            processes, get_context("spawn"), import_module, ("clnet.cli.bench",)
         )
 
         def train(epochs: int) -> Trained:
             work = partial(_share, case, Device(device.index), epochs)
             return Trained(next(iter(pool.map(work, shares))), math.nan)
 
-        return trainer(case, train, config=one.config, threads=cores)
+        return trainer(case, train, config=one.config, threads=processes)
 
 
 def _share(case: TrainingCase, device: Device, epochs: int, count: int) -> list[float]:

@@ -20,7 +20,8 @@ from clnet.opencl.launch import (
     Subsets,
 )
 from clnet.opencl.memory import Memory
-from clnet.runtime.replay import RECORD_ALIGNMENT, Replay
+from clnet.runtime.replay import RECORD_ALIGNMENT, RUN_FLOPS, Replay
+from clnet.variants.cost import span_flops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,6 +89,10 @@ class MemberReplay(Replay):
             -1 if s is None else end - len(s)
             for s, end in zip(subsets, ends.tolist(), strict=True)
         ]
+        steps = -(-int(self._rows["samples"].max()) // self.batch)
+        # Of all members of a launch, by operations: as many as `RUN_FLOPS` a core.
+        flops = RUN_FLOPS * session.device.compute_units
+        self._most_epochs = max(1, flops // (span_flops(step.span) * steps))
         self.set(records=self.epochs, record_stride=stride)
 
     @property
@@ -124,14 +129,18 @@ class MemberReplay(Replay):
             limit.
         """
         active, epochs = schedule.shape
-        table = np.zeros((active, epochs + 1), EPOCH)
-        table[:, :epochs] = schedule  # kernels read the row after the last
-        self._own[EpochTable].write(self.session, table)
         rows = self._rows[members]
         rows["epochs"] = done
-        self._own[Members].write(self.session, rows)
-        self.set(members=active, epochs=epochs)
-        self.run()
+        table = np.zeros((active, epochs + 1), EPOCH)
+        table[:, :epochs] = schedule  # kernels read the row after the last
+        most = max(1, self._most_epochs // epochs)
+        for first in range(0, active, most):  # between them Ctrl-C is handled
+            part = slice(first, first + most)
+            self._own[EpochTable].write(self.session, table[part])
+            self._own[Members].write(self.session, rows[part])
+            self.set(members=len(rows[part]), epochs=epochs)
+            self.run()
+            self.session.finish()
         size = self._count * self.epochs * self._stride
         totals = self._own[MemberTotals].read(self.session, size, "float32")
         shape = self._count, self.epochs, self._stride

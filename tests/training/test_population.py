@@ -14,6 +14,7 @@ from clnet import Dense, EarlyStopping, InputError, Network, Population, Sparse
 from clnet.errors import FormatError
 from clnet.formats import safetensors
 from clnet.nn.folds import folds_of
+from clnet.runtime import member_replay
 from clnet.training import population as module
 
 N, SAMPLES = 5, 60
@@ -358,3 +359,17 @@ def test_wrong_cross_validations(options, sentence):
     with pytest.raises(InputError, match=sentence) as raised:
         Population.cross_validate(shape(), X, T, **options)
     assert "\n" not in str(raised.value)
+
+
+def test_long_launches_are_cut_between_members(monkeypatch):
+    calls = []
+    original = member_replay.MemberReplay.run
+
+    def run(self):
+        calls.append(self._numbers["members"])
+        original(self)
+
+    monkeypatch.setattr(member_replay, "RUN_FLOPS", 1)
+    monkeypatch.setattr(member_replay.MemberReplay, "run", run)
+    compare({"epochs": 3, "optimiser": "rprop", "seed": 0})
+    assert set(calls) == {1} and len(calls) >= N
