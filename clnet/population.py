@@ -20,7 +20,7 @@ from clnet.network import Network, load
 from clnet.nn.defaults import EPOCHS
 from clnet.nn.folds import CrossValidation, folds_of
 from clnet.nn.labels import are_labels
-from clnet.nn.metrics import one_hot
+from clnet.nn.metrics import Evaluation, one_hot
 from clnet.nn.scaling import scaling_to_apply
 
 if TYPE_CHECKING:
@@ -230,6 +230,14 @@ class Population:
                           ties.argmax(axis=0))
         found: Array = labels[winner]
         return found
+
+    def evaluate(
+        self, x: ArrayLike, t: ArrayLike, device: Devices = None, *,
+        scale: bool | None = None,
+    ) -> list[Evaluation]:
+        """Return the errors of each network's outputs, as `Network.evaluate`."""
+        y = self.predict(x, device, scale=scale)
+        return [self.network.compare(one, t, scale=bool(scale)) for one in y]
 
     def fit(
         self,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_array, as_whole
+from clnet.checks import as_array, as_items, as_whole
 from clnet.errors import InputError, counted
 from clnet.formats.sources import check_buffer
 from clnet.nn.defaults import default_optimiser
@@ -237,13 +237,14 @@ def _lists(
     """Return the rows of each network, None for all."""
     if rows is None:
         return [None] * count
-    if len(rows) != count:
+    lists = as_items(rows)
+    if len(lists) != count:
         raise InputError(
-            f"rows has {counted(len(rows), 'list')}, expected one for each of the "
+            f"rows has {counted(len(lists), 'list')}, expected one for each of the "
             f"{counted(count, 'network')}"
         )
     found: list[Array | None] = []
-    for number, one in enumerate(rows):
+    for number, one in enumerate(lists):
         own = as_array(f"rows of network {number}", one)
         if own.ndim != 1 or not own.size or own.dtype.kind not in "iu":
             raise InputError(

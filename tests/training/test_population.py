@@ -198,6 +198,9 @@ def test_votes():
     assert population.classify(np.zeros((2, 2))).tolist() == [1, 1]
     tie = population[[0, 1]]  # one vote each: the larger mean decides
     assert tie.classify(np.zeros(2)).tolist() == 0
+    found = population.evaluate(np.zeros((2, 2)), np.eye(3)[[0, 1]])
+    assert [one.accuracy for one in found] == [0.5, 0.5, 0.5]
+    assert found[0] == population[0].evaluate(np.zeros((2, 2)), np.eye(3)[[0, 1]])
     y = population.predict(np.zeros((4, 2)))
     assert y.shape == (3, 4, 3)
     np.testing.assert_array_equal(y[0, 0], [3, 0, 0])
@@ -260,7 +263,7 @@ def test_a_network_is_no_population(tmp_path):
     ({"seed": [1, 2, -3]}, "seed"),
     ({"learning_rate": 0.1, "optimiser": "rprop"}, "no learning rate"),
     ({"learning_rate": "fast"}, "learning_rate"),
-    ({"rows": [[0]]}, "rows has 1 list"),
+    ({"rows": [[0]]}, "rows has 1 list"), ({"rows": 5}, "rows has 0 lists"),
     ({"rows": [[0], [1], []]}, "rows of network 2"),
     ({"rows": [[0], [1], [0.5]]}, "rows of network 2"),
     ({"rows": [[0], [1], [SAMPLES]]}, "expected 0 to 59"),
