@@ -209,7 +209,9 @@ class _Picked:
     chunks = None
 
     def __init__(self, rows: _Rows, columns: list[int]) -> None:
-        self._rows, self._columns = rows, columns
+        run = slice(columns[0], columns[-1] + 1)
+        self._rows = rows
+        self._columns = run if [*range(run.start, run.stop)] == columns else columns
         self.shape: tuple[int, ...] = (rows.array.shape[0], len(columns))
         self.dtype: Any = rows.array.dtype
 

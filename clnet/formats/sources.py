@@ -171,11 +171,18 @@ class ArraySource(Source):
         )
 
     def parts(self, rows: int, order: Order | None = None) -> Iterator[Part]:
-        """Yield parts of so many rows, but for the last."""
+        """Yield parts of so many rows, but for the last.
+
+        The short one is last in any order: one in their midst would have all others
+        cut and joined to blocks, and pages of a map read again after `forget`.
+        """
         n = len(self)
-        count = -(-n // rows)
-        for number in range(count) if order is None else order(count):
+        count = n // rows
+        numbers = range(count) if order is None else order(count)
+        for number in chain(numbers, [count] * (n % rows > 0)):
             chosen = slice(number * rows, min((number + 1) * rows, n))
+            for array in (self.x, self.t, self.weight):
+                expect(array, chosen)
             x, *others = (
                 None if array is None else _slice(array, chosen)
                 for array in (self.x, self.t, self.weight)
@@ -359,6 +366,14 @@ def read_ahead(items: Iterator[T]) -> Generator[T, None, None]:
         stopped.set()
         wanted.release()
         thread.join()
+
+
+def expect(array: Any, rows: slice) -> None:
+    """Let the system read rows of a memory map from the disk, all at once."""
+    advice = getattr(mmap, "MADV_WILLNEED", None)
+    mapped = getattr(array, "_mmap", None)
+    if mapped is not None and advice is not None:
+        mapped.madvise(advice, *_pages(mapped, array[rows]))
 
 
 def forget(array: Any) -> None:

@@ -6,7 +6,7 @@ checks and scales the next, orders it and fills the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-COPIED = 1 << 14  # samples that are ordered at a time, through a copy
+COPIED = 1 << 14  # samples that are ordered at a time where rows are padded
 
 
 @dataclass
@@ -334,16 +334,18 @@ class StreamingPass(Pass):
         key = None if keys is None else keys[0]
         filled = read_ahead(_filled(self._set.blocks(key), free))
         steps = seen = 0
-        busy: list[tuple[_Block, Callable[[], object]]] = []
+        busy: list[tuple[_Block, _End]] = []
         try:
             for block, samples in filled:
+                if busy and busy[0][1].reached:  # as where a launch ends in its call
+                    free.put(busy.pop(0)[0])
                 block.select()
                 steps += replay.run_pass(samples, count + steps, seen)
                 seen += samples
-                busy.append((block, _end_of(replay.session)))
+                busy.append((block, _End(replay.session)))
                 if len(busy) > 1:
-                    last, wait = busy.pop(0)
-                    wait()
+                    last, end = busy.pop(0)
+                    end.wait()
                     free.put(last)
         finally:
             free.put(None)
@@ -367,9 +369,15 @@ class _Input(NamedTuple):
             if order is None:
                 found[...] = array
                 return
-            for start in range(0, len(order), COPIED):
-                part = slice(start, start + COPIED)
-                found[part] = array[order[part]]
+            # `take` copies whole rows, and holds Python's lock at each call alone, for
+            # which it would wait until a step ends.
+            whole = found.flags.c_contiguous
+            array = np.ascontiguousarray(array)
+            for start in range(0, len(order), len(order) if whole else COPIED):
+                part = slice(start, start + (len(order) if whole else COPIED))
+                np.take(
+                    array, order[part], axis=0, out=found[part], mode="clip"
+                )
 
 
 class _Block(NamedTuple):
@@ -400,13 +408,31 @@ def _filled(
         yield block, len(data)
 
 
-def _end_of(session: Session) -> Callable[[], object]:
-    """Return the function that waits for all commands that are enqueued now."""
-    import pyopencl as cl
+class _End:
+    """The end of all commands that are enqueued now."""
 
-    if len(session.queues) > 1:
-        return session.finish
-    marker = cl.enqueue_marker(session.queue)
-    session.queue.flush()
-    wait: Callable[[], object] = marker.wait
-    return wait
+    def __init__(self, session: Session) -> None:
+        import pyopencl as cl
+
+        self._session = session
+        self._marker: Any = None
+        if len(session.queues) == 1:
+            self._marker = cl.enqueue_marker(session.queue)
+            session.queue.flush()
+
+    @property
+    def reached(self) -> bool:
+        """Whether it is known to be reached."""
+        import pyopencl as cl
+
+        complete = cl.command_execution_status.COMPLETE
+        return self._marker is not None and bool(
+            self._marker.command_execution_status == complete
+        )
+
+    def wait(self) -> None:
+        """Wait for it."""
+        if self._marker is None:
+            self._session.finish()
+        else:
+            self._marker.wait()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from clnet import Checkpoint, InputError, Network, optimisers
+from clnet.nn.random import keys
 from clnet.training.streaming import any_set
 
 CPU = "cpu"
@@ -225,3 +226,15 @@ def test_the_parameters_so_far_survive_a_fault():
         network.fit(Third(), batch_size=BATCH, device=CPU, tune=False, buffer=BUFFER)
     assert np.isfinite(network.parameters).all()
     assert (network.parameters != before).any()
+
+
+def test_pages_of_a_map_are_forgotten_in_any_order(tmp_path):
+    # A short part amid the others would have each of these read again, once dropped.
+    x, t = mapped(tmp_path, "x.npy", X), mapped(tmp_path, "t.npy", T)
+    network = Network.mlp([8, 6, 2], ["tanh", "identity"], seed=1)
+    found, _, _ = any_set(network, (x, t, None), None, None, None, BUFFER)
+    found = found.balanced(BATCH)
+    for key in keys(0, 0, 4):
+        blocks = [data for data, _ in found.blocks(key)]
+        assert [len(data) for data in blocks] == [ROWS] * (N // ROWS) + [N % ROWS]
+        assert all(np.shares_memory(data.x, x) for data in blocks)
