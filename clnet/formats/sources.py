@@ -10,7 +10,7 @@ import mmap
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
-from itertools import chain
+from itertools import chain, pairwise
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -179,13 +179,19 @@ class ArraySource(Source):
         n = len(self)
         count = n // rows
         numbers = range(count) if order is None else order(count)
-        for number in chain(numbers, [count] * (n % rows > 0)):
-            chosen = slice(number * rows, min((number + 1) * rows, n))
-            for array in (self.x, self.t, self.weight):
+        slices = (
+            slice(number * rows, min((number + 1) * rows, n))
+            for number in chain(numbers, [count] * (n % rows > 0))
+        )
+        arrays = self.x, self.t, self.weight
+        for chosen, following in pairwise(chain(slices, [None])):
+            assert chosen is not None
+            for array in arrays:
                 expect(array, chosen)
+                if following is not None:  # the disk reads it while this is used
+                    expect(array, following)
             x, *others = (
-                None if array is None else _slice(array, chosen)
-                for array in (self.x, self.t, self.weight)
+                None if array is None else _slice(array, chosen) for array in arrays
             )
             yield Part(chosen.start, x, *others)
             for array in (x, *others):
