@@ -52,11 +52,12 @@ class Answers:
     def __init__(
         self, network: Network, plan: Plan | ParallelPlan, data: Samples, scale: bool
     ) -> None:
-        self.network, self.data = network, data
+        self.network: Network = network
+        self.data: Samples = data
         self.counts: Counter[Label] = Counter()
         self._plan, self._scale = plan, scale
         self._metrics = network._metrics(network.scaling if scale else None)
-        self.compared = False
+        self.compared: bool = False
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
         """Yield outputs [samples, n_out]."""
