@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from clnet.errors import ClnetError, FormatError, quoted, reason
 from clnet.formats.files import check_readable
 from clnet.formats.named_table import ColumnNames, Texts, choose, one_hot, printed
-from clnet.formats.sources import Order, Part, Source, drop_pages
+from clnet.formats.sources import Order, Part, Source, drop_pages, expect_pages
 from clnet.formats.table import OR_TEXT
 
 if TYPE_CHECKING:
@@ -368,11 +368,21 @@ class _Arrow:
     def batches(self, unit: int, columns: Sequence[int], size: int) -> Iterator[Any]:
         """Yield slices of a record batch, of at most so many rows."""
         batch = self._reader(columns).get_batch(unit)
+        self._expect(batch)
         for start in range(0, batch.num_rows, size):
             part = batch.slice(start, size)
             part.validate(full=True)
             yield part
             drop_pages(self._map)
+
+    def _expect(self, batch: Any) -> None:
+        """Let the system read the pages of a record batch, all at once."""
+        buffers = [one for column in batch.columns for one in column.buffers() if one]
+        low = min((one.address for one in buffers), default=0) - self._buffer.address
+        high = max((one.address + one.size for one in buffers), default=0)
+        high -= self._buffer.address
+        if 0 <= low < high <= len(self._map):  # not where it was unpacked
+            expect_pages(self._map, low // mmap.PAGESIZE * mmap.PAGESIZE, high - low)
 
 
 def _opened(path: Path) -> _Parquet | _Arrow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,11 @@ class DataSet:
         self.shape: tuple[int, ...] = found.shape
         self.dtype: Any = np.dtype(object) if text else found.dtype
         self.chunks: Any = found.chunks
+        # Where its rows lie in the file, if they do one after the other.
+        offset = None if text else found.id.get_offset()
+        self._offset: int | None = offset
+        self._row = found.dtype.itemsize * int(np.prod(found.shape[1:]))
+        self._path = path
 
     def __getitem__(self, rows: slice) -> Array:
         try:
@@ -75,6 +81,17 @@ class DataSet:
             raise FormatError(
                 f"{self.name}, row {row}: cannot be read: {reason(error)}"
             ) from None
+
+    def expect(self, rows: slice) -> None:
+        """Let the system read rows from the disk, all at once."""
+        if self._offset is None or not hasattr(os, "posix_fadvise"):
+            return
+        start, stop, _ = rows.indices(self.shape[0])
+        with self._path.open("rb") as file:
+            os.posix_fadvise(
+                file.fileno(), self._offset + start * self._row,
+                (stop - start) * self._row, os.POSIX_FADV_WILLNEED,
+            )
 
     def _damaged(self, start: int, stop: int) -> int:
         """Return the first row that cannot be read, one of these, by bisection."""

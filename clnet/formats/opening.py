@@ -14,7 +14,7 @@ from clnet.checks import as_whole, is_whole
 from clnet.errors import FormatError, InputError, quoted, reason
 from clnet.formats import arrow, hdf5
 from clnet.formats.files import as_path, check_readable
-from clnet.formats.sources import ArraySource, Source
+from clnet.formats.sources import ArraySource, Source, expect
 
 if TYPE_CHECKING:
     from clnet.formats.named_table import ColumnNames
@@ -195,6 +195,11 @@ class _Rows:
         return self._last[1]
 
 
+    def expect(self, rows: slice) -> None:
+        """Let the system read rows from the disk."""
+        expect(self.array, rows)
+
+
 class _Picked:
     """Columns of an array that is read by rows.
 
@@ -217,6 +222,10 @@ class _Picked:
 
     def __getitem__(self, rows: slice) -> Array:
         return self._rows[rows][:, self._columns]
+
+    def expect(self, rows: slice) -> None:
+        """Let the system read rows from the disk."""
+        self._rows.expect(rows)
 
 
 def split(name: str, array: Any, target: ColumnNames) -> tuple[Any, Any]:

@@ -375,11 +375,19 @@ def read_ahead(items: Iterator[T]) -> Generator[T, None, None]:
 
 
 def expect(array: Any, rows: slice) -> None:
-    """Let the system read rows of a memory map from the disk, all at once."""
-    advice = getattr(mmap, "MADV_WILLNEED", None)
+    """Let the system read rows of an array in a file from the disk, all at once."""
     mapped = getattr(array, "_mmap", None)
-    if mapped is not None and advice is not None:
-        mapped.madvise(advice, *_pages(mapped, array[rows]))
+    if mapped is not None:
+        expect_pages(mapped, *_pages(mapped, array[rows]))
+    elif hasattr(array, "expect"):
+        array.expect(rows)
+
+
+def expect_pages(mapped: mmap.mmap, start: int, size: int) -> None:
+    """Let the system read pages of a map from the disk, where it can."""
+    advice = getattr(mmap, "MADV_WILLNEED", None)
+    if advice is not None:
+        mapped.madvise(advice, start, size)
 
 
 def forget(array: Any) -> None:
