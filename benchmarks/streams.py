@@ -34,7 +34,9 @@ ROWS = 1 << 16  # rows that are made at a time, and of a record batch
 GROUP = 1 << 20  # rows of a row group
 FEW = 1 << 14  # samples of the process that the others are compared with
 RESIDENT = 1 << 20  # samples
+EPOCHS = 10  # of resident samples: their median counts
 SUFFIXES = {"npy": ".npy", "hdf5": ".h5", "arrow": ".arrow", "parquet": ".parquet"}
+PROCESSOR = "processor, s/GB"
 PIECE = 8 << 20  # bytes of a plain read
 
 
@@ -118,10 +120,11 @@ def plain_read(path: Path) -> float:
 
 
 def trained(path: Path | None, samples: int, device: str | None) -> dict[str, float]:
-    """Train in this process; return the seconds of the last epoch, and the memory.
+    """Train in this process; return the seconds of an epoch, and the peak of memory.
 
-    Without a file so many samples are resident, and the first epoch prepares.
+    Without a file so many samples are resident.
     """
+    given: tuple[Any, ...]
     import clnet
 
     net = clnet.Network.mlp([WIDTH, HIDDEN, 1], ["tanh", "identity"], seed=0)
@@ -133,16 +136,18 @@ def trained(path: Path | None, samples: int, device: str | None) -> dict[str, fl
     net.fit(few[:, :-1], few[:, -1:], epochs=2, **options)
     if path is None:
         data = np.concatenate(list(blocks(samples)))
-        history = net.fit(data[:, :-1], data[:, -1:], epochs=3, **options)
+        given, epochs = (data[:, :-1], data[:, -1:]), EPOCHS
     else:
         forget(path)
-        given = {".h5": f"{path}:samples"}.get(path.suffix, path)
-        history = net.fit(clnet.open_data(given, outputs=1), epochs=1, **options)
+        name = {".h5": f"{path}:samples"}.get(path.suffix, path)
+        given, epochs = (clnet.open_data(name, outputs=1),), 1
+    start = time.process_time()
+    history = net.fit(*given, epochs=epochs, **options)
     used = resource.getrusage(resource.RUSAGE_SELF)
     return {
-        "seconds": min(epoch.seconds for epoch in history),
-        "processor": time.process_time(), "peak": used.ru_maxrss * 1024,
-        "loss": history[-1].loss,
+        "seconds": float(np.median([epoch.seconds for epoch in history])),
+        "processor": (time.process_time() - start) / epochs,
+        "peak": used.ru_maxrss * 1024, "loss": history[-1].loss,
     }
 
 
@@ -167,6 +172,7 @@ def measured(
     yield {
         "samples": "resident", "GB": RESIDENT * bytes_of_row / 1e9,
         "GB/s": RESIDENT * bytes_of_row / 1e9 / found["seconds"],
+        PROCESSOR: found["processor"] / (RESIDENT * bytes_of_row / 1e9),
     }
     for kind in kinds:
         path = folder / f"clnet-streams{SUFFIXES[kind]}"
@@ -182,7 +188,7 @@ def measured(
             "samples": kind, "GB": size / 1e9, "GB/s": size / 1e9 / found["seconds"],
             "disk, GB/s": " and ".join(f"{size / 1e9 / one:.2f}" for one in disk),
             "memory, MB": (found["peak"] - own) / 1e6,
-            "processor, s": found["processor"], "loss": found["loss"],
+            PROCESSOR: found["processor"] / size * 1e9, "loss": found["loss"],
         }
 
 
