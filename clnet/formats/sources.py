@@ -240,6 +240,21 @@ class BatchSource(Source):
             first += len(x)
 
 
+def check_columns(source: Source, columns: Columns | None) -> None:
+    """Raise InputError unless a table has the input columns of a network, in order."""
+    found = source.columns
+    if found is None or columns is None or found.inputs == columns.inputs:
+        return
+    given, expected = (
+        [one.name for one in each.inputs] for each in (found, columns)
+    )
+    differ = "categories of their own" if given == expected else quoted(given)
+    raise InputError(
+        f"{source.name}the input columns are {differ}, expected the network's "
+        f"{quoted(expected)}: open the file with columns=net.columns"
+    )
+
+
 READ_ONCE = (
     "the batches come from a generator, which can be read once: give epochs=1, or an "
     "object that can be iterated again, as a list of batches or a class with __iter__"

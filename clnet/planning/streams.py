@@ -16,6 +16,7 @@ from clnet.formats.sources import (
     Part,
     Source,
     check_buffer,
+    check_columns,
     forget,
     is_stored,
     read_ahead,
@@ -49,6 +50,8 @@ def predict_any(
     """Return the outputs for inputs of any kind; see `Network.predict`."""
     room = check_buffer(buffer)
     source = source_of(x)
+    if source is not None:
+        check_columns(source, network.columns)
     if source is not None and (is_sparse(x) or _fits(source, network, room)):
         x = x if is_sparse(x) or is_stored(x) else source.whole().x
         source = None
@@ -160,6 +163,8 @@ def evaluate_any(
     """Return the metrics of samples of any kind; see `Network.evaluate`."""
     room = check_buffer(buffer)
     source = source_of(x, t)
+    if source is not None:
+        check_columns(source, network.columns)
     if source is None and t is None:
         raise InputError("t is missing: only sources have targets of their own")
     precision = PRECISIONS[0]

@@ -23,6 +23,7 @@ from clnet.formats.sources import (
     ArraySource,
     Part,
     Source,
+    check_columns,
     read_ahead,
     regrouped,
     rows_of,
@@ -251,6 +252,7 @@ def any_set(
     x, t, weight = samples
     source = source_of(x, t, weight)
     if source is not None:
+        check_columns(source, columns)
         columns, classes = columns or source.columns, classes or source.classes
         size = source.size(np.dtype(network.dtype).itemsize)
         if size is None or size > buffer:

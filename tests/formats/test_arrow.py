@@ -122,6 +122,17 @@ def test_labels_columns_and_predictions(path):
     assert net.evaluate(source, device="cpu", buffer=5000).accuracy > 0.3
 
 
+def test_columns_of_another_order_are_refused(path):
+    net = Network.mlp([2, 1], ["identity"], seed=0)
+    net.fit(open_data(path, target="y", ignore=["class", "colour", "count"]),
+            epochs=1, tune=False, device="cpu")
+    other = open_data(path, target="y", ignore=["class", "colour", "a"])
+    message = r"input columns are \['b', 'count'\], expected the network's \['a', 'b'\]"
+    for call in (net.predict, net.evaluate, net.fit):
+        with pytest.raises(InputError, match=message):
+            call(other)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
