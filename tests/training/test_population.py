@@ -27,6 +27,13 @@ ROWS = [np.setdiff1d(np.arange(SAMPLES), fold) for fold in FOLDS]
 RESTS = [np.sort(fold) for fold in FOLDS]
 
 
+@pytest.fixture
+def cores():
+    """Skip the test where networks train one after the other."""
+    if clnet.device().type != "cpu":
+        pytest.skip("the launch of many networks is for CPUs")
+
+
 def shape(**options):
     return Network.mlp([3, 9, 2], "tanh", seed=0, **options)
 
@@ -89,7 +96,7 @@ def compare(options, network=None):
      "validation": (X[:7], T[:7]), "schedule": "cosine"},
     {"optimiser": ["rprop", "batch", "rprop", "batch", "rprop"], "clip_norm": 0.5},
 ])
-def test_each_network_as_if_alone(options):
+def test_each_network_as_if_alone(options, cores):
     histories = compare({"epochs": 12, "seed": 3, **options})
     assert all(one.plan.startswith("members") for one in histories)
 
@@ -159,7 +166,7 @@ def test_a_network_that_diverges_disturbs_no_other():
     np.testing.assert_array_equal(population.parameters[2], single.parameters)
 
 
-def test_interrupts_keep_what_is_trained(monkeypatch):
+def test_interrupts_keep_what_is_trained(monkeypatch, cores):
     population = Population(shape(), 3)
     before = population.parameters
     calls = []
@@ -364,7 +371,7 @@ def test_wrong_cross_validations(options, sentence):
     assert "\n" not in str(raised.value)
 
 
-def test_long_launches_are_cut_between_members(monkeypatch):
+def test_long_launches_are_cut_between_members(monkeypatch, cores):
     calls = []
     original = member_replay.MemberReplay.run
 
