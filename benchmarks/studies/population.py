@@ -8,13 +8,14 @@ vectorised function.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -40,8 +41,10 @@ TAKES = frozenset({"data", "fann_library"})
 ABOUT = "populations: many small networks side by side, beside FANN, JAX, scikit-learn"
 BASES = {name: f"{SMALL[name]}, of all networks" for name in ("epoch", "fit")}
 # Of each case of `small`: numbers of networks by default, and with --full.
-NETWORKS = {"xor": (1000, 10_000), "parity": (1000,), "robot": (100, 1000),
-            "gene": (100,), "iris": (200, 1000), "digits": (20, 100)}
+NETWORKS: Mapping[str, tuple[int, ...]] = {
+    "xor": (1000, 10_000), "parity": (1000,), "robot": (100, 1000), "gene": (100,),
+    "iris": (200, 1000), "digits": (20, 100),
+}
 QUICK = ("xor", "iris")
 BASELINES = frozenset({"fann", "jax", "sklearn"})
 
@@ -103,7 +106,7 @@ class ScikitLearnProcesses(Baseline):
     """scikit-learn's `MLPClassifier` in as many processes as cores."""
 
     name: str = "sklearn"
-    requires = ("sklearn",)
+    requires: ClassVar[tuple[str, ...]] = ("sklearn",)
 
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:
         """Return the trainings of equal shares of the networks in each process."""

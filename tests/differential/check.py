@@ -490,7 +490,7 @@ class Fit:
                 history = network.fit(
                     x, t, optimiser=options.rule, loss=options.loss,
                     epochs=options.epochs,
-                    batch_size=batch(case) if options.batches else None,
+                    batch_size=batch(case),
                     shuffle=options.shuffled, validation=validation,
                     sample_weight=weight[0][:, 0] if weight else None, seed=case.seed,
                     devices=devices(self._device, options.devices),

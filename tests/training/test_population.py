@@ -153,7 +153,7 @@ def test_all_others_train_one_after_the_other(network, options):
 
 
 def test_a_network_that_diverges_disturbs_no_other():
-    population = Population(shape(), 3)
+    population = Population(shape(output="identity"), 3)
     single = population[2]
     rates = [1e-3, 1e38, 1e-2]
     with pytest.warns(clnet.ClnetWarning, match="diverged"):
