@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
+from clnet.opencl import target_cpu
+
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
 
@@ -167,6 +169,16 @@ QUIRKS: tuple[Quirk, ...] = (
         reason="passes wrong addresses of local memory to functions that its compiler"
         " does not inline, so all are inlined, without its warning of a keyword's macro"
         " (PoCL 6.0 and 7.1; see its issues 617 and 668)",
+    ),
+    Quirk(
+        match=lambda device: (
+            _pocl_cpu(device) and target_cpu.is_unknown(device.handle)
+        ),
+        effect={
+            "environment": lambda _: ((target_cpu.VARIABLE, target_cpu.best_name()),)
+        },
+        reason="compiles no kernel for a processor newer than its LLVM, so it is told"
+        " to compile for an older one with the same vectors (PoCL before 5.0)",
     ),
     Quirk(
         match=_pocl_7,

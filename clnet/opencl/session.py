@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clnet.errors import ASK_DOCTOR, DeviceError
+from clnet.opencl import target_cpu
 from clnet.opencl.process import check_process
 from clnet.opencl.program import build, source_text
 from clnet.opencl.quirks import set_variables
@@ -61,6 +62,9 @@ class Session:
         self.profiling = profiling
         self.errors: tuple[type[Exception], ...] = (cl.Error, MemoryError)
         set_variables(dict(device.environment), os.environ)
+        if target_cpu.VARIABLE in dict(device.environment):
+            for one in device.places:
+                target_cpu.set_name(one.handle, os.environ[target_cpu.VARIABLE])
         properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
         try:
             self.context: Any = cl.Context([one.handle for one in device.places])

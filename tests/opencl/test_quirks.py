@@ -62,6 +62,7 @@ def test_rows_are_complete(quirk):
 def test_rows_edit_the_devices_that_they_match(quirk, monkeypatch):
     monkeypatch.setattr(quirks.sys, "platform", "linux")
     monkeypatch.setattr(quirks.shutil, "which", lambda program: None)
+    monkeypatch.setattr(quirks.target_cpu, "is_unknown", lambda handle: True)
     edited = [apply_quirks(sample) for sample in SAMPLES]
     hits = [
         (before, after)
