@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
@@ -298,11 +298,17 @@ def deviations(
     exact, draws = next(runs), list(runs)
     written = {value.name for op in ops for value in op.writes}
     return exact, {
-        name: np.sqrt(
-            np.mean([np.square(draw[name] - exact[name]) for draw in draws], axis=0)
-        )
-        for name in written
+        name: deviation(exact[name], [draw[name] for draw in draws]) for name in written
     }
+
+
+def deviation(exact: NDArray[Any], draws: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return the root mean square of draws about exact values.
+
+    Squares of numbers below 1e-154 would underflow, so none is formed.
+    """
+    distances = [draw - exact for draw in draws]
+    return np.asarray(reduce(np.hypot, distances, 0.0) / np.sqrt(len(draws)))
 
 
 def perturbed_runs(

@@ -302,7 +302,7 @@ class Oracle:
     """The oracle's values after a training, and bounds of their errors.
 
     A bound is that of `bounds.deviations`. Its draws are made one by one until all
-    errors are within the part of the bound that is known: the squares only add up.
+    errors are within the part of the bound that is known: the distances only add up.
 
     The analysis is of first order. Where a deviation, relative to its array, is above
     the root of a rounding, terms of second order are above a rounding: a training that
@@ -334,24 +334,26 @@ class Oracle:
             Elements to compare.
         """
         names = list(found)
-        squares = {name: np.zeros_like(self.exact[name]) for name in names}
+        spread = {name: np.zeros_like(self.exact[name]) for name in names}
         errors = {name: np.abs(found[name] - self.exact[name]) for name in names}
         wrong = WrongError()
         for run in self._runs:
             for name in names:
-                squares[name] += np.square(run[name] - self.exact[name])
+                # No square is formed: those of numbers below 1e-154 would underflow.
+                spread[name] = np.hypot(spread[name], run[name] - self.exact[name])
             try:
                 worst = 0.0
                 for name in names:
                     at = (..., part.get(name, slice(None)))
-                    bound = LAMBDA * np.sqrt(squares[name][at] / DRAWS) + self._tiny
+                    bound = LAMBDA / np.sqrt(DRAWS) * spread[name][at] + self._tiny
                     worst = max(worst, largest(errors[name][at], bound, name))
                 return worst
             except WrongError as error:
                 wrong = error
         for name in names:
-            deviation = np.sqrt(squares[name] / DRAWS).max(initial=0.0)
-            if deviation > self._linear * np.abs(self.exact[name]).max(initial=0.0):
+            deviation = spread[name].max(initial=0.0) / np.sqrt(DRAWS)
+            largest_linear = self._linear * np.abs(self.exact[name]).max(initial=0.0)
+            if not deviation <= largest_linear:  # NaN too: a perturbed run overflowed
                 raise Skipped("the training is ill-conditioned")
         raise wrong
 
@@ -496,7 +498,7 @@ class Fit:
                     devices=devices(self._device, options.devices),
                     schedule=options.schedule, l1=regular.l1, l2=regular.l2,
                     clip_norm=regular.clip_norm, clip_value=regular.clip_value,
-                    precision=case.precision,
+                    precision=case.precision, tune=False,  # keeps no plan: see `steps`
                 )
         except ClnetWarning as warning:
             if "timed out" in str(warning):

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from bounds import FLOAT64, LAMBDA, perturbed_runs, span_bound
+from bounds import FLOAT64, LAMBDA, deviation, perturbed_runs, span_bound
 
 from clnet import Network
 from clnet.ir.lowering import nonlinearity
@@ -177,9 +177,9 @@ def check_training(
     errors, bounds = [], []
 
     def compare(name: str, found: Any, live: Any) -> None:
-        squares = np.mean([np.square(d[name] - exact[name]) for d in draws], axis=0)
+        spread = deviation(exact[name], [draw[name] for draw in draws])
         errors.append(np.abs(found - exact[name][0])[live])
-        bounds.append(LAMBDA * np.sqrt(squares[0])[live])
+        bounds.append(LAMBDA * spread[0][live])
 
     if rule is not None:
         compare("parameters", flat.detach().numpy(), live)
