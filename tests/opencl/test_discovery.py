@@ -47,6 +47,7 @@ class FakeHandle:
             "local_mem_size": 48 << 10,
             "max_work_group_size": 1024,
             "preferred_vector_width_float": 1,
+            "int_ptr": 0,
             **answers,
         }
 
