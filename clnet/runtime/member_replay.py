@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-TOTALS_BYTES = 1 << 22  # of the records of a launch, unless one epoch takes more
+TOTALS_BYTES = 1 << 26  # of the records of a launch, unless one epoch takes more
 
 
 class MemberReplay(Replay):
@@ -53,6 +53,8 @@ class MemberReplay(Replay):
         The rows of the data set that each member takes; None: all.
     samples : int
         Of the data set.
+    epochs : int
+        Of a launch at most; fewer where their records take too much memory.
 
     Attributes
     ----------
@@ -62,12 +64,13 @@ class MemberReplay(Replay):
 
     def __init__(
         self, session: Session, step: Step, layout: Layout, train_state: TrainState,
-        subsets: Sequence[Array | None], samples: int,
+        subsets: Sequence[Array | None], samples: int, epochs: int,
     ) -> None:
         count = len(subsets)
         stride = round_up(2 * len(RECORD) + 1, RECORD_ALIGNMENT)
         item = np.dtype(np.float32).itemsize
-        self.epochs: int = max(1, TOTALS_BYTES // (count * stride * item))
+        most = TOTALS_BYTES // (count * stride * item)
+        self.epochs: int = max(1, min(most, epochs))
         self._stride, self._count = stride, count
         lists = [np.asarray(rows, np.int32) for rows in subsets if rows is not None]
         joined = np.concatenate([np.zeros(0, np.int32), *lists])
@@ -117,8 +120,9 @@ class MemberReplay(Replay):
             Their indices.
         done : ndarray of int, shape [active]
             Epochs that each has done before.
-        schedule : ndarray of `launch.EPOCH`, shape [active, epochs]
-            Order and rate of each epoch; `epochs` is at most the attribute.
+        schedule : ndarray of `launch.EPOCH`, shape [active, epochs + 1]
+            Order and rate of each epoch; `epochs` is at most the attribute. Kernels
+            read the row after the last, which is of any value.
 
         Returns
         -------
@@ -128,15 +132,13 @@ class MemberReplay(Replay):
             Epochs of each member: fewer if one's totals are not finite, or below a
             limit.
         """
-        active, epochs = schedule.shape
+        active, epochs = schedule.shape[0], schedule.shape[1] - 1
         rows = self._rows[members]
         rows["epochs"] = done
-        table = np.zeros((active, epochs + 1), EPOCH)
-        table[:, :epochs] = schedule  # kernels read the row after the last
         most = max(1, self._most_epochs // epochs)
         for first in range(0, active, most):  # between them Ctrl-C is handled
             part = slice(first, first + most)
-            self._own[EpochTable].write(self.session, table[part])
+            self._own[EpochTable].write(self.session, schedule[part])
             self._own[Members].write(self.session, rows[part])
             self.set(members=len(rows[part]), epochs=epochs)
             self.run()

@@ -34,7 +34,11 @@ from clnet.training.history import (
 )
 from clnet.training.passes import LIMIT_MARGIN, measures
 from clnet.training.plans import without_backward
-from clnet.variants.training.members import TrainMembers
+from clnet.variants.training.members import (
+    GroupMembers,
+    TrainMembers,
+    members_variant,
+)
 from clnet.variants.training.whole_step import accepted_step
 
 if TYPE_CHECKING:
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
+MAX_EPOCHS = 1 << 10  # of a launch
 GROWTH = 8  # of a launch's epochs, at most: the first ones also compile
 
 
@@ -139,9 +144,8 @@ class _Group:
         self.interrupted = False  # by Ctrl-C
         first, data = members[0].options, samples.training
         batch = max(one.options.batch for one in members)
-        self._variant = TrainMembers(
-            min(device.compute_units, len(members)),
-            any(one.rows is not None for one in members),
+        self._variant = members_variant(
+            device, len(members), any(one.rows is not None for one in members)
         )
         gathers = self._variant.subsets or batch < len(data)
         self._program = program_of(
@@ -149,17 +153,21 @@ class _Group:
             samples=len(data) if gathers else None, shuffled=first.shuffled,
             weighted=False, regularisation=first.regularisation,
         )
-        self._step = self._step_of(self._program, batch, self._variant)
-        self.refusal: str | None = self._variant.refuse(self._step.span, device)
+        self._step, self.refusal = self._step_of(self._program, batch, self._variant)
         weighted = samples.validation is not None and samples.validation.weighted
         if weighted or any(one.weight is not None for one in members):
             self.refusal = "it takes samples without weights"
         if not all(one.options.predictable for one in members):
             self.refusal = "a schedule reads the training"
 
-    def _step_of(self, program: Program, batch: int, variant: TrainMembers) -> Step:
+    def _step_of(
+        self, program: Program, batch: int, variant: TrainMembers | GroupMembers
+    ) -> tuple[Step, str | None]:
+        """Return the launch of a program, or its span alone and why there is none."""
         span = program.span(0, len(program.ops), batch)
-        return Step(span, variant, {}, self._device)
+        refusal = variant.refuse(span, self._device)
+        configs = () if refusal else variant.space(span, self._device)
+        return Step(span, variant, next(iter(configs), {}), self._device), refusal
 
     def fit(
         self, start: Array, report: Callable[[int], object]
@@ -199,7 +207,7 @@ class _Group:
                 checks: Array | None = None
                 if validation is not None:
                     checked, _ = validation.run_members(
-                        active, done[active], schedule[:, :1]
+                        active, done[active], schedule[:, :2]
                     )
                     checks = self._measures(checked, validation.samples[active])
                     better = best.improved(active, checks[:, 0, 0], done[active] + 1)
@@ -211,8 +219,10 @@ class _Group:
                     growth = min(GROWTH, RUN_SECONDS / seconds)
                     per_launch = max(1, int(per_launch * growth))
                 done[active] += ran
+                finite = np.isfinite(rows[:, epochs - 1]).all(axis=1)
                 may_stop = (
                     stoppable[active] | (done == most)[active] | (ran < epochs)
+                    | ~finite
                 )
                 stays = np.ones(active.size, bool)
                 for at, i in enumerate(active.tolist()):
@@ -221,7 +231,7 @@ class _Group:
                         rows[at, : ran[at]], None if checks is None else checks[at],
                         seconds / epochs,
                     )
-                    if may_stop[at] or not np.isfinite(rows[at, epochs - 1]).all():
+                    if may_stop[at]:
                         waited = len(history) - int(best.epoch[i])
                         history.stopped = self._stopped(i, history, waited)
                         stays[at] = not history.stopped
@@ -282,8 +292,8 @@ class _Group:
             parameters=parameters.copy(), values=values.copy(),
         )
         history.plan = (
-            f"{self._variant.name}, {counted(self._variant.workers, 'worker')} of "
-            f"{self._device.name}: {counted(len(self._members), 'network')} together"
+            f"{self._variant.name} of {self._device.name}: "
+            f"{counted(len(self._members), 'network')} together"
         )
         return history
 
@@ -291,7 +301,8 @@ class _Group:
         """Return the launches of steps, which end at the members' limits."""
         members, samples = self._members, self._samples.training
         replay = self._replay(
-            self._step, train_state, [one.rows for one in members], samples
+            self._step, train_state, [one.rows for one in members], samples,
+            min(MAX_EPOCHS, max(one.options.epochs for one in members)),
         )
         limits = np.array([
             (0.0, 0.0) if one.options.desired is None else
@@ -316,16 +327,18 @@ class _Group:
             self._network, first.loss, None, first.precision, dropout=False,
             samples=len(samples) if subsets else None, weighted=False,
         ))
-        step = self._step_of(program, batch, replace(self._variant, subsets=subsets))
-        return self._replay(step, train_state, lists, samples)
+        step, _ = self._step_of(
+            program, batch, replace(self._variant, subsets=subsets)
+        )
+        return self._replay(step, train_state, lists, samples, 1)
 
     def _replay(
         self, step: Step, train_state: TrainState, subsets: list[Array | None],
-        samples: DataSet,
+        samples: DataSet, epochs: int,
     ) -> MemberReplay:
         replay = MemberReplay(
             session(self._device), step, self._network.layout, train_state, subsets,
-            len(samples),
+            len(samples), epochs,
         )
         inputs = accepted_step(step.span).data
         for value, array in zip(inputs, samples.arrays, strict=True):
@@ -346,15 +359,18 @@ class _Group:
     def _schedule(
         self, active: Array, rates: Array, done: Array, epochs: int
     ) -> Array:
-        """Return order and rate of the epochs after those done [active, epochs]."""
-        found = np.zeros((active.size, epochs), EPOCH)
+        """Return order and rate of the epochs after those done, and a row of zeros.
+
+        They are of shape [active, epochs + 1].
+        """
+        found = np.zeros((active.size, epochs + 1), EPOCH)
         columns = done[:, np.newaxis] + np.arange(epochs)
-        found["rate"] = rates[active[:, np.newaxis], columns]
+        found["rate"][:, :epochs] = rates[active[:, np.newaxis], columns]
         if self._members[0].options.shuffled:
             seeds = [self._members[i].seed for i in active.tolist()]
             starts = list(zip(seeds, done.tolist(), strict=True))
             known = {start: keys(*start, epochs) for start in set(starts)}
-            found["key"] = [known[start] for start in starts]
+            found["key"][:, :epochs] = [known[start] for start in starts]
         return found
 
     def _measures(self, totals: Array, samples: Array) -> Array:

@@ -8,9 +8,15 @@
 // WIDTH          1, 4 or 8: values in a VAL; set before including this
 // OPERATOR_MATH  1 where the builtins are out-of-line calls that stop vectorisation:
 //                exp, tanh and erf then use operators only (float32)
+// RATIONAL_TANH  1: tanh is a quotient of polynomials on GPUs too, in float32, where it is
+//                much of a kernel's work; undefined: 0
 // LEAK           slope of leaky_relu below zero
 #if !defined(REAL) || !defined(WIDTH) || !defined(OPERATOR_MATH) || !defined(LEAK)
 #error "activations.h needs REAL, WIDTH, OPERATOR_MATH and LEAK"
+#endif
+
+#ifndef RATIONAL_TANH
+#define RATIONAL_TANH 0
 #endif
 
 #define JOIN_(a, b) a##b
@@ -37,6 +43,36 @@
 
 static inline VAL absolute(VAL v) { return v < CONST(0) ? -v : v; }
 
+#if OPERATOR_MATH || RATIONAL_TANH
+#if OPERATOR_MATH
+#define QUOTIENT(a, b) ((a) / (b))
+#else
+#define QUOTIENT(a, b) native_divide(a, b)  // to 2 roundings on GPUs
+#endif
+// tanh v to about 3e-7 of its value: v P(v^2) / Q(v^2), fitted on [-9, 9].
+static inline VAL hyperbolic_tangent(VAL v)
+{
+    v = v < CONST(-9.0f) ? CONST(-9.0f) : v;
+    v = v > CONST(9.0f) ? CONST(9.0f) : v;
+    VAL u = v * v;
+    VAL p = CONST(1.33366234e-8f);
+    p = p * u + CONST(2.05961140e-5f);
+    p = p * u + CONST(3.49480140e-3f);
+    p = p * u + CONST(0.133803635f);
+    p = p * u + CONST(0.999999979f);
+    VAL q = CONST(7.76919175e-7f);
+    q = q * u + CONST(3.28434741e-4f);
+    q = q * u + CONST(2.58739901e-2f);
+    q = q * u + CONST(0.467136789f);
+    q = q * u + CONST(1.0f);
+    VAL y = QUOTIENT(v * p, q);
+    y = y > CONST(1.0f) ? CONST(1.0f) : y;
+    return y < CONST(-1.0f) ? CONST(-1.0f) : y;
+}
+#else
+#define hyperbolic_tangent tanh
+#endif
+
 #if OPERATOR_MATH
 // e^v to about 1e-7: v = n ln 2 + r with |r| <= ln 2 / 2. n is rounded by adding and
 // subtracting 1.5 * 2^23; e^r is a minimax polynomial; 2^n is built from exponent bits.
@@ -59,27 +95,6 @@ static inline VAL exponential(VAL v)
     p = p * r + CONST(1.0f);
     INTS power = AS_INTS(shifted) - AS_INTS(rounder) + (INTS)127;
     return p * AS_VAL(power << (INTS)23);
-}
-
-// tanh v to about 3e-7 of its value: v P(v^2) / Q(v^2), fitted on [-9, 9].
-static inline VAL hyperbolic_tangent(VAL v)
-{
-    v = v < CONST(-9.0f) ? CONST(-9.0f) : v;
-    v = v > CONST(9.0f) ? CONST(9.0f) : v;
-    VAL u = v * v;
-    VAL p = CONST(1.33366234e-8f);
-    p = p * u + CONST(2.05961140e-5f);
-    p = p * u + CONST(3.49480140e-3f);
-    p = p * u + CONST(0.133803635f);
-    p = p * u + CONST(0.999999979f);
-    VAL q = CONST(7.76919175e-7f);
-    q = q * u + CONST(3.28434741e-4f);
-    q = q * u + CONST(2.58739901e-2f);
-    q = q * u + CONST(0.467136789f);
-    q = q * u + CONST(1.0f);
-    VAL y = v * p / q;
-    y = y > CONST(1.0f) ? CONST(1.0f) : y;
-    return y < CONST(-1.0f) ? CONST(-1.0f) : y;
 }
 
 // 2 artanh s for |s| <= 1/3, by its series.
@@ -134,7 +149,6 @@ static inline VAL exponential_minus_one(VAL v)
 }
 #else
 #define exponential exp
-#define hyperbolic_tangent tanh
 #define log_one_plus log1p
 #define logarithm log
 #define error_function erf

@@ -1,6 +1,19 @@
 // The work of a group on one tile of samples: load, forward pass, loss, backward pass.
 // The macros are those of group_step.cl.
+//
+// SUBSETS  1: networks train on rows of the data set that a list names
+// BLOCKED  1: products by register blocks, for many tiles a compute unit
+// VALUES   parameters before the record behind gradients; undefined: SIZE
 #define LOADS 16  // loads of a work-item in flight
+#ifndef SUBSETS
+#define SUBSETS 0
+#endif
+#ifndef BLOCKED
+#define BLOCKED 0
+#endif
+#ifndef VALUES
+#define VALUES SIZE
+#endif
 #if STAGED
 #define SPACE __local
 #else
@@ -50,6 +63,9 @@ typedef struct {
     int n;     // samples of the data set
     int bits;  // of half a sample's index, for the random order
     float bit_fail_limit;
+#if SUBSETS
+    __global const int *subset;  // rows of the data set; 0: all
+#endif
 } Net;
 
 static inline Neuron neuron_of(const Net *net, const int l, const int o)
@@ -61,11 +77,14 @@ static inline Neuron neuron_of(const Net *net, const int l, const int o)
 // The data set's row of sample i of the epoch's order.
 static inline int row_of(const Net *net, const int i, const uint8 key)
 {
+    int row = i;
 #if GATHERED == 2
-    return permuted(i, net->n, net->bits, key);
-#else
-    return i;
+    row = permuted(row, net->n, net->bits, key);
 #endif
+#if SUBSETS
+    if (net->subset) row = net->subset[row];
+#endif
+    return row;
 }
 
 // to[i][s] = value i of sample s's row; zeros from width to `padded`
@@ -112,7 +131,7 @@ static inline int slices_of(const Layer layer)
     int count = 1;
 #if PTX >= 70
     while (2 * count * QUADS <= WARP && 2 * count * QUADS * layer.n_out <= GROUP
-           && 4 * count < layer.stride)
+           && 4 * count < layer.n_in)
         count *= 2;
 #endif
     return count;
@@ -129,6 +148,29 @@ static inline float4 sum_of_slices(float4 v, const int slices)
     return v;
 }
 
+// Activate samples' pre-activations v of neuron o, and store them.
+#define DEFINE_STORE_OUTPUTS(NAME, VECTOR, VALUES)                                   \
+    static inline void NAME(const Net *net, const int l, const int o, VECTOR v,      \
+                            const int sample, __local float *memory)                 \
+    {                                                                                \
+        const Layer layer = layers[l];                                               \
+        const Neuron neuron = neuron_of(net, l, o);                                  \
+        const VECTOR low = -neuron.limit, high = neuron.limit;                       \
+        v *= neuron.steepness;                                                       \
+        v = v < low ? low : v; /* NaN stays */                                       \
+        v = v > high ? high : v;                                                     \
+        const int offset = o * PITCH + sample;                                       \
+        if (layer.pre_activations >= 0)                                              \
+            *(__local VECTOR *)(memory + layer.pre_activations + offset) = v;        \
+        *(__local VECTOR *)(memory + layer.values + offset) = VALUES;                \
+    }
+
+DEFINE_STORE_OUTPUTS(store_outputs, float4,
+                     ((float4)(activate(neuron, v.s0), activate(neuron, v.s1),
+                               activate(neuron, v.s2), activate(neuron, v.s3))))
+DEFINE_STORE_OUTPUTS(store_two_outputs, float2,
+                     ((float2)(activate(neuron, v.s0), activate(neuron, v.s1))))
+
 static inline void forward(const Net *net, const int l, __local const float *x,
                            __local float *memory)
 {
@@ -141,10 +183,9 @@ static inline void forward(const Net *net, const int l, __local const float *x,
         const int neuron_index = begin + get_local_id(0) / (QUADS * slices);
         const int o = neuron_index < layer.n_out ? neuron_index : 0;
         SPACE const float *w = parameters + layer.weights + o * layer.stride;
-        const Neuron neuron = neuron_of(net, l, o);
         float4 v = (float4)(layer.bias < 0 || slice ? 0 : parameters[layer.bias + o]);
 #pragma unroll 4
-        for (int k = 4 * slice; k < layer.stride; k += 4 * slices) {
+        for (int k = 4 * slice; k < layer.n_in; k += 4 * slices) {
             const float4 a = *(SPACE const float4 *)(w + k);
             __local const float *from = x + k * PITCH + quad;
             v += a.s0 * *(__local const float4 *)from;
@@ -154,16 +195,7 @@ static inline void forward(const Net *net, const int l, __local const float *x,
         }
         v = sum_of_slices(v, slices);
         if (slice || neuron_index >= layer.n_out) continue;
-        const float4 low = -neuron.limit, high = neuron.limit;
-        v *= neuron.steepness;
-        v = v < low ? low : v;  // NaN stays
-        v = v > high ? high : v;
-        const int offset = o * PITCH + quad;
-        if (layer.pre_activations >= 0)
-            *(__local float4 *)(memory + layer.pre_activations + offset) = v;
-        *(__local float4 *)(memory + layer.values + offset) =
-            (float4)(activate(neuron, v.s0), activate(neuron, v.s1),
-                     activate(neuron, v.s2), activate(neuron, v.s3));
+        store_outputs(net, l, o, v, quad, memory);
     }
 }
 
@@ -254,7 +286,7 @@ static inline float vector_sum(const float4 v) { return v.s0 + v.s1 + (v.s2 + v.
 DEFINE_OUTER(outer_block, 4, 4)  // rows past the last are zeros
 DEFINE_OUTER(outer_element, 1, 1)
 
-// The gradients of a layer's weights and biases.
+// The gradients of a layer's weights.
 static inline void outer(const Layer layer, __local const float *ds,
                          __local const float *x, HOME float *gradient, const int add)
 {
@@ -267,6 +299,12 @@ static inline void outer(const Layer layer, __local const float *ds,
         outer_block(layer, ds, x, gradient, add);
     else
         outer_element(layer, ds, x, gradient, add);
+}
+
+// The gradients of a layer's biases.
+static inline void bias_gradient(const Layer layer, __local const float *ds,
+                                 HOME float *gradient, const int add)
+{
     if (layer.bias < 0) return;
     // From the last work-item on: those have less to do above.
     for (int o = GROUP - 1 - get_local_id(0); o < layer.n_out; o += GROUP) {
@@ -279,11 +317,34 @@ static inline void outer(const Layer layer, __local const float *ds,
     }
 }
 
-// Replace the outputs of the layer below by the loss gradient with respect to its
-// pre-activations.
+// Replace samples' outputs of neuron i by the loss gradient with respect to its
+// pre-activations; `sum` is that with respect to the outputs.
+#define DEFINE_STORE_DERIVATIVES(NAME, VECTOR, VALUES)                               \
+    static inline void NAME(const Net *net, const int l, const int i,                \
+                            const VECTOR sum, const int sample,                      \
+                            __local float *memory)                                   \
+    {                                                                                \
+        const Layer layer = layers[l];                                               \
+        const Neuron neuron = neuron_of(net, l, i);                                  \
+        const int offset = i * PITCH + sample, pre = layer.pre_activations;          \
+        __local VECTOR *to = (__local VECTOR *)(memory + layer.values + offset);     \
+        const VECTOR y = *to;                                                        \
+        const VECTOR v = pre < 0 ? y : *(__local const VECTOR *)(memory + pre + offset); \
+        *to = sum * VALUES;                                                          \
+    }
+
+DEFINE_STORE_DERIVATIVES(
+    store_derivatives, float4,
+    ((float4)(derivative(neuron, y.s0, v.s0), derivative(neuron, y.s1, v.s1),
+              derivative(neuron, y.s2, v.s2), derivative(neuron, y.s3, v.s3))))
+DEFINE_STORE_DERIVATIVES(
+    store_two_derivatives, float2,
+    ((float2)(derivative(neuron, y.s0, v.s0), derivative(neuron, y.s1, v.s1))))
+
+// The derivatives of the layer below.
 static inline void back(const Net *net, const int l, __local float *memory)
 {
-    const Layer layer = layers[l], below = layers[l - 1];
+    const Layer layer = layers[l];
     const int quad = get_local_id(0) % QUADS * 4;
     SPACE const float *w = net->parameters + layer.weights;
     __local const float *ds = memory + layer.values;
@@ -293,18 +354,41 @@ static inline void back(const Net *net, const int l, __local float *memory)
         for (int o = 0; o < layer.n_out; ++o)
             sum += w[o * layer.stride + i]
                    * *(__local const float4 *)(ds + o * PITCH + quad);
-        const Neuron neuron = neuron_of(net, l - 1, i);
-        __local float4 *y =
-            (__local float4 *)(memory + below.values + i * PITCH + quad);
-        const int pre = below.pre_activations;
-        const float4 v = pre < 0
-            ? *y : *(__local const float4 *)(memory + pre + i * PITCH + quad);
-        *y = sum * (float4)(derivative(neuron, (*y).s0, v.s0),
-                            derivative(neuron, (*y).s1, v.s1),
-                            derivative(neuron, (*y).s2, v.s2),
-                            derivative(neuron, (*y).s3, v.s3));
+        store_derivatives(net, l - 1, i, sum, quad, memory);
     }
 }
+
+// The gradients of a layer's weights and biases.
+static inline void outer_and_bias(const Layer layer, __local const float *ds,
+                                  __local const float *x, HOME float *gradient,
+                                  const int add)
+{
+    outer(layer, ds, x, gradient, add);
+    bias_gradient(layer, ds, gradient, add);
+}
+
+#if BLOCKED
+#include "training/group_step_blocks.h"
+#include "training/group_members_mma.h"
+#define FORWARD(l, x)                                                                \
+    if (MATRIX && fills_warps(layers[l].n_out, TILE, layers[l].n_in))                \
+        forward_mma(net, l, x, memory);                                              \
+    else if (is_wide(layers[l].n_out)) forward_blocks(net, l, x, memory);            \
+    else forward(net, l, x, memory)
+#define BACK(l)                                                                      \
+    if (MATRIX && fills_warps(layers[l].n_in, TILE, layers[l].n_out))                \
+        back_mma(net, l, memory);                                                    \
+    else if (is_wide(layers[l].n_in)) back_blocks(net, l, memory);                   \
+    else back(net, l, memory)
+#define OUTER(layer, ds, x, gradient, add)                                           \
+    if (MATRIX && fills_warps((layer).n_out, (layer).n_in, TILE))                    \
+        outer_mma(layer, ds, x, gradient, add);                                      \
+    else outer_folded(layer, ds, x, gradient, add)
+#else
+#define FORWARD(l, x) forward(net, l, x, memory)
+#define BACK(l) back(net, l, memory)
+#define OUTER outer_and_bias
+#endif
 
 // The forward and backward pass of a tile: `valid_samples` samples from `first` on.
 //
@@ -319,7 +403,7 @@ static inline void tile(const Net *net, __local float *memory, const int first,
 #pragma unroll
     for (int l = 0; l < LAYERS; ++l) {
         barrier(CLK_LOCAL_MEM_FENCE);
-        forward(net, l, memory + (l ? layers[l - 1].values : X_OFFSET), memory);
+        FORWARD(l, memory + (l ? layers[l - 1].values : X_OFFSET));
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     if (get_local_id(0) < TILE)
@@ -332,19 +416,21 @@ static inline void tile(const Net *net, __local float *memory, const int first,
 #pragma unroll
         for (int s = 0; s < TILE / PARTS; s += 4)
             sum += *(__local const float4 *)(record + s);
-        HOME float *to = gradient + SIZE + get_local_id(0);
+        HOME float *to = gradient + VALUES + get_local_id(0);
         *to = add ? *to + vector_sum(sum) : vector_sum(sum);
     }
 #if BACKWARD
 #pragma unroll
     for (int l = LAYERS - 1; l >= 0; --l) {
-        outer(layers[l], memory + layers[l].values,
+        OUTER(layers[l], memory + layers[l].values,
               memory + (l ? layers[l - 1].values : X_OFFSET), gradient, add);
 #if PTX >= 70
         if (l == 0) break;
 #endif  // elsewhere no barrier is under a condition, as PoCL 3.0 needs it
         barrier(CLK_LOCAL_MEM_FENCE);
-        if (l > 0) back(net, l, memory);
+        if (l > 0) {
+            BACK(l);
+        }
         barrier(CLK_LOCAL_MEM_FENCE);
     }
 #endif

@@ -27,11 +27,11 @@ ROWS = [np.setdiff1d(np.arange(SAMPLES), fold) for fold in FOLDS]
 RESTS = [np.sort(fold) for fold in FOLDS]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cores():
-    """Skip the test where networks train one after the other."""
+    """Skip the test on GPUs, whose sums are of another order: see `test_members`."""
     if clnet.device().type != "cpu":
-        pytest.skip("the launch of many networks is for CPUs")
+        pytest.skip("bits are equal on CPUs alone")
 
 
 def shape(**options):
@@ -128,14 +128,14 @@ def fits(draw):
 
 @settings(max_examples=6, deadline=None)
 @given(fits())
-def test_random_options(options):
+def test_random_options(cores, options):
     compare(options)
 
 
 @pytest.mark.sweep
 @settings(max_examples=100, deadline=None)
 @given(fits())
-def test_many_random_options(options):
+def test_many_random_options(cores, options):
     compare(options)
 
 
@@ -163,7 +163,9 @@ def test_a_network_that_diverges_disturbs_no_other():
     assert [one.diverged for one in histories] == [False, True, False]
     assert np.isfinite(population.parameters).all()
     single.fit(X, T, optimiser=RULES["sgd"](learning_rate=1e-2), epochs=5, seed=0)
-    np.testing.assert_array_equal(population.parameters[2], single.parameters)
+    np.testing.assert_allclose(
+        population.parameters[2], single.parameters, rtol=1e-5, atol=1e-7
+    )
 
 
 def test_interrupts_keep_what_is_trained(monkeypatch, cores):
@@ -355,7 +357,8 @@ def test_cross_validation_of_numbers_by_given_folds():
     assert found.best == {}
     one = copy(network)
     one.fit(X[ROWS[0]], T[ROWS[0]], epochs=3, seed=0)
-    assert found.scores[0, 0] == one.evaluate(X[RESTS[0]], T[RESTS[0]]).r2
+    wanted = one.evaluate(X[RESTS[0]], T[RESTS[0]]).r2
+    assert found.scores[0, 0] == pytest.approx(wanted, rel=1e-6)
 
 
 @pytest.mark.parametrize(("options", "sentence"), [

@@ -83,7 +83,7 @@ class GroupStep:
         if step.update is not None and step.update.norm is not None:
             return "it never stores a whole gradient; here one is clipped by its norm"
         # A tile, and the partial sums of a reduction.
-        needed = 4 * (_LocalLayout.of(step, TILES[-1]).size + GROUPS[0])
+        needed = 4 * (LocalLayout.of(step, TILES[-1]).size + GROUPS[0])
         if needed > device.local_memory:
             return (
                 f"it needs {needed} bytes of local memory for a tile, and "
@@ -103,7 +103,7 @@ class GroupStep:
         groups = [group for group in GROUPS if group <= most] or [most]
         tiles = [
             tile for tile in TILES
-            if 4 * (_LocalLayout.of(step, tile).size + GROUPS[0]) <= device.local_memory
+            if 4 * (LocalLayout.of(step, tile).size + GROUPS[0]) <= device.local_memory
             and tile <= groups[-1] and tile < 2 * round_up(span.batch, TILES[-1])
         ]
         # Only a single group has the epoch's error before its update.
@@ -146,12 +146,12 @@ class GroupStep:
         """Return one launch of whole steps, or two: gradients, then combine."""
         step = accepted_step(span)
         group, tile = config["group"], config["tile"]
-        layout = _LocalLayout.of(step, tile)
+        layout = LocalLayout.of(step, tile)
         defines: dict[str, int | str] = {
-            **step_defines(step, span), "TILE": tile, "PITCH": tile + PADDING,
+            **step_defines(step, span), "TILE": tile, "PITCH": layout.pitch,
             "GROUP": group, "REDUCERS": REDUCERS, "LOCAL_VALUES": layout.size,
             "LAYERS": len(step.layers), "LAYER_TABLE": rows_text(layout.layers),
-            "LAYER_NEURONS": rows_text(_layer_neurons(step)),
+            "LAYER_NEURONS": rows_text(layer_neurons(step)),
             "X_OFFSET": layout.x, "T_OFFSET": layout.t, "WEIGHT_OFFSET": layout.weight,
             "RECORD_OFFSET": layout.record, "GRID": 0, "SIZE": step.size,
             "STAGED": int(
@@ -208,10 +208,23 @@ class GroupStep:
 
 
 @dataclass(frozen=True)
-class _LocalLayout:
-    """Offsets in local memory, in values."""
+class LocalLayout:
+    """Offsets in local memory of a tile's values, in values.
 
-    layers: NDArray[Any]  # the kernel's table
+    Attributes
+    ----------
+    layers : ndarray of LAYER
+        The kernel's table.
+    pitch : int
+        Distance of a sample's values.
+    x, t, weight, record : int
+        Of the inputs, targets, weights and records.
+    size : int
+        Of all.
+    """
+
+    layers: NDArray[Any]
+    pitch: int
     x: int
     t: int
     weight: int
@@ -219,15 +232,16 @@ class _LocalLayout:
     size: int
 
     @classmethod
-    def of(cls, step: WholeStep, tile: int) -> _LocalLayout:
+    def of(cls, step: WholeStep, tile: int, rows: int = 4) -> LocalLayout:
+        """Return the layout for tiles of samples, with padded numbers of rows."""
         pitch = tile + PADDING
         allocate = Allocator()
-        layers = layer_table(step, allocate, pitch, 4)
-        x = allocate(round_up(step.layers[0].n_in, 4) * pitch)
+        layers = layer_table(step, allocate, pitch, rows)
+        x = allocate(round_up(step.layers[0].n_in, rows) * pitch)
         t = allocate(round_up(step.layers[-1].n_out, 4) * pitch)
         weight = allocate(tile)
         record = allocate(round_up(len(RECORD) * tile, 4))
-        return cls(layers, x, t, weight, record, allocate.end)
+        return cls(layers, pitch, x, t, weight, record, allocate.end)
 
 
 def _is_resident(step: WholeStep, tile: int, device: Device) -> bool:
@@ -235,7 +249,7 @@ def _is_resident(step: WholeStep, tile: int, device: Device) -> bool:
     slots = 0 if step.update is None else step.update.optimiser.slots
     flat = (3 + slots) * step.size  # parameters, gradients, live elements, state
     sums = len(RECORD) * (2 + max(1, tile // PART)) + 2
-    return 4 * (_LocalLayout.of(step, tile).size + flat + sums) <= device.local_memory
+    return 4 * (LocalLayout.of(step, tile).size + flat + sums) <= device.local_memory
 
 
 def _resident(
@@ -259,7 +273,7 @@ def _resident(
             yield tile, group
 
 
-def _layer_neurons(step: WholeStep) -> NDArray[Any]:
+def layer_neurons(step: WholeStep) -> NDArray[Any]:
     """Return one neuron of each layer; function is -1 where its neurons differ."""
     neurons = neuron_table(step)
     ends = list(accumulate(layer.n_out for layer in step.layers))

@@ -1,10 +1,18 @@
-"""members: trainings of many networks of one shape in a launch, for CPU cores."""
+"""Trainings of many networks of one shape in a launch: `TrainMembers`, `GroupMembers`.
+
+The first is for the cores of a CPU, the second for the work-groups of a GPU.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.ir.training_ops import RECORD
+from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
     Argument,
     EpochTable,
@@ -19,8 +27,10 @@ from clnet.opencl.launch import (
     Subsets,
     Table,
 )
+from clnet.opencl.program import matrix_units
 from clnet.variants.base import Config, Reach, Untuned, refuse_unless_cpu
 from clnet.variants.cost import Cost, span_flops
+from clnet.variants.team import team_group
 from clnet.variants.training.epoch import (
     TILES,
     Shape,
@@ -28,19 +38,30 @@ from clnet.variants.training.epoch import (
     tile_pitch,
     transposed_data,
 )
+from clnet.variants.training.group_step import LocalLayout, layer_neurons
 from clnet.variants.training.whole_step import (
+    Allocator,
+    WholeStep,
     accepted_step,
     neuron_table,
     refuse_unless_whole_step,
+    rows_text,
     rule_of,
     step_defines,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from clnet.ir.ops import Span
     from clnet.opencl.device import Device
 
 SYNC_WORDS = 16
+TILES_OF_GROUPS = (64, 32, 16, 8)  # samples of a tile, the usually best first
+GROUPS = (32, 64, 128, 256)  # work-items of a group
+PART = 32  # samples of a tile that one work-item sums to its record
+OWN_STATE_BYTES = 1 << 13  # of a member's state in local memory, at most
+ROWS = 8  # rows of a tile are padded to a multiple: the inner step of matrix units
 
 
 @dataclass(frozen=True)
@@ -107,3 +128,178 @@ class TrainMembers(Untuned):
             ),
         )
 
+
+
+@dataclass(frozen=True)
+class GroupMembers:
+    """A work-group trains a network (``group_members.cl``).
+
+    Config: ``tile``, samples of a tile; ``group``, work-items of a group.
+
+    Attributes
+    ----------
+    members : int
+        Networks of a launch, at most.
+    subsets : bool
+        Whether a network may train on some of the data set's rows.
+    """
+
+    members: int
+    subsets: bool = False
+    name: str = "group_members"
+    reach: Reach = "program"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse other dtypes, weights, and networks too large for local memory."""
+        if span.dtype != "float32":
+            return "it computes in float32 only"
+        refusal = refuse_unless_whole_step(span, device)
+        if refusal is not None:
+            return refusal
+        step = accepted_step(span)
+        if step.loss.weight is not None:
+            return "it takes samples without weights"
+        least, most = _local_bytes(step, TILES_OF_GROUPS[-1]), device.unit_local_memory
+        if least > most:
+            return (
+                f"it needs {least} bytes of local memory for a network, and "
+                f"{device.name} has {most}"
+            )
+        return None
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Return tiles and groups, the usually best first."""
+        step = accepted_step(span)
+        whole = max(TILES_OF_GROUPS[-1], 1 << (span.batch - 1).bit_length())
+        largest = team_group(GROUPS[-1], device)
+        tiles = [
+            tile for tile in TILES_OF_GROUPS
+            if tile <= min(whole, largest)
+            and _local_bytes(step, tile) <= device.unit_local_memory
+        ]
+        widest = max(max(layer.n_in, layer.n_out) for layer in step.layers)
+        return tuple(
+            {"tile": tile, "group": group} for tile in tiles
+            for group in _groups(tile, widest, largest)
+        )
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count one network's samples, parameters and state."""
+        step = accepted_step(span)
+        samples = span.batch * sum(value.width for value in step.data)
+        return Cost(span_flops(span), 4 * (samples + 3 * step.size), 1, 0, 1, 0.5)
+
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
+        """Return the launch of the members, a group each."""
+        step = accepted_step(span)
+        tile, group = config["tile"], config["group"]
+        layout = LocalLayout.of(step, tile, ROWS)
+        layers, values = _spread(layout.layers)
+        rule, _ = rule_of(step, span)
+        x, t, *_ = step.data
+        defines: dict[str, int | str] = {
+            **step_defines(step, span), **rule, "SUBSETS": int(self.subsets),
+            "TILE": tile, "PITCH": layout.pitch, "GROUP": group,
+            "LOCAL_VALUES": layout.size, "PARTS": _parts(tile), "SIZE": step.size,
+            "LAYERS": len(step.layers), "LAYER_TABLE": rows_text(layers),
+            "VALUES": values,
+            "LAYER_NEURONS": rows_text(layer_neurons(step)),
+            "X_OFFSET": layout.x, "T_OFFSET": layout.t, "WEIGHT_OFFSET": layout.weight,
+            "RECORD_OFFSET": layout.record, "OWN_STATE": int(_keeps_state(step)),
+            "MATRIX": int(bool(matrix_units(device))),
+        }
+        return (
+            Launch(
+                "training/group_members.cl", "group_members", defines,
+                (self.members * group,), (group,),
+                (
+                    Table.of(neuron_table(step)), Parameters(), x, t,
+                    float(step.loss.bit_fail_limit), State(), MemberTotals(),
+                    Table.of(_places(step, layout.layers, layers)), t.width, span.batch,
+                    Members(), Scalar("members"), Subsets(), EpochTable(),
+                    Scalar("epochs"), Scalar("records"), Scalar("record_stride"),
+                ),
+            ),
+        )
+
+
+def members_variant(
+    device: Device, members: int, subsets: bool
+) -> TrainMembers | GroupMembers:
+    """Return the variant for a device, without a measurement.
+
+    Parameters
+    ----------
+    device : Device
+        Where the members train.
+    members : int
+        Their number.
+    subsets : bool
+        Whether one may train on some of the data set's rows.
+    """
+    if device.type == "cpu":
+        return TrainMembers(min(device.compute_units, members), subsets)
+    return GroupMembers(members, subsets)
+
+
+def _spread(layers: NDArray[Any]) -> tuple[NDArray[Any], int]:
+    """Return the table of layers with local offsets of parameters, and their number.
+
+    A row's stride is 8 more than a multiple of 16, so that the four rows that a half
+    warp reads are in different banks.
+    """
+    found, allocate = layers.copy(), Allocator(4)
+    for row in found:
+        row["stride"] = round_up(int(row["n_in"]) - 8, 16) + 8
+        row["weights"] = allocate(int(row["n_out"]) * int(row["stride"]))
+        if row["bias"] >= 0:
+            row["bias"] = allocate(int(row["n_out"]))
+    return found, allocate.end
+
+
+def _places(
+    step: WholeStep, flat: NDArray[Any], local: NDArray[Any]
+) -> NDArray[Any]:
+    """Return where each element of the flat buffer is in local memory; -1: padding."""
+    places = np.full(step.size, -1, np.int32)
+    for row, to in zip(flat, local, strict=True):
+        o, i = np.ogrid[: row["n_out"], : row["n_in"]]
+        places[row["weights"] + o * row["stride"] + i] = (
+            to["weights"] + o * to["stride"] + i
+        )
+        if row["bias"] >= 0:
+            ends = np.arange(row["n_out"])
+            places[row["bias"] + ends] = to["bias"] + ends
+    return places
+
+
+def _parts(tile: int) -> int:
+    """Return the work-items that sum one column of a tile's records."""
+    return max(1, tile // PART)
+
+
+def _state_bytes(step: WholeStep) -> int:
+    return 0 if step.update is None else 4 * step.update.optimiser.slots * step.size
+
+
+def _keeps_state(step: WholeStep) -> bool:
+    return _state_bytes(step) <= OWN_STATE_BYTES
+
+
+def _local_bytes(step: WholeStep, tile: int) -> int:
+    """Return the local memory of a group, in bytes."""
+    layout = LocalLayout.of(step, tile, ROWS)
+    flat = 2 * _spread(layout.layers)[1] + len(RECORD) * (_parts(tile) + 2) + 1
+    clipped = GROUPS[-1] if step.update is not None and step.update.norm else 0
+    state = _state_bytes(step) if _keeps_state(step) else 0
+    return 4 * (layout.size + flat + clipped) + state
+
+
+def _groups(tile: int, widest: int, largest: int) -> tuple[int, ...]:
+    """Return numbers of work-items for a tile, the usually best first.
+
+    The best has one to two blocks of 16 values of the widest layer for each.
+    """
+    blocks = tile // 4 * -(-widest // 4)
+    fitting = [group for group in GROUPS if tile <= group <= largest]
+    return tuple(sorted(fitting, key=lambda group: abs(np.log2(1.5 * group / blocks))))

@@ -1,0 +1,159 @@
+// group_members: trainings of many networks of one shape in a launch, for GPUs.
+//
+// A work-group trains one member for all epochs of the launch. Its parameters and
+// gradients stay in local memory, and its samples pass by in tiles, as those of a
+// resident group of group_step.cl. Groups wait for nobody: as many as fit share a
+// compute unit, and hide each other's latency.
+//
+//   compute unit 0   member 0: epochs ...   member 5: epochs ...
+//                    member 1: epochs ........   member 6 ...
+//   compute unit 1   member 2: epochs ...   member 4 ...
+//
+// Members share the data set, the order of layers and the rule. Each has its own
+// parameters, state, random numbers, rates, samples and limits.
+//
+// OWN_STATE   1: the optimiser's state stays in local memory too
+// MATRIX      1: wide products are computed by matrix units
+// VALUES      values of local memory for parameters, whose rows are apart so that a
+//             warp's are in different banks; the layers' table has these offsets
+// and the macros of steps.h and of group_step_tile.h, with LOCAL_VALUES, PARTS and SIZE as
+// in group_step.cl
+#define REAL float
+#define WIDTH 1
+#define RATIONAL_TANH (PTX >= 70)
+#define RESIDENT 1
+#define STAGED 1
+#define BLOCKED (PTX >= 70)
+#include "include/steps.h"
+#include "training/group_step_tile.h"
+#include "training/member.h"
+#if !UPDATE
+#define SLOTS 0
+#endif
+
+#ifdef CLIP_NORM
+// The norm of the mean gradient. squares [GROUP]: of local memory
+static inline float norm_of(__local const float *values, __local const float *sums,
+                            __global const int *places, const int samples,
+                            __local float *squares)
+{
+    float sum = 0;
+    for (int i = get_local_id(0); i < SIZE; i += GROUP) {
+        const int at = max(places[i], 0);
+        const float g = add_penalties(values[at], sums[at], samples, i) / samples;
+        sum += places[i] < 0 ? 0 : g * g;
+    }
+    squares[get_local_id(0)] = sum;
+    for (int left = GROUP / 2; left > 0; left /= 2) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (get_local_id(0) < left)
+            squares[get_local_id(0)] += squares[get_local_id(0) + left];
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    return sqrt(squares[0]);
+}
+#endif
+
+// Arguments, in the order of clnet/variants/training/members.py:
+//
+// parameters [members, SIZE], x, t [n, width]: the data set
+// state [members, SLOTS, SIZE], totals [members, records, record_stride]
+// members [count_of_members], schedule [count_of_members, epochs + 1]
+// places [SIZE]  where each element of the flat buffer is in local memory; -1: padding
+// epochs        of each member
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
+group_members(__global const Neuron *neurons, __global float *parameters,
+              __global const float *x, __global const float *t,
+              const float bit_fail_limit, __global float *state, __global float *totals,
+              __global const int *places, const int outputs, const int batch,
+              __global const Member *members, const int count_of_members,
+              __global const int *subsets, __global const Epoch *schedule,
+              const int epochs, const int records, const int record_stride)
+{
+    __local float memory[LOCAL_VALUES] ALIGNED, values[VALUES] ALIGNED;
+    __local float sums[VALUES + RECORD * PARTS] ALIGNED, own_totals[2 * RECORD];
+#if OWN_STATE
+    __local float slots[SLOTS * SIZE + 1];  // C has no empty arrays
+#endif
+#ifdef CLIP_NORM
+    __local float squares[GROUP];
+#endif
+    if ((int)get_group_id(0) >= count_of_members) return;
+    const Member member = members[get_group_id(0)];
+    const int id = get_local_id(0), samples = member.samples;
+    const int full = min(batch, samples), steps = (samples + full - 1) / full;
+    __global float *own = parameters + (size_t)member.index * SIZE;
+    __global float *own_state = state + (size_t)member.index * SLOTS * SIZE;
+    __global float *first_totals =
+        totals + (size_t)member.index * records * record_stride;
+    for (int i = id; i < LOCAL_VALUES; i += GROUP) memory[i] = 0;
+    for (int i = id; i < VALUES; i += GROUP) values[i] = 0;  // as padding stays
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int i = id; i < SIZE; i += GROUP) {
+        const int at = places[i];
+        if (at >= 0) values[at] = own[i];
+    }
+#if OWN_STATE
+    for (int i = id; i < SLOTS * SIZE; i += GROUP) slots[i] = own_state[i];
+#else
+    __global float *slots = own_state;
+#endif
+    const Net net = {
+        neurons, values, x, t, t, samples, member.bits, bit_fail_limit,
+#if SUBSETS
+        member.first < 0 ? 0 : subsets + member.first,
+#endif
+    };
+    __global const Epoch *plan = schedule + (size_t)get_group_id(0) * (epochs + 1);
+    Run run = {full, samples, 0, 1, record_stride, 1, plan, member.squares_limit,
+               member.fails_limit, first_totals, 0, 0, full, vload8(0, plan->key),
+               plan->rate, own_totals};
+    int loaded = -1;
+    for (int step = 0; step < epochs * steps; ++step) {
+        const int begin = run.begin, size = run.size, reset = starts_epoch(&run);
+        for (int start = 0; start < size; start += TILE)
+            tile(&net, memory, begin + start, min(TILE, size - start), run.key, sums,
+                 start > 0, &loaded);
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (id < RECORD) {
+            float sum = 0;
+            for (int p = 0; p < PARTS; ++p) sum += sums[VALUES + id * PARTS + p];
+            add_to_total(own_totals, id, sum, reset);
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+#if UPDATE
+        StepInfo now =
+            step_info(run.rate, size, own_totals[1] + own_totals[4], seen_samples(&run),
+                      outputs, member.epochs * steps + step, member.seed);
+#ifdef CLIP_NORM
+        now.norm = norm_of(values, sums, places, size, squares);
+#endif
+        for (int i = id; i < SIZE; i += GROUP) {
+            const int at = places[i];
+            if (at < 0) continue;
+            float s[SLOTS + 1];
+#pragma unroll
+            for (int k = 0; k < SLOTS; ++k) s[k] = slots[k * SIZE + i];
+            values[at] = stepped(values[at], sums[at], s, now, i);
+#pragma unroll
+            for (int k = 0; k < SLOTS; ++k) slots[k * SIZE + i] = s[k];
+        }
+#endif
+        if (begin + size >= samples && id < 2 * RECORD)
+            run.first_totals[run.epoch * run.stride + id] = own_totals[id];
+        const int goes_on = next_step(&run);
+        barrier(CLK_LOCAL_MEM_FENCE);  // all have read the totals
+        if (!goes_on) break;
+        if (GATHERED == 2 && run.begin == 0) loaded = -1;  // another order
+    }
+    if (id == 0) store_epochs(&run);
+#if UPDATE
+    for (int i = id; i < SIZE; i += GROUP) {
+        const int at = places[i];
+        if (at >= 0) own[i] = values[at];
+    }
+#if OWN_STATE
+    for (int i = id; i < SLOTS * SIZE; i += GROUP) own_state[i] = slots[i];
+#endif
+#endif
+}
