@@ -112,15 +112,17 @@ def test_faults_of_a_site_are_found(tmp_path):
         '<link rel="stylesheet" href="https://a.example/a.css"><h1 id="here">'
         '<script src="//a.example/a.js"></script><a href="https://a.example/"></a>'
         '<a href="#here"></a><a href="b.html#there"></a><a href="c.html"></a>' + style
+        + "<pre>/bin/sh: 1: clnet: not found</pre>"
     )
     (tmp_path / "b.html").write_text("<p>")
     (tmp_path / "b.css").write_text("p {background: url( 'https://a.example/c.png')}")
     found = "\n".join(check_site.faults(tmp_path))
-    assert found.count("\n") == 5
+    assert found.count("\n") == 6
     for words in (
         "a.html loads https://a.example/a.css", "a.html loads //a.example/a.js",
         "a.html loads @import '//", "b.html#there: there is no such anchor",
         "c.html: there is no such file", "b.css loads from another host",
+        "a.html shows ': 1: clnet: not found'",
     ):
         assert words in found
     assert list(check_site.faults(tmp_path / "none")) == [
