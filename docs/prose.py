@@ -21,7 +21,7 @@ _LEFT_OUT = (  # fences, front matter, tables
 _CODE = re.compile(r"`[^`]*`")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _PARAGRAPH = re.compile(r"\n\s*\n|^\s*(?:[-*]|\d+\.|#+|:) ", re.MULTILINE)
-_SENTENCE = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z`*(]|clnet\b)")
+_SENTENCE = re.compile(r"(?<=[.!?:;])\*{0,2}\s+(?=[A-Z`*(]|clnet\b)")
 _FIGURE = re.compile(r"(?<![\w.-])\d+(?:[ ,]\d{3})*(?:\.\d+)?(?![\w-])")
 _OBJECT_LAST = re.compile(r"(?:What|Who|That which)\b")
 
