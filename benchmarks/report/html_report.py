@@ -47,7 +47,10 @@ def write_report(
     FormatError
         If the file cannot be written.
     """
-    facts = {name: ", ".join(rows[name].unique()) for name in [*ENVIRONMENT, "effort"]}
+    facts = {
+        name: ", ".join(filter(None, rows[name].unique()))
+        for name in [*ENVIRONMENT, "effort"]
+    }
     facts["measured"] = f"{rows['date'].min()} to {rows['date'].max()}"
     facts["load average"] = f"at most {number(rows['load'].max())}"
     template = Environment(autoescape=True).from_string(TEMPLATE.read_text())

@@ -33,6 +33,7 @@ BASELINES = (
 BASELINE_COLOURS = (*COLOURS, "#117733")
 MARKERS = "osD^vPX"
 HATCHES = ("", "....", "xxxx", "oooo", "++++")
+DOTTED = (".", "o")
 GREY = "0.55"
 RESOLUTION = 130  # dots an inch
 SIZE = (7.0, 4.4)  # inches
@@ -235,6 +236,10 @@ def _svg(
         width, height = screen.SIZE
         figure = Figure((2 * width, height) if wide else (width, height))
         axes = _axes(figure, plot, points, marks, baselines)
+        for bar in axes.patches:
+            hatch = bar.get_hatch() or ""
+            if hatch[:1] in DOTTED:  # an SVG holds each dot of a hatch
+                bar.set_hatch(hatch[:2])
         figure.legend(
             loc="outside lower left", ncols=6 if wide else 3, fontsize=8,
             handlelength=1.6, columnspacing=1.2,

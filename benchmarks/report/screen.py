@@ -20,6 +20,8 @@ STYLE = {"svg.fonttype": "none", "svg.hashsalt": "clnet"}
 _TIP = re.compile(rf'<g id="{TIP}(\d+)">')
 _NAMED = re.compile(r' id="[\w.]*_\d+"')  # matplotlib's parts: the same in each figure
 _ROOT = re.compile(r"^.*?<svg[^>]* viewBox=(\"[^\"]*\")[^>]*>", re.DOTALL)
+_PATH = re.compile(r' d="[^"]*"')
+_DIGITS = re.compile(r"(\.\d\d)\d+")  # beyond a hundredth of a point
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
@@ -38,6 +40,7 @@ def inline(figure: Any, title: str, tips: Mapping[int, str]) -> str:
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     text = _METADATA.sub("", file.getvalue())
+    text = _PATH.sub(lambda path: _DIGITS.sub(r"\1", path[0]), text)
     text = _ROOT.sub(
         rf'<svg viewBox=\1 role="img" aria-label="{escape(title)}">', text, count=1
     )
