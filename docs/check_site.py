@@ -1,4 +1,4 @@
-"""Check a built site: it loads nothing from other hosts, and no link in it is broken.
+"""Check a built site: nothing is loaded from other hosts, no link or command is broken.
 
     python docs/check_site.py site
 
@@ -18,6 +18,10 @@ from urllib.parse import unquote, urlsplit
 LOADED = {("link", "href")}  # besides every src: what a browser fetches unasked
 SAME = {"canonical", "next", "prev", "search", "index", "author"}  # <link rel=…>
 REMOTE = re.compile(r"^(https?:)?//")
+FAILED = re.compile(  # a shell's line, which ends no notebook
+    r"Traceback \(most recent call last\):\s+File |: \d+: \S+: not found|"
+    r": command not found"
+)
 REMOTE_STYLE = re.compile(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//")
 
 
@@ -29,12 +33,14 @@ class Page(HTMLParser):
     ids: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
     loaded: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__()
         text = self.path.read_text(encoding="utf-8")
         self.feed(text)
         self.loaded += REMOTE_STYLE.findall(text)
+        self.failed += FAILED.findall(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Collect the addresses and ids of an element."""
@@ -58,6 +64,8 @@ def faults(site: Path) -> Iterator[str]:
         yield f"{site}: there is no page"
     for page in pages.values():
         name = page.path.relative_to(site)
+        for words in page.failed:
+            yield f"{name} shows {words!r}: a command failed"
         for address in page.loaded:
             if REMOTE.match(address) or REMOTE_STYLE.match(address):
                 yield f"{name} loads {address}"
@@ -81,5 +89,5 @@ def faults(site: Path) -> Iterator[str]:
 
 if __name__ == "__main__":
     found = list(faults(Path(sys.argv[1])))
-    print("\n".join(found) or "every link leads somewhere, and nothing is remote")
+    print("\n".join(found) or "links lead somewhere, commands ran, nothing is remote")
     sys.exit(bool(found))

@@ -18,6 +18,8 @@ import clnet  # noqa: E402  from the folder above
 # Of the command line's help, and of the notebooks' processes.
 os.environ |= {
     "CLNET_DEVICE": "cpu", "COLUMNS": "80", "NO_COLOR": "1", "PYTHONPATH": sys.path[0],
+    # The shell's clnet and python are those of the build, activated or not.
+    "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
 }
 
 project = "clnet"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,8 +25,9 @@ def write_report(
 ) -> None:
     """Write the report, whole or not at all.
 
-    It opens with what the rows teach. A click on a column's head sorts the rows, and a
-    field above them leaves those that hold its words.
+    It opens with what the rows teach. A point of a picture under the pointer, or
+    touched, tells its row. A click on a column's head sorts the rows, and a field above
+    them leaves those that hold its words.
 
     Parameters
     ----------
@@ -47,7 +47,10 @@ def write_report(
     FormatError
         If the file cannot be written.
     """
-    facts = {name: ", ".join(rows[name].unique()) for name in [*ENVIRONMENT, "effort"]}
+    facts = {
+        name: ", ".join(filter(None, rows[name].unique()))
+        for name in [*ENVIRONMENT, "effort"]
+    }
     facts["measured"] = f"{rows['date'].min()} to {rows['date'].max()}"
     facts["load average"] = f"at most {number(rows['load'].max())}"
     template = Environment(autoescape=True).from_string(TEMPLATE.read_text())
@@ -55,10 +58,7 @@ def write_report(
         title=path.stem, about=about, facts=facts, learnt=learnt(
             rows[rows["status"] == "measured"].to_dict("records")
         ), tables=tables, rows=_cells(rows),
-        pictures=[
-            (picture.path.name, base64.b64encode(picture.png).decode())
-            for picture in pictures
-        ],
+        pictures=pictures,
     )
     write(path, [page.encode()])
 

@@ -85,8 +85,8 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
     )
     add(
         "--initialiser", metavar="NAME",
-        help=f"initial weights: {', '.join(INITIALISER_NAMES)}; default: "
-        f"{Dense.initialiser}",
+        help=f"draw the weights: {', '.join(INITIALISER_NAMES)}; default: "
+        f"{Dense.initialiser}, or with --network those of its file",
     )
     add(
         "--scale", type=float, nargs=2, metavar=("LOW", "HIGH"),
@@ -453,7 +453,7 @@ def _network(
             sizes, names, seed=arguments.seed, dropout=arguments.dropout
         )
     else:
-        for option in ("initialiser", "dropout", "output"):
+        for option in ("dropout", "output"):
             if getattr(arguments, option):
                 raise InputError(f"--{option} is for --layers, not for --network")
     two = data.labelled and data.n_out == 2 and network.n_out == 1

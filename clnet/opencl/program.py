@@ -2,7 +2,8 @@
 
 A kernel file is plain OpenCL C. Macros become ``#define`` lines before it, and
 ``#include "name.h"`` lines are replaced by the file's text. The full source of a
-program is thus one text, which build errors show and the tuning store hashes.
+program is thus one text, which build errors show and the tuning store hashes. Its
+``#line`` directives give each line the file and the number that a compiler names.
 """
 
 from __future__ import annotations
@@ -66,7 +67,13 @@ def kernel_text(source: str) -> str:
             f"there is no kernel file {path}: expected one in kernels/, or an absolute "
             "path"
         ) from None
-    return _INCLUDE.sub(lambda match: kernel_text(match[1]), text)
+
+    def included(found: re.Match[str]) -> str:
+        after = text.count("\n", 0, found.start()) + 2
+        header = kernel_text(found[1]).rstrip("\n")
+        return f'#line 1 "{found[1]}"\n{header}\n#line {after} "{source}"'
+
+    return _INCLUDE.sub(included, text)
 
 
 @cache

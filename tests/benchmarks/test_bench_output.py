@@ -128,7 +128,12 @@ def test_a_page_holds_everything_and_loads_no_file(row, tmp_path, capsys):
     assert "some 29.8 neurons a layer on" in " ".join(out.split())
     assert "at most 1.05 times the time of the better one" in out
     page = (tmp_path / "dispatch-x.html").read_text()
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("<svg viewBox=") == 2
+    assert page.count('<g class="tip"') == 2 * len(DISPATCH)
+    for candidate, case, seconds in DISPATCH:
+        assert f"<title>{case}, {candidate}: {tables.number(1e6 * seconds)} µs," in page
+    pictures = "".join(re.findall("<svg.*?</svg>", page, re.DOTALL))
+    assert not re.search("#000000|#ffffff|<metadata", pictures)
     assert "aria-sort" in page and 'id="rows"' in page
     assert not re.search(r"https?://|<script \w|<link", page)
     assert "&lt;b&gt;" in page and "<b>" not in page

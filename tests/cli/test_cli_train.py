@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clnet import Network, load
+from clnet import Network, load, load_data
 from clnet.cli.main import main
 from clnet.cli.train import PICTURES, _digits_data
 from clnet.errors import WIDTH, InputError
@@ -72,6 +72,22 @@ def test_a_network_of_fann_has_training_parameters(fann_datasets, tmp_path, caps
     expected = load(nets / "mushroom.rprop.float.epoch1.net").parameters
     np.testing.assert_allclose(load(out).parameters, expected, atol=1e-5)
     assert "epoch 1: loss" in capsys.readouterr().out
+
+
+def test_a_network_of_fann_is_trained_anew(data, capsys):
+    net = Network.mlp([2, 4, 1], "sigmoid", seed=1, fann_compatible=True)
+    net.save(data / "a.net")
+    code = main([
+        "train", f"{data}/a.train", "--network", f"{data}/a.net", "--initialiser",
+        "widrow_nguyen", "--seed", "3", "--rate", "1e-30", "--optimiser", "incremental",
+        "--epochs", "1", "--save", f"{data}/b.net",
+    ])
+    assert (code, capsys.readouterr().err) == (0, "")
+    again = load(data / "b.net")
+    expected = load(data / "a.net")
+    expected.initialise("widrow_nguyen", load_data(data / "a.train")[0], seed=3)
+    np.testing.assert_allclose(again.parameters, expected.parameters, rtol=1e-6)
+    assert again.fann.rprop_delta_max == expected.fann.rprop_delta_max
 
 
 def test_a_learning_rate_and_batches(data, capsys):
@@ -172,8 +188,8 @@ def test_the_seed_selects_the_share(data, capsys):
          "cannot write no/such/a.png: there is no no/such"),
         (["a.train", "--layers", "2-4-1", "--hidden", "gelu", "--save", "c.net"],
          "cannot write c.net: layer 0 has the activation 'gelu', which FANN does not"),
-        (["a.train", "--network", "a.net", "--initialiser", "he"],
-         "--initialiser is for --layers"),
+        (["a.train", "--network", "a.net", "--initialiser", "hee"],
+         "did you mean 'he'"),
         (["a.train", "--network", "a.net", "--dropout", "0.1"],
          "--dropout is for --layers"),
         (["a.train", "--layers", "2-3-2"], "has 2 inputs and 1 output, the network 2 "),

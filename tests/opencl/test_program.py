@@ -70,13 +70,18 @@ def test_includes_are_replaced_and_nest(folder):
     (folder / "a.cl").write_text('// a\n#include "b.h"\nint a;\n')
     (folder / "b.h").write_text('#include "c.h" // why\nint b;\n')
     (folder / "c.h").write_text("int c;\n")
-    assert kernel_text("a.cl") == "// a\nint c;\n\nint b;\n\nint a;\n"
+    nested = '#line 1 "c.h"\nint c;\n#line 2 "b.h"\nint b;\n'
+    inner = f'#line 1 "b.h"\n{nested}#line 3 "a.cl"\nint a;\n'
+    assert kernel_text("a.cl") == "// a\n" + inner
 
 
 def test_kernel_files_of_users_have_absolute_paths(tmp_path):
     own = tmp_path / "own.cl"
     own.write_text('#include "include/activations.h"\n')
-    assert kernel_text(str(own)) == kernel_text("include/activations.h") + "\n"
+    header = kernel_text("include/activations.h")
+    assert kernel_text(str(own)) == (
+        f'#line 1 "include/activations.h"\n{header}#line 2 "{own}"\n'
+    )
     with pytest.raises(InputError, match=r"no kernel file .*no\.cl: expected one in"):
         kernel_text("no.cl")
 
@@ -182,10 +187,18 @@ def test_build_errors_have_log_and_source(body):
 
 
 def test_build_errors_name_file_and_line(folder):
-    (folder / "wrong.cl").write_text("\n\n__constant int wrong = no_such_name;\n")
-    text = source_text("wrong.cl", {"REAL": "float"}, CPU)
-    with pytest.raises(BuildError, match=r"wrong\.cl:3:"):
-        build(CONTEXT, CPU, text, "wrong.cl")
+    wrong = "\n__constant int wrong = no_such_name;\n"
+    (folder / "a.h").write_text("// one\n// two\n")
+    (folder / "b.h").write_text(wrong)
+    for file, place in {
+        wrong: r"wrong\.cl:2:", '#include "a.h"' + wrong: r"wrong\.cl:2:",
+        '\n#include "a.h"\n#include "b.h"\n': r"b\.h:2:",
+    }.items():
+        (folder / "wrong.cl").write_text(file)
+        kernel_text.cache_clear()
+        text = source_text("wrong.cl", {"REAL": "float"}, CPU)
+        with pytest.raises(BuildError, match=place):
+            build(CONTEXT, CPU, text, "wrong.cl")
 
 
 def test_a_refused_option_is_a_build_error():
