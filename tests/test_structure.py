@@ -151,7 +151,7 @@ def test_folders_are_small():
 
 
 @pytest.mark.parametrize("folder", ["dense", "sparse", "stencil", "mixed", "training",
-                                    "reference"])
+                                    "members", "reference"])
 def test_a_variant_and_its_kernel_stand_at_the_same_path(folder):
     for path in sorted((PACKAGE / "variants" / folder).glob("*.py")):
         if path.stem not in NO_KERNEL:

@@ -34,11 +34,8 @@ from clnet.training.history import (
 )
 from clnet.training.passes import LIMIT_MARGIN, measures
 from clnet.training.plans import without_backward
-from clnet.variants.training.members import (
-    GroupMembers,
-    TrainMembers,
-    members_variant,
-)
+from clnet.variants.members.group_members import GroupMembers
+from clnet.variants.members.members import TrainMembers
 from clnet.variants.training.whole_step import accepted_step
 
 if TYPE_CHECKING:
@@ -131,6 +128,25 @@ def _kind(member: Member, samples: int) -> Any:
         rule, options.regularisation, options.loss.name, options.precision,
         options.shuffled, None if options.batch == n else options.batch,
     )
+
+
+def members_variant(
+    device: Device, members: int, subsets: bool
+) -> TrainMembers | GroupMembers:
+    """Return the variant for a device, without a measurement.
+
+    Parameters
+    ----------
+    device : Device
+        Where the members train.
+    members : int
+        Their number.
+    subsets : bool
+        Whether one may train on some of the data set's rows.
+    """
+    if device.type == "cpu":
+        return TrainMembers(min(device.compute_units, members), subsets)
+    return GroupMembers(members, subsets)
 
 
 class _Group:

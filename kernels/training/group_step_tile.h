@@ -368,8 +368,8 @@ static inline void outer_and_bias(const Layer layer, __local const float *ds,
 }
 
 #if BLOCKED
-#include "training/group_step_blocks.h"
-#include "training/group_members_mma.h"
+#include "members/blocks.h"
+#include "members/matrix.h"
 #define FORWARD(l, x)                                                                \
     if (MATRIX && fills_warps(layers[l].n_out, TILE, layers[l].n_in))                \
         forward_mma(net, l, x, memory);                                              \

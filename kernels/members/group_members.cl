@@ -26,7 +26,7 @@
 #define BLOCKED (PTX >= 70)
 #include "include/steps.h"
 #include "training/group_step_tile.h"
-#include "training/member.h"
+#include "members/member.h"
 #if !UPDATE
 #define SLOTS 0
 #endif

@@ -1,10 +1,8 @@
-"""Trainings of many networks of one shape in a launch: `TrainMembers`, `GroupMembers`.
-
-The first is for the cores of a CPU, the second for the work-groups of a GPU.
-"""
+"""group_members: trainings of many networks of one shape in a launch, for GPUs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,6 @@ from numpy.typing import NDArray
 from clnet.ir.training_ops import RECORD
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
-    Argument,
     EpochTable,
     Launch,
     Launches,
@@ -22,22 +19,13 @@ from clnet.opencl.launch import (
     MemberTotals,
     Parameters,
     Scalar,
-    Scratch,
     State,
     Subsets,
     Table,
 )
 from clnet.opencl.program import matrix_units
-from clnet.variants.base import Config, Reach, Untuned, refuse_unless_cpu
 from clnet.variants.cost import Cost, span_flops
 from clnet.variants.team import team_group
-from clnet.variants.training.epoch import (
-    TILES,
-    Shape,
-    balanced_tile,
-    tile_pitch,
-    transposed_data,
-)
 from clnet.variants.training.group_step import LocalLayout, layer_neurons
 from clnet.variants.training.whole_step import (
     Allocator,
@@ -51,83 +39,15 @@ from clnet.variants.training.whole_step import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from clnet.ir.ops import Span
     from clnet.opencl.device import Device
+    from clnet.variants.base import Config, Reach
 
-SYNC_WORDS = 16
-TILES_OF_GROUPS = (64, 32, 16, 8)  # samples of a tile, the usually best first
+TILES = (64, 32, 16, 8)  # samples of a tile, the usually best first
 GROUPS = (32, 64, 128, 256)  # work-items of a group
 PART = 32  # samples of a tile that one work-item sums to its record
 OWN_STATE_BYTES = 1 << 13  # of a member's state in local memory, at most
 ROWS = 8  # rows of a tile are padded to a multiple: the inner step of matrix units
-
-
-@dataclass(frozen=True)
-class TrainMembers(Untuned):
-    """A worker trains one network after the other (``members.cl``).
-
-    Attributes
-    ----------
-    workers : int
-        Threads, at most the device's.
-    subsets : bool
-        Whether a network may train on some of the data set's rows.
-    """
-
-    workers: int
-    subsets: bool = False
-    name: str = "members"
-    reach: Reach = "program"
-
-    def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse other devices and dtypes, weights, and all but dense chains."""
-        refusal = (
-            refuse_unless_cpu(span, device) or refuse_unless_whole_step(span, device)
-        )
-        if refusal is None and accepted_step(span).loss.weight is not None:
-            return "it takes samples without weights"
-        return refusal
-
-    def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count one network's samples, parameters and state."""
-        step = accepted_step(span)
-        samples = span.batch * sum(value.width for value in step.data)
-        return Cost(span_flops(span), 4 * (samples + 3 * step.size), 1, 0, 1, 0.5)
-
-    def launches(self, span: Span, config: Config, device: Device) -> Launches:
-        """Return the launches that transpose the data set, and that of the members."""
-        step = accepted_step(span)
-        tile = balanced_tile(span.batch, 1, TILES[0])
-        shape = Shape.of(step, span, {"workers": 1, "tile": tile})
-        rule, live = rule_of(step, span)
-        defines = {**step_defines(step, span), **rule, "SUBSETS": int(self.subsets)}
-        x, t, *_ = step.data
-        data: list[Argument] = [x, t, t]
-        transposes: Launches = ()
-        if step.gather is None:
-            plain = {**defines, "SYNC_WORDS": SYNC_WORDS, "SHARED": 0}
-            data, transposes = transposed_data(step, span, tile, plain)
-        return (
-            *transposes,
-            Launch(
-                "training/members.cl", "members", defines, (self.workers,), (1,),
-                (
-                    Table.of(shape.layers), Table.of(neuron_table(step)), Parameters(),
-                    *data,
-                    Scratch("memory", 4 * self.workers * shape.memory_size),
-                    Scratch("gradients", 8 * self.workers * shape.gradient_pitch),
-                    Scratch("sync", 4 * SYNC_WORDS),
-                    len(step.layers), shape.size, span.batch, tile, tile_pitch(tile),
-                    shape.tiles, *shape.offsets, float(step.loss.bit_fail_limit),
-                    State(), MemberTotals(), live, t.width,
-                    Members(), Scalar("members"), Subsets(), EpochTable(),
-                    Scalar("epochs"), Scalar("records"), Scalar("record_stride"),
-                ),
-            ),
-        )
-
 
 
 @dataclass(frozen=True)
@@ -159,7 +79,7 @@ class GroupMembers:
         step = accepted_step(span)
         if step.loss.weight is not None:
             return "it takes samples without weights"
-        least, most = _local_bytes(step, TILES_OF_GROUPS[-1]), device.unit_local_memory
+        least, most = _local_bytes(step, TILES[-1]), device.unit_local_memory
         if least > most:
             return (
                 f"it needs {least} bytes of local memory for a network, and "
@@ -170,10 +90,10 @@ class GroupMembers:
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return tiles and groups, the usually best first."""
         step = accepted_step(span)
-        whole = max(TILES_OF_GROUPS[-1], 1 << (span.batch - 1).bit_length())
+        whole = max(TILES[-1], 1 << (span.batch - 1).bit_length())
         largest = team_group(GROUPS[-1], device)
         tiles = [
-            tile for tile in TILES_OF_GROUPS
+            tile for tile in TILES
             if tile <= min(whole, largest)
             and _local_bytes(step, tile) <= device.unit_local_memory
         ]
@@ -210,7 +130,7 @@ class GroupMembers:
         }
         return (
             Launch(
-                "training/group_members.cl", "group_members", defines,
+                "members/group_members.cl", "group_members", defines,
                 (self.members * group,), (group,),
                 (
                     Table.of(neuron_table(step)), Parameters(), x, t,
@@ -221,25 +141,6 @@ class GroupMembers:
                 ),
             ),
         )
-
-
-def members_variant(
-    device: Device, members: int, subsets: bool
-) -> TrainMembers | GroupMembers:
-    """Return the variant for a device, without a measurement.
-
-    Parameters
-    ----------
-    device : Device
-        Where the members train.
-    members : int
-        Their number.
-    subsets : bool
-        Whether one may train on some of the data set's rows.
-    """
-    if device.type == "cpu":
-        return TrainMembers(min(device.compute_units, members), subsets)
-    return GroupMembers(members, subsets)
 
 
 def _spread(layers: NDArray[Any]) -> tuple[NDArray[Any], int]:

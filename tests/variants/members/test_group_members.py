@@ -24,13 +24,9 @@ from clnet.runtime.binding import Step
 from clnet.runtime.member_replay import MemberReplay
 from clnet.runtime.train_state import TrainState
 from clnet.training import population
-from clnet.variants.training.members import (
-    GROUPS,
-    TILES_OF_GROUPS,
-    GroupMembers,
-    TrainMembers,
-    members_variant,
-)
+from clnet.training.population import members_variant
+from clnet.variants.members.group_members import GROUPS, TILES, GroupMembers
+from clnet.variants.members.members import TrainMembers
 
 DEVICE = device()
 SESSION = session(DEVICE)
@@ -130,7 +126,7 @@ def test_widths(sizes):
 
 @pytest.mark.unoptimised
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("tile", TILES_OF_GROUPS)
+@pytest.mark.parametrize("tile", TILES)
 def test_every_configuration(tile, group):
     largest = 64 if DEVICE.type == "cpu" else DEVICE.largest_group
     if not tile <= group <= largest:

@@ -18,7 +18,7 @@
 #include "include/tiles.h"
 #include "training/epoch_task.h"
 #include "training/epoch_update.h"
-#include "training/member.h"
+#include "members/member.h"
 #if !UPDATE
 #define SLOTS 0
 #endif

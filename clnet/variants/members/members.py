@@ -1,0 +1,108 @@
+"""members: trainings of many networks of one shape in a launch, for CPU cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clnet.opencl.launch import (
+    Argument,
+    EpochTable,
+    Launch,
+    Launches,
+    Members,
+    MemberTotals,
+    Parameters,
+    Scalar,
+    Scratch,
+    State,
+    Subsets,
+    Table,
+)
+from clnet.variants.base import Config, Reach, Untuned, refuse_unless_cpu
+from clnet.variants.cost import Cost, span_flops
+from clnet.variants.training.epoch import (
+    TILES,
+    Shape,
+    balanced_tile,
+    tile_pitch,
+    transposed_data,
+)
+from clnet.variants.training.whole_step import (
+    accepted_step,
+    neuron_table,
+    refuse_unless_whole_step,
+    rule_of,
+    step_defines,
+)
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
+
+SYNC_WORDS = 16
+
+
+@dataclass(frozen=True)
+class TrainMembers(Untuned):
+    """A worker trains one network after the other (``members.cl``).
+
+    Attributes
+    ----------
+    workers : int
+        Threads, at most the device's.
+    subsets : bool
+        Whether a network may train on some of the data set's rows.
+    """
+
+    workers: int
+    subsets: bool = False
+    name: str = "members"
+    reach: Reach = "program"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse other devices and dtypes, weights, and all but dense chains."""
+        refusal = (
+            refuse_unless_cpu(span, device) or refuse_unless_whole_step(span, device)
+        )
+        if refusal is None and accepted_step(span).loss.weight is not None:
+            return "it takes samples without weights"
+        return refusal
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count one network's samples, parameters and state."""
+        step = accepted_step(span)
+        samples = span.batch * sum(value.width for value in step.data)
+        return Cost(span_flops(span), 4 * (samples + 3 * step.size), 1, 0, 1, 0.5)
+
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
+        """Return the launches that transpose the data set, and that of the members."""
+        step = accepted_step(span)
+        tile = balanced_tile(span.batch, 1, TILES[0])
+        shape = Shape.of(step, span, {"workers": 1, "tile": tile})
+        rule, live = rule_of(step, span)
+        defines = {**step_defines(step, span), **rule, "SUBSETS": int(self.subsets)}
+        x, t, *_ = step.data
+        data: list[Argument] = [x, t, t]
+        transposes: Launches = ()
+        if step.gather is None:
+            plain = {**defines, "SYNC_WORDS": SYNC_WORDS, "SHARED": 0}
+            data, transposes = transposed_data(step, span, tile, plain)
+        return (
+            *transposes,
+            Launch(
+                "members/members.cl", "members", defines, (self.workers,), (1,),
+                (
+                    Table.of(shape.layers), Table.of(neuron_table(step)), Parameters(),
+                    *data,
+                    Scratch("memory", 4 * self.workers * shape.memory_size),
+                    Scratch("gradients", 8 * self.workers * shape.gradient_pitch),
+                    Scratch("sync", 4 * SYNC_WORDS),
+                    len(step.layers), shape.size, span.batch, tile, tile_pitch(tile),
+                    shape.tiles, *shape.offsets, float(step.loss.bit_fail_limit),
+                    State(), MemberTotals(), live, t.width,
+                    Members(), Scalar("members"), Subsets(), EpochTable(),
+                    Scalar("epochs"), Scalar("records"), Scalar("record_stride"),
+                ),
+            ),
+        )
