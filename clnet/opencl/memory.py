@@ -282,23 +282,28 @@ class Uploader:
 
     @contextmanager
     def rows(
-        self, memory: Memory, count: int, stride: int, dtype: str
+        self, memory: Memory, first: int, count: int, stride: int, dtype: str
     ) -> Iterator[Array]:
-        """Yield rows [count, stride] to be filled, which are a buffer's from then on.
+        """Yield rows [count, stride] to be filled: a buffer's, from row `first` on.
 
-        The padding of each row stays as it is: zero.
+        They are in the buffer when the context ends. The padding of each row stays as
+        it is: zero.
         """
         import pyopencl as cl
 
-        size = count * stride * np.dtype(dtype).itemsize
+        row = stride * np.dtype(dtype).itemsize
+        start, size = first * row, count * row
         if memory.array is not None:
-            yield memory.array[:size].view(dtype).reshape(count, stride)
+            found = memory.array[start : start + size]
+            yield found.view(dtype).reshape(count, stride)
             return
-        if self._staging.size < memory.size:
-            self._staging = staging_array(self._session, (memory.size,), "uint8")
+        if self._staging.size < size:
+            self._staging = staging_array(self._session, (size,), "uint8")
         rows = self._staging[:size].view(dtype).reshape(count, stride)
         yield rows
-        cl.enqueue_copy(self._queue, memory.argument, rows, is_blocking=True)
+        cl.enqueue_copy(
+            self._queue, memory.argument, rows, dst_offset=start, is_blocking=True
+        )
 
 
 def _wait_for_commands(session: Session) -> None:

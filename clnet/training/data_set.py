@@ -49,6 +49,11 @@ class DataSet:
         return len(self)
 
     @property
+    def capacity(self) -> int:
+        """Rows of the device's arrays of samples."""
+        return len(self)
+
+    @property
     def counts(self) -> dict[str, int | None]:
         """The numbers that a training that goes on must have in common."""
         return {"samples": len(self), "block": None}

@@ -6,7 +6,7 @@ checks and scales the next, orders it and fills the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from clnet.nn.labels import Classes
     from clnet.nn.model import Model
     from clnet.nn.scaling import Scaling
-    from clnet.opencl.memory import Memory
     from clnet.opencl.session import Session
     from clnet.planning.training_planner import TrainingPlan
     from clnet.runtime.replay import Replay
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
+DEVICE_BLOCKS = 2  # one that steps read, one that is filled
 COPIED = 1 << 14  # samples that are ordered at a time where rows are padded
 
 
@@ -101,6 +101,11 @@ class StreamedSet:
         """Samples of a block."""
         rows = rows_of(self.buffer, self._sample_bytes, 1)
         return max(self.batch, rows // self.batch * self.batch)
+
+    @property
+    def capacity(self) -> int:
+        """Rows of the device's arrays of samples, which hold two blocks."""
+        return DEVICE_BLOCKS * self.rows
 
     @property
     def counts(self) -> dict[str, int | None]:
@@ -305,15 +310,10 @@ class StreamingPass(Pass):
     def _bind(self, plan: TrainingPlan) -> None:
         super()._bind(plan)
         self.records = 1
-        inputs = [
-            [
-                _Input(self._replay, value, memory, uploader)
-                for memory in self._replay.input_memories(value, 2)
-            ]
+        self._inputs = [
+            _Input(self._replay, value, Uploader(self._session))
             for value in plan.program.inputs
-            for uploader in [Uploader(self._session)]
         ]
-        self._blocks = [_Block(pair) for pair in zip(*inputs, strict=True)]
 
     def _write(self) -> None:
         """Do nothing: `run` writes block by block."""
@@ -330,21 +330,22 @@ class StreamingPass(Pass):
         replay.session.finish()  # another pass may be in flight
         replay.set(seed=seed & 0xFFFFFFFF, rate=float(rates[0]))
         replay.select_record(self._totals, record)
-        free: SimpleQueue[_Block | None] = SimpleQueue()
-        for block in self._blocks:
-            free.put(block)
+        free: SimpleQueue[int | None] = SimpleQueue()  # first rows of blocks
+        for number in range(DEVICE_BLOCKS):
+            free.put(number * self._set.rows)
         key = None if keys is None else keys[0]
-        filled = read_ahead(_filled(self._set.blocks(key), free))
+        filled = read_ahead(self._filled(key, free))
         steps = seen = 0
-        busy: list[tuple[_Block, _End]] = []
+        busy: list[tuple[int, _End]] = []
         try:
-            for block, samples in filled:
+            for start, samples in filled:
                 if busy and busy[0][1].reached:  # as where a launch ends in its call
                     free.put(busy.pop(0)[0])
-                block.select()
-                steps += replay.run_pass(samples, count + steps, seen)
+                # The rows' numbers tell helpers of the step before, which may still
+                # wait for the next, of the block: they keep their kernel's arguments.
+                steps += replay.run_pass(samples, count + steps, seen, start)
                 seen += samples
-                busy.append((block, _End(replay.session)))
+                busy.append((start, _End(replay.session)))
                 if len(busy) > 1:
                     last, end = busy.pop(0)
                     end.wait()
@@ -354,19 +355,34 @@ class StreamingPass(Pass):
             filled.close()
         self._count = steps
 
+    def _filled(
+        self, key: Array | None, free: SimpleQueue[int | None]
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the first row of each block on the device, and its samples.
+
+        Blocks are filled as their rows are free; None: the epoch has ended.
+        """
+        for data, order in self._set.blocks(key):
+            start = free.get()
+            if start is None:
+                return
+            for one, array in zip(self._inputs, data.arrays, strict=True):
+                one.fill(start, array, order)
+            yield start, len(data)
+
 
 class _Input(NamedTuple):
-    """The memory of an input of the steps, for one of the blocks."""
+    """An input of the steps, whose memory has the rows of all blocks."""
 
     replay: Replay
     value: Value
-    memory: Memory
     uploader: Uploader
 
-    def fill(self, array: Array, order: Array | None) -> None:
-        """Write an array of samples, in an order, and wait."""
+    def fill(self, start: int, array: Array, order: Array | None) -> None:
+        """Write an array of samples, in an order, from a row on, and wait."""
+        memory = self.replay.input_memory(self.value)
         stride, dtype = self.value.stride, self.replay.dtype
-        with self.uploader.rows(self.memory, len(array), stride, dtype) as rows:
+        with self.uploader.rows(memory, start, len(array), stride, dtype) as rows:
             found = rows[:, : self.value.width]
             if order is None:
                 found[...] = array
@@ -380,34 +396,6 @@ class _Input(NamedTuple):
                 np.take(
                     array, order[part], axis=0, out=found[part], mode="clip"
                 )
-
-
-class _Block(NamedTuple):
-    """The memory of a block of samples on the device."""
-
-    inputs: Sequence[_Input]
-
-    def fill(self, arrays: Sequence[Array], order: Array | None) -> None:
-        """Write the arrays of samples, in an order, and wait."""
-        for one, array in zip(self.inputs, arrays, strict=True):
-            one.fill(array, order)
-
-    def select(self) -> None:
-        """Let the steps that are enqueued next read this block."""
-        for one in self.inputs:
-            one.replay.select_input(one.value, one.memory)
-
-
-def _filled(
-    blocks: Iterator[tuple[DataSet, Array | None]], free: SimpleQueue[_Block | None]
-) -> Iterator[tuple[_Block, int]]:
-    """Yield blocks on the device, and their samples, as memory is free; None: end."""
-    for data, order in blocks:
-        block = free.get()
-        if block is None:
-            return
-        block.fill(data.arrays, order)
-        yield block, len(data)
 
 
 class _End:

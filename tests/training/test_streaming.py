@@ -238,3 +238,20 @@ def test_pages_of_a_map_are_forgotten_in_any_order(tmp_path):
         blocks = [data for data, _ in found.blocks(key)]
         assert [len(data) for data in blocks] == [ROWS] * (N // ROWS) + [N % ROWS]
         assert all(np.shares_memory(data.x, x) for data in blocks)
+
+
+def test_helpers_of_a_step_read_the_block_of_the_next(tmp_path):
+    # On PoCL helpers wait for the next step in the launch of the one before: they kept
+    # its block, where steps take so long that the next block is ready when they end.
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1 << 15, 64)).astype(np.float32)
+    t = x[:, :1] * x[:, 1:2]
+    found = []
+    for source in (x, Counting(x)):
+        network = Network.mlp([64, 96, 96, 1], ["tanh", "tanh", "identity"], seed=0)
+        history = network.fit(
+            source, t, optimiser="adam", batch_size=1024, epochs=2, shuffle=False,
+            device=CPU, tune=False, buffer=6 * 65 * 4 * 4096,
+        )
+        found.append((network, history))
+    same(*found)
