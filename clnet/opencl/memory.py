@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from clnet.opencl.process import is_forked
 
 Array = NDArray[Any]
 Action = Callable[..., Any]
+T = TypeVar("T")
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector
 # The fill pattern of a new buffer. It is 16 bytes wide: with single bytes a driver
 # failed beyond 2^31 repetitions (NVIDIA, 580).
@@ -180,6 +181,14 @@ def _copy_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(COPY_THREADS, "clnet-copy")
 
 
+def by_threads(call: Callable[[T], object], items: Iterable[T]) -> None:
+    """Call a function that copies for each item, by several threads, and wait.
+
+    The first item's error, of those that failed, is raised.
+    """
+    deque(_copy_threads().map(call, items), maxlen=0)
+
+
 def copy_rows(target: Array, source: Array) -> None:
     """Copy an array [rows, width] into another; large ones by several threads."""
     if source.nbytes < LARGE_COPY:
@@ -187,8 +196,7 @@ def copy_rows(target: Array, source: Array) -> None:
         return
     cuts = [len(source) * i // COPY_THREADS for i in range(COPY_THREADS + 1)]
     chunks = [slice(*pair) for pair in pairwise(cuts)]
-    done = _copy_threads().map(lambda i: np.copyto(target[i], source[i]), chunks)
-    deque(done, maxlen=0)  # waits, and raises the threads' errors
+    by_threads(lambda i: np.copyto(target[i], source[i]), chunks)
 
 
 def copier(target: Array) -> Callable[[Array], None]:

@@ -105,11 +105,15 @@ def test_every_sample_is_seen_once_an_epoch():
     found = found.balanced(BATCH)
     key = np.arange(8, dtype=np.uint32)
     rows = []
-    for data, order in found.blocks(key):
-        assert len(data) <= found.rows
-        rows.append(data.x[order])
-        weights = data.weight[order]
-        for start in range(0, len(data), BATCH):
+    for block in found.blocks(key):
+        assert len(block) <= found.rows
+        x, t, weight = (np.zeros((len(block), n), np.float32) for n in (8, 3, 1))
+        block.write([x, t, weight])
+        np.testing.assert_array_equal(t[:, 2], 0)
+        np.testing.assert_array_equal(weight, block.weight[block.order].astype("f4"))
+        rows.append(x)
+        weights = block.weight[block.order]
+        for start in range(0, len(block), BATCH):
             assert weights[start : start + BATCH].mean() == pytest.approx(1)
     seen = np.concatenate(rows)
     assert (seen != X).any()
@@ -235,9 +239,9 @@ def test_pages_of_a_map_are_forgotten_in_any_order(tmp_path):
     found, _, _ = any_set(network, (x, t, None), None, None, None, BUFFER)
     found = found.balanced(BATCH)
     for key in keys(0, 0, 4):
-        blocks = [data for data, _ in found.blocks(key)]
-        assert [len(data) for data in blocks] == [ROWS] * (N // ROWS) + [N % ROWS]
-        assert all(np.shares_memory(data.x, x) for data in blocks)
+        parts = [block.parts for block in found.blocks(key)]
+        assert [len(one.x) for one, in parts] == [ROWS] * (N // ROWS) + [N % ROWS]
+        assert all(np.shares_memory(one.x, x) for one, in parts)
 
 
 def test_helpers_of_a_step_read_the_block_of_the_next(tmp_path):
@@ -255,3 +259,19 @@ def test_helpers_of_a_step_read_the_block_of_the_next(tmp_path):
         )
         found.append((network, history))
     same(*found)
+
+
+def test_the_first_sample_that_is_wrong_is_named_by_whichever_thread():
+    found = X.copy()
+    found[[333, 800]] = np.nan
+    with pytest.raises(InputError, match=r"x holds nan at \[333, 0\]"):
+        trained(Counting(found), T, shuffle=False, buffer=BUFFER)
+
+
+@pytest.mark.parametrize("kind", ["float64", "columns", "wide"])
+def test_rows_are_placed_whole_whatever_their_layout(kind):
+    x = {
+        "float64": X.astype(np.float64), "columns": np.asfortranarray(X),
+        "wide": np.repeat(X, 2, axis=1)[:, ::2],
+    }[kind]
+    same(trained(Counting(x), T, buffer=BUFFER), trained(Counting(X), T, buffer=BUFFER))
