@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.checks import all_finite
 from clnet.errors import ClnetError, FormatError, quoted, reason
 from clnet.formats.files import check_readable
 from clnet.formats.named_table import ColumnNames, Texts, choose, one_hot, printed
 from clnet.formats.sources import Order, Part, Source, drop_pages, expect_pages
 from clnet.formats.table import OR_TEXT
+from clnet.nn.copies import by_threads
 
 if TYPE_CHECKING:
     from clnet.nn.columns import Columns
@@ -31,7 +34,9 @@ ARROW_SUFFIXES = (".arrow", ".feather")
 PLAIN = {"float", "double", *(f"{sign}int{8 << at}" for sign in ("", "u")
                               for at in range(4))}
 """Types of columns that are read at once."""
-STEP = 1 << 24  # bytes of numbers that are decoded at a time, in float64
+STEP = 1 << 26  # bytes of numbers that are decoded at a time, in float64
+TEXTS = 1 << 21  # rows whose categories are looked for at a time
+CONVERTED = 1 << 13  # rows whose columns a thread turns to rows at a time
 READ = 1 << 25  # bytes of all columns that are read at a time
 
 
@@ -102,31 +107,30 @@ class TableSource(Source):
         return itemsize * self.samples * (self.columns.n_in + len(self._targets))
 
     def parts(self, rows: int, order: Order | None = None) -> Iterator[Part]:
-        """Yield parts of so many rows, but for the last one in a row; see `Source`."""
+        """Yield parts of so many rows at most: a record batch, or a slice of it."""
         assert self.columns is not None
-        part: _Filled | None = None
         for first, batch in self._batches([*self._inputs, *self._targets], rows, order):
-            start = 0
-            while start < batch.num_rows:
-                if part is not None and (part.full or part.stop != first + start):
-                    yield part.end()
-                    part = None
-                if part is None:
-                    part = _Filled(self, first + start, rows)
-                start += part.add(batch.slice(start))
-        if part is not None:
-            yield part.end()
+            x = np.empty((batch.num_rows, self.columns.n_in), self.dtype)
+            cuts = range(0, batch.num_rows, CONVERTED)
+            by_threads(partial(self._convert, first, batch, x), cuts)
+            yield Part(first, x, self.targets_of(first, batch))
 
     def targets(self, rows: int) -> Iterator[Any]:
         """Yield the targets alone, in parts of at most so many rows."""
         for first, batch in self._batches(self._targets, rows):
             yield self.targets_of(first, batch)
 
+    def _convert(self, first: int, batch: Any, x: Array, at: int) -> None:
+        """Write the inputs of some rows of a record batch, from row `at` on."""
+        rows = slice(at, at + CONVERTED)
+        self.inputs_of(first + at, batch.slice(at, CONVERTED), x[rows])
+
     def inputs_of(self, first: int, batch: Any, x: Array) -> None:
-        """Write the inputs of a record batch to x [rows, n_in], which is zero."""
+        """Write the inputs of a record batch to x [rows, n_in]."""
         assert self.columns is not None
         if not self._fill(batch, x):
             start = 0
+            x[...] = 0  # of categories
             for at, column in zip(self._inputs, self.columns.inputs, strict=True):
                 if column.categories:
                     texts = self._texts(first, batch, at)
@@ -201,8 +205,8 @@ class TableSource(Source):
             )
 
     def _check_finite(self, first: int, found: Array, columns: Sequence[int]) -> None:
-        finite = np.isfinite(found)
-        if not finite.all():
+        if not all_finite(found):
+            finite = np.isfinite(found)
             row, column = divmod(int(finite.argmin()), found.shape[1])
             raise self.error(
                 f"found {found[row, column]}, expected a finite number",
@@ -240,7 +244,7 @@ class TableSource(Source):
         """Return the categories that occur in columns."""
         found: dict[int, set[str]] = {at: set() for at in columns}
         if columns:
-            for first, batch in self._batches(columns, STEP):
+            for first, batch in self._batches(columns, TEXTS):
                 for at, known in found.items():
                     known.update(self._texts(first, batch, at).found)
         return found
@@ -279,42 +283,6 @@ class TableSource(Source):
                 )
 
 
-class _Filled:
-    """A part that is filled by record batches, one after the other."""
-
-    def __init__(self, source: TableSource, first: int, rows: int) -> None:
-        assert source.samples is not None
-        assert source.columns is not None
-        self._source, self._first = source, first
-        rows = min(rows, source.samples - first)
-        self._x = np.zeros((rows, source.columns.n_in), source.dtype)
-        self._t: list[Array | None] = []
-        self.stop = first
-
-    @property
-    def full(self) -> bool:
-        """Whether no row is left."""
-        return self.stop == self._first + len(self._x)
-
-    def add(self, batch: Any) -> int:
-        """Add the first rows of a record batch; return how many."""
-        start = self.stop - self._first
-        batch = batch.slice(0, len(self._x) - start)
-        stop = start + int(batch.num_rows)
-        self._source.inputs_of(self.stop, batch, self._x[start:stop])
-        self._t.append(self._source.targets_of(self.stop, batch))
-        self.stop += batch.num_rows
-        return stop - start
-
-    def end(self) -> Part:
-        """Return the part."""
-        t = [one for one in self._t if one is not None]
-        return Part(
-            self._first, self._x[: self.stop - self._first],
-            np.concatenate(t) if t else None,
-        )
-
-
 class _Parquet:
     """A Parquet file, whose pages are decoded as they are needed."""
 
@@ -346,7 +314,7 @@ class _Arrow:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._buffer = pa.py_buffer(self._map)
         self._readers: dict[tuple[int, ...], Any] = {}
-        self.schema = pa.ipc.open_file(self._buffer).schema
+        self.schema: Any = pa.ipc.open_file(self._buffer).schema
         reader = self._reader([0])
         self.rows: list[int] = []
         try:
@@ -361,7 +329,9 @@ class _Arrow:
 
         key = tuple(columns)
         if key not in self._readers:
-            options = pa.ipc.IpcReadOptions(included_fields=list(key))
+            # Of some fields, a reader copies the whole batch at once.
+            some = None if len(key) == len(self.schema) else list(key)
+            options = pa.ipc.IpcReadOptions(included_fields=some)
             self._readers[key] = pa.ipc.open_file(self._buffer, options=options)
         return self._readers[key]
 

@@ -75,13 +75,11 @@ class DataSet:
         self.shape: tuple[int, ...] = found.shape
         self.dtype: Any = np.dtype(object) if text else found.dtype
         self.chunks: Any = found.chunks
-        offset = None if text else found.id.get_offset()  # not of chunks
-        own = offset is not None and found.id.get_type().equal(
-            h5py.h5t.py_create(found.dtype)
-        )
-        self.map: Array | None = (
-            np.memmap(path, found.dtype, "r", offset, found.shape) if own else None
-        )
+        self.map: Array | None = None
+        offset: int | None = None if text else found.id.get_offset()  # not of chunks
+        own = found.id.get_type()
+        if offset is not None and own.equal(h5py.h5t.py_create(found.dtype)):
+            self.map = np.memmap(path, self.dtype, "r", offset, self.shape)
 
     def __getitem__(self, rows: slice) -> Array:
         try:

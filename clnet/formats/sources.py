@@ -10,6 +10,7 @@ import mmap
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, pairwise
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -184,18 +185,21 @@ class ArraySource(Source):
             for number in chain(numbers, [count] * (n % rows > 0))
         )
         arrays = self.x, self.t, self.weight
-        for chosen, following in pairwise(chain(slices, [None])):
-            assert chosen is not None
-            for array in arrays:
-                expect(array, chosen)
-                if following is not None:  # the disk reads it while this is used
-                    expect(array, following)
-            x, *others = (
-                None if array is None else _slice(array, chosen) for array in arrays
-            )
-            yield Part(chosen.start, x, *others)
-            for array in (x, *others):
-                forget(array)
+        with ThreadPoolExecutor(1, "clnet-touch") as ahead:  # the disk reads meanwhile
+            touched: Future[None] | None = None
+            for chosen, following in pairwise(chain(slices, [None])):
+                assert chosen is not None
+                if touched is not None:
+                    touched.result()
+                if following is not None:
+                    touched = ahead.submit(touch, arrays, following)
+                x, *others = (
+                    None if array is None else _slice(array, chosen)
+                    for array in arrays
+                )
+                yield Part(chosen.start, x, *others)
+                for array in (x, *others):
+                    forget(array)
 
 
 class BatchSource(Source):
@@ -397,13 +401,20 @@ def read_ahead(items: Iterator[T]) -> Generator[T, None, None]:
         thread.join()
 
 
-def expect(array: Any, rows: slice) -> None:
-    """Let the system read rows of an array in a file from the disk, all at once."""
-    mapped = getattr(array, "_mmap", None)
-    if mapped is not None:
-        expect_pages(mapped, *_pages(mapped, array[rows]))
-    elif hasattr(array, "expect"):
-        array.expect(rows)
+def touch(arrays: Iterable[Any], rows: slice) -> None:
+    """Read rows of memory maps from the disk: a byte of each page.
+
+    The system's advice to do so reads no more than its read-ahead at a time.
+    """
+    for array in arrays:
+        mapped = getattr(array, "_mmap", None)
+        if mapped is not None:
+            touch_pages(mapped, *_pages(mapped, array[rows]))
+
+
+def touch_pages(mapped: mmap.mmap, start: int, size: int) -> None:
+    """Read pages of a map from the disk."""
+    np.frombuffer(mapped, np.uint8, size, start)[:: mmap.PAGESIZE].max(initial=0)
 
 
 def expect_pages(mapped: mmap.mmap, start: int, size: int) -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import OutOfMemoryError
+from clnet.nn.copies import COPY_THREADS, by_threads
 from clnet.nn.storage.layout import round_up
 
 if TYPE_CHECKING:
@@ -25,13 +24,10 @@ from clnet.opencl.process import is_forked
 
 Array = NDArray[Any]
 Action = Callable[..., Any]
-T = TypeVar("T")
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector
 # The fill pattern of a new buffer. It is 16 bytes wide: with single bytes a driver
 # failed beyond 2^31 repetitions (NVIDIA, 580).
 ZERO = np.zeros(2, np.uint64)
-# One thread copies some 10 GB/s, four 25; the bus of a GPU takes 50 (H200).
-COPY_THREADS = 4
 LARGE_COPY = 1 << 24  # bytes from which threads pay: their start takes 50 to 120 us
 
 
@@ -174,19 +170,6 @@ def sub_buffer_alignment(session: Session) -> int:
     """Return the alignment of sub-buffers, in bytes."""
     bits: int = session.device.handle.mem_base_addr_align
     return max(ALIGNMENT, bits // 8)
-
-
-@cache
-def _copy_threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(COPY_THREADS, "clnet-copy")
-
-
-def by_threads(call: Callable[[T], object], items: Iterable[T]) -> None:
-    """Call a function that copies for each item, by several threads, and wait.
-
-    The first item's error, of those that failed, is raised.
-    """
-    deque(_copy_threads().map(call, items), maxlen=0)
 
 
 def copy_rows(target: Array, source: Array) -> None:

@@ -29,9 +29,10 @@ from clnet.formats.sources import (
     rows_of,
     source_of,
 )
+from clnet.nn.copies import by_threads
 from clnet.nn.labels import are_labels, classes_of, encoded
 from clnet.nn.random import permuted, shuffled
-from clnet.opencl.memory import Uploader, by_threads
+from clnet.opencl.memory import Uploader
 from clnet.training.data_set import (
     DataSet,
     balanced_weights,
