@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain, pairwise
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +23,7 @@ from clnet.checks import all_finite
 from clnet.errors import ClnetError, FormatError, quoted, reason
 from clnet.formats.files import check_readable
 from clnet.formats.named_table import ColumnNames, Texts, choose, one_hot, printed
-from clnet.formats.sources import Order, Part, Source, drop_pages, expect_pages
+from clnet.formats.sources import Order, Part, Source, drop_pages, touch_pages
 from clnet.formats.table import OR_TEXT
 from clnet.nn.copies import by_threads
 
@@ -34,7 +37,7 @@ ARROW_SUFFIXES = (".arrow", ".feather")
 PLAIN = {"float", "double", *(f"{sign}int{8 << at}" for sign in ("", "u")
                               for at in range(4))}
 """Types of columns that are read at once."""
-STEP = 1 << 26  # bytes of numbers that are decoded at a time, in float64
+STEP = 1 << 25  # bytes of numbers that are decoded at a time, in float64
 TEXTS = 1 << 21  # rows whose categories are looked for at a time
 CONVERTED = 1 << 13  # rows whose columns a thread turns to rows at a time
 READ = 1 << 25  # bytes of all columns that are read at a time
@@ -259,28 +262,54 @@ class TableSource(Source):
         FormatError
             If a batch cannot be read: with its first row.
         """
-        units = range(len(self._file.rows))
         chosen = list(dict.fromkeys(columns))
-        for unit in units if order is None else order(len(units)):
-            first = self._starts[unit]
-            batches = self._file.batches(
-                unit, chosen, min(rows, STEP // (8 * len(chosen)) or 1)
+        size = min(rows, STEP // (8 * len(chosen)) or 1)
+        units = range(len(self._file.rows))
+        ordered = units if order is None else order(len(units))
+        stopped = Event()
+        with ThreadPoolExecutor(1, "clnet-touch") as ahead:  # the disk reads meanwhile
+            try:
+                for unit, following in pairwise(chain(ordered, [None])):
+                    assert unit is not None
+                    if following is not None:
+                        ahead.submit(self._touch, following, chosen, stopped)
+                    yield from self._batches_of(unit, chosen, size)
+            finally:
+                stopped.set()
+
+    def _batches_of(
+        self, unit: int, columns: Sequence[int], size: int
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield slices of a unit, of at most so many rows, each with its first row."""
+        first = self._starts[unit]
+        batches = self._file.batches(unit, columns, size)
+        while True:
+            try:
+                batch = next(batches, None)
+            except Exception as error:  # a damaged file raises nearly anything
+                raise _unread(self.path, first, error) from None
+            if batch is None:
+                break
+            yield first, batch
+            first += batch.num_rows
+        if first != self._starts[unit + 1]:
+            raise self.error(
+                "is missing, expected "
+                f"{self._starts[unit + 1] - self._starts[unit]} rows from row "
+                f"{self._starts[unit]} on", first,
             )
-            while True:
-                try:
-                    batch = next(batches, None)
-                except Exception as error:  # a damaged file raises nearly anything
-                    raise _unread(self.path, first, error) from None
-                if batch is None:
-                    break
-                yield first, batch
-                first += batch.num_rows
-            if first != self._starts[unit + 1]:
-                raise self.error(
-                    "is missing, expected "
-                    f"{self._starts[unit + 1] - self._starts[unit]} rows from row "
-                    f"{self._starts[unit]} on", first,
-                )
+
+    def _touch(self, unit: int, columns: Sequence[int], stopped: Event) -> None:
+        """Read the pages of a unit from the disk to the page cache."""
+        mapped = self._file.map
+        for start, size in self._file.ranges(unit, columns):
+            if stopped.is_set():
+                return
+            begin = max(0, start) // mmap.PAGESIZE * mmap.PAGESIZE
+            size = min(start + size, len(mapped)) - begin
+            if size > 0:  # damaged files have any numbers
+                touch_pages(mapped, begin, size)
+                drop_pages(mapped, begin, size)
 
 
 class _Parquet:
@@ -293,6 +322,7 @@ class _Parquet:
         self._file = pq.ParquetFile(
             path, buffer_size=READ // (len(self.schema) or 1) or 1, pre_buffer=False
         )
+        self.map = _mapped(path)
         groups = self._file.metadata
         self.rows = [
             groups.row_group(at).num_rows for at in range(groups.num_row_groups)
@@ -304,16 +334,25 @@ class _Parquet:
         yield from self._file.iter_batches(size, [unit], names)
 
 
+    def ranges(self, unit: int, columns: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield start and size of the bytes of a row group's columns."""
+        group = self._file.metadata.row_group(unit)
+        for at in columns:
+            chunk = group.column(at)
+            first = chunk.dictionary_page_offset, chunk.data_page_offset
+            yield min(one for one in first if one), chunk.total_compressed_size
+
+
 class _Arrow:
     """An Arrow file, which is mapped."""
 
     def __init__(self, path: Path) -> None:
         import pyarrow as pa
 
-        with path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._buffer = pa.py_buffer(self._map)
+        self.map = _mapped(path)
+        self._buffer = pa.py_buffer(self.map)
         self._readers: dict[tuple[int, ...], Any] = {}
+        self._in_place = False  # whether the last record batch was used where it lies
         self.schema: Any = pa.ipc.open_file(self._buffer).schema
         reader = self._reader([0])
         self.rows: list[int] = []
@@ -338,21 +377,32 @@ class _Arrow:
     def batches(self, unit: int, columns: Sequence[int], size: int) -> Iterator[Any]:
         """Yield slices of a record batch, of at most so many rows."""
         batch = self._reader(columns).get_batch(unit)
-        self._expect(batch)
+        self._in_place = any(True for _ in self._lying(batch))
         for start in range(0, batch.num_rows, size):
             part = batch.slice(start, size)
             part.validate(full=True)
             yield part
-            drop_pages(self._map)
+            drop_pages(self.map)
 
-    def _expect(self, batch: Any) -> None:
-        """Let the system read the pages of a record batch, all at once."""
-        buffers = [one for column in batch.columns for one in column.buffers() if one]
-        low = min((one.address for one in buffers), default=0) - self._buffer.address
-        high = max((one.address + one.size for one in buffers), default=0)
-        high -= self._buffer.address
-        if 0 <= low < high <= len(self._map):  # not where it was unpacked
-            expect_pages(self._map, low // mmap.PAGESIZE * mmap.PAGESIZE, high - low)
+    def ranges(self, unit: int, columns: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield start and size of the bytes of a record batch that is not packed."""
+        import pyarrow as pa
+
+        if self._in_place:  # another thread has readers of its own
+            yield from self._lying(pa.ipc.open_file(self._buffer).get_batch(unit))
+
+    def _lying(self, batch: Any) -> Iterator[tuple[int, int]]:
+        """Yield start and size of the columns that lie in the map."""
+        for column in batch.columns:
+            for one in column.buffers():
+                start = 0 if one is None else one.address - self._buffer.address
+                if one is not None and 0 <= start < len(self.map):
+                    yield start, one.size
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _opened(path: Path) -> _Parquet | _Arrow:

@@ -417,13 +417,6 @@ def touch_pages(mapped: mmap.mmap, start: int, size: int) -> None:
     np.frombuffer(mapped, np.uint8, size, start)[:: mmap.PAGESIZE].max(initial=0)
 
 
-def expect_pages(mapped: mmap.mmap, start: int, size: int) -> None:
-    """Let the system read pages of a map from the disk, where it can."""
-    advice = getattr(mmap, "MADV_WILLNEED", None)
-    if advice is not None:
-        mapped.madvise(advice, start, size)
-
-
 def forget(array: Any) -> None:
     """Let the system drop the pages of a memory map from the process's memory.
 
