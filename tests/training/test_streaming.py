@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from clnet import Checkpoint, InputError, Network, optimisers
 from clnet.nn.random import keys
+from clnet.opencl.discovery import device
 from clnet.training.streaming import any_set
 
 CPU = "cpu"
@@ -275,3 +277,9 @@ def test_rows_are_placed_whole_whatever_their_layout(kind):
         "wide": np.repeat(X, 2, axis=1)[:, ::2],
     }[kind]
     same(trained(Counting(x), T, buffer=BUFFER), trained(Counting(X), T, buffer=BUFFER))
+
+
+def test_blocks_are_copied_to_devices_that_share_no_memory():
+    apart = replace(device(CPU), fine_svm=False)
+    found = trained(Counting(X), T, buffer=BUFFER, device=apart)
+    same(found, trained(Counting(X), T, buffer=BUFFER))
