@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import chain, pairwise
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.checks import all_finite
 from clnet.errors import ClnetError, FormatError, quoted, reason
 from clnet.formats.files import check_readable
 from clnet.formats.named_table import ColumnNames, Texts, choose, one_hot, printed
-from clnet.formats.sources import Order, Part, Source, drop_pages, expect_pages
+from clnet.formats.sources import Order, Part, Source, drop_pages, touch_pages
 from clnet.formats.table import OR_TEXT
+from clnet.nn.copies import by_threads
 
 if TYPE_CHECKING:
     from clnet.nn.columns import Columns
@@ -31,7 +37,9 @@ ARROW_SUFFIXES = (".arrow", ".feather")
 PLAIN = {"float", "double", *(f"{sign}int{8 << at}" for sign in ("", "u")
                               for at in range(4))}
 """Types of columns that are read at once."""
-STEP = 1 << 24  # bytes of numbers that are decoded at a time, in float64
+STEP = 1 << 25  # bytes of numbers that are decoded at a time, in float64
+TEXTS = 1 << 21  # rows whose categories are looked for at a time
+CONVERTED = 1 << 13  # rows whose columns a thread turns to rows at a time
 READ = 1 << 25  # bytes of all columns that are read at a time
 
 
@@ -102,31 +110,30 @@ class TableSource(Source):
         return itemsize * self.samples * (self.columns.n_in + len(self._targets))
 
     def parts(self, rows: int, order: Order | None = None) -> Iterator[Part]:
-        """Yield parts of so many rows, but for the last one in a row; see `Source`."""
+        """Yield parts of so many rows at most: a record batch, or a slice of it."""
         assert self.columns is not None
-        part: _Filled | None = None
         for first, batch in self._batches([*self._inputs, *self._targets], rows, order):
-            start = 0
-            while start < batch.num_rows:
-                if part is not None and (part.full or part.stop != first + start):
-                    yield part.end()
-                    part = None
-                if part is None:
-                    part = _Filled(self, first + start, rows)
-                start += part.add(batch.slice(start))
-        if part is not None:
-            yield part.end()
+            x = np.empty((batch.num_rows, self.columns.n_in), self.dtype)
+            cuts = range(0, batch.num_rows, CONVERTED)
+            by_threads(partial(self._convert, first, batch, x), cuts)
+            yield Part(first, x, self.targets_of(first, batch))
 
     def targets(self, rows: int) -> Iterator[Any]:
         """Yield the targets alone, in parts of at most so many rows."""
         for first, batch in self._batches(self._targets, rows):
             yield self.targets_of(first, batch)
 
+    def _convert(self, first: int, batch: Any, x: Array, at: int) -> None:
+        """Write the inputs of some rows of a record batch, from row `at` on."""
+        rows = slice(at, at + CONVERTED)
+        self.inputs_of(first + at, batch.slice(at, CONVERTED), x[rows])
+
     def inputs_of(self, first: int, batch: Any, x: Array) -> None:
-        """Write the inputs of a record batch to x [rows, n_in], which is zero."""
+        """Write the inputs of a record batch to x [rows, n_in]."""
         assert self.columns is not None
         if not self._fill(batch, x):
             start = 0
+            x[...] = 0  # of categories
             for at, column in zip(self._inputs, self.columns.inputs, strict=True):
                 if column.categories:
                     texts = self._texts(first, batch, at)
@@ -201,8 +208,8 @@ class TableSource(Source):
             )
 
     def _check_finite(self, first: int, found: Array, columns: Sequence[int]) -> None:
-        finite = np.isfinite(found)
-        if not finite.all():
+        if not all_finite(found):
+            finite = np.isfinite(found)
             row, column = divmod(int(finite.argmin()), found.shape[1])
             raise self.error(
                 f"found {found[row, column]}, expected a finite number",
@@ -240,7 +247,7 @@ class TableSource(Source):
         """Return the categories that occur in columns."""
         found: dict[int, set[str]] = {at: set() for at in columns}
         if columns:
-            for first, batch in self._batches(columns, STEP):
+            for first, batch in self._batches(columns, TEXTS):
                 for at, known in found.items():
                     known.update(self._texts(first, batch, at).found)
         return found
@@ -255,64 +262,54 @@ class TableSource(Source):
         FormatError
             If a batch cannot be read: with its first row.
         """
-        units = range(len(self._file.rows))
         chosen = list(dict.fromkeys(columns))
-        for unit in units if order is None else order(len(units)):
-            first = self._starts[unit]
-            batches = self._file.batches(
-                unit, chosen, min(rows, STEP // (8 * len(chosen)) or 1)
+        size = min(rows, STEP // (8 * len(chosen)) or 1)
+        units = range(len(self._file.rows))
+        ordered = units if order is None else order(len(units))
+        stopped = Event()
+        with ThreadPoolExecutor(1, "clnet-touch") as ahead:  # the disk reads meanwhile
+            try:
+                for unit, following in pairwise(chain(ordered, [None])):
+                    assert unit is not None
+                    if following is not None:
+                        ahead.submit(self._touch, following, chosen, stopped)
+                    yield from self._batches_of(unit, chosen, size)
+            finally:
+                stopped.set()
+
+    def _batches_of(
+        self, unit: int, columns: Sequence[int], size: int
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield slices of a unit, of at most so many rows, each with its first row."""
+        first = self._starts[unit]
+        batches = self._file.batches(unit, columns, size)
+        while True:
+            try:
+                batch = next(batches, None)
+            except Exception as error:  # a damaged file raises nearly anything
+                raise _unread(self.path, first, error) from None
+            if batch is None:
+                break
+            yield first, batch
+            first += batch.num_rows
+        if first != self._starts[unit + 1]:
+            raise self.error(
+                "is missing, expected "
+                f"{self._starts[unit + 1] - self._starts[unit]} rows from row "
+                f"{self._starts[unit]} on", first,
             )
-            while True:
-                try:
-                    batch = next(batches, None)
-                except Exception as error:  # a damaged file raises nearly anything
-                    raise _unread(self.path, first, error) from None
-                if batch is None:
-                    break
-                yield first, batch
-                first += batch.num_rows
-            if first != self._starts[unit + 1]:
-                raise self.error(
-                    "is missing, expected "
-                    f"{self._starts[unit + 1] - self._starts[unit]} rows from row "
-                    f"{self._starts[unit]} on", first,
-                )
 
-
-class _Filled:
-    """A part that is filled by record batches, one after the other."""
-
-    def __init__(self, source: TableSource, first: int, rows: int) -> None:
-        assert source.samples is not None
-        assert source.columns is not None
-        self._source, self._first = source, first
-        rows = min(rows, source.samples - first)
-        self._x = np.zeros((rows, source.columns.n_in), source.dtype)
-        self._t: list[Array | None] = []
-        self.stop = first
-
-    @property
-    def full(self) -> bool:
-        """Whether no row is left."""
-        return self.stop == self._first + len(self._x)
-
-    def add(self, batch: Any) -> int:
-        """Add the first rows of a record batch; return how many."""
-        start = self.stop - self._first
-        batch = batch.slice(0, len(self._x) - start)
-        stop = start + int(batch.num_rows)
-        self._source.inputs_of(self.stop, batch, self._x[start:stop])
-        self._t.append(self._source.targets_of(self.stop, batch))
-        self.stop += batch.num_rows
-        return stop - start
-
-    def end(self) -> Part:
-        """Return the part."""
-        t = [one for one in self._t if one is not None]
-        return Part(
-            self._first, self._x[: self.stop - self._first],
-            np.concatenate(t) if t else None,
-        )
+    def _touch(self, unit: int, columns: Sequence[int], stopped: Event) -> None:
+        """Read the pages of a unit from the disk to the page cache."""
+        mapped = self._file.map
+        for start, size in self._file.ranges(unit, columns):
+            if stopped.is_set():
+                return
+            begin = max(0, start) // mmap.PAGESIZE * mmap.PAGESIZE
+            size = min(start + size, len(mapped)) - begin
+            if size > 0:  # damaged files have any numbers
+                touch_pages(mapped, begin, size)
+                drop_pages(mapped, begin, size)
 
 
 class _Parquet:
@@ -325,6 +322,7 @@ class _Parquet:
         self._file = pq.ParquetFile(
             path, buffer_size=READ // (len(self.schema) or 1) or 1, pre_buffer=False
         )
+        self.map = _mapped(path)
         groups = self._file.metadata
         self.rows = [
             groups.row_group(at).num_rows for at in range(groups.num_row_groups)
@@ -336,17 +334,26 @@ class _Parquet:
         yield from self._file.iter_batches(size, [unit], names)
 
 
+    def ranges(self, unit: int, columns: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield start and size of the bytes of a row group's columns."""
+        group = self._file.metadata.row_group(unit)
+        for at in columns:
+            chunk = group.column(at)
+            first = chunk.dictionary_page_offset, chunk.data_page_offset
+            yield min(one for one in first if one), chunk.total_compressed_size
+
+
 class _Arrow:
     """An Arrow file, which is mapped."""
 
     def __init__(self, path: Path) -> None:
         import pyarrow as pa
 
-        with path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._buffer = pa.py_buffer(self._map)
+        self.map = _mapped(path)
+        self._buffer = pa.py_buffer(self.map)
         self._readers: dict[tuple[int, ...], Any] = {}
-        self.schema = pa.ipc.open_file(self._buffer).schema
+        self._in_place = False  # whether the last record batch was used where it lies
+        self.schema: Any = pa.ipc.open_file(self._buffer).schema
         reader = self._reader([0])
         self.rows: list[int] = []
         try:
@@ -361,28 +368,41 @@ class _Arrow:
 
         key = tuple(columns)
         if key not in self._readers:
-            options = pa.ipc.IpcReadOptions(included_fields=list(key))
+            # Of some fields, a reader copies the whole batch at once.
+            some = None if len(key) == len(self.schema) else list(key)
+            options = pa.ipc.IpcReadOptions(included_fields=some)
             self._readers[key] = pa.ipc.open_file(self._buffer, options=options)
         return self._readers[key]
 
     def batches(self, unit: int, columns: Sequence[int], size: int) -> Iterator[Any]:
         """Yield slices of a record batch, of at most so many rows."""
         batch = self._reader(columns).get_batch(unit)
-        self._expect(batch)
+        self._in_place = any(True for _ in self._lying(batch))
         for start in range(0, batch.num_rows, size):
             part = batch.slice(start, size)
             part.validate(full=True)
             yield part
-            drop_pages(self._map)
+            drop_pages(self.map)
 
-    def _expect(self, batch: Any) -> None:
-        """Let the system read the pages of a record batch, all at once."""
-        buffers = [one for column in batch.columns for one in column.buffers() if one]
-        low = min((one.address for one in buffers), default=0) - self._buffer.address
-        high = max((one.address + one.size for one in buffers), default=0)
-        high -= self._buffer.address
-        if 0 <= low < high <= len(self._map):  # not where it was unpacked
-            expect_pages(self._map, low // mmap.PAGESIZE * mmap.PAGESIZE, high - low)
+    def ranges(self, unit: int, columns: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield start and size of the bytes of a record batch that is not packed."""
+        import pyarrow as pa
+
+        if self._in_place:  # another thread has readers of its own
+            yield from self._lying(pa.ipc.open_file(self._buffer).get_batch(unit))
+
+    def _lying(self, batch: Any) -> Iterator[tuple[int, int]]:
+        """Yield start and size of the columns that lie in the map."""
+        for column in batch.columns:
+            for one in column.buffers():
+                start = 0 if one is None else one.address - self._buffer.address
+                if one is not None and 0 <= start < len(self.map):
+                    yield start, one.size
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _opened(path: Path) -> _Parquet | _Arrow:

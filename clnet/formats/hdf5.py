@@ -1,8 +1,11 @@
-"""HDF5 files: their data sets are sliced by h5py, of the extra ``hdf5``."""
+"""HDF5 files, opened by h5py, of the extra ``hdf5``.
+
+Data sets are sliced by h5py, but those whose numbers lie in the file as in an array:
+they are mapped.
+"""
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -44,6 +47,11 @@ class DataSet:
         a slice is read, if it is damaged: with the first row that cannot be read.
     ClnetError
         If h5py is missing.
+
+    Attributes
+    ----------
+    map : memmap or None
+        Its numbers, where they lie in the file as in an array.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -67,11 +75,11 @@ class DataSet:
         self.shape: tuple[int, ...] = found.shape
         self.dtype: Any = np.dtype(object) if text else found.dtype
         self.chunks: Any = found.chunks
-        # Where its rows lie in the file, if they do one after the other.
-        offset = None if text else found.id.get_offset()
-        self._offset: int | None = offset
-        self._row = found.dtype.itemsize * int(np.prod(found.shape[1:]))
-        self._path = path
+        self.map: Array | None = None
+        offset: int | None = None if text else found.id.get_offset()  # not of chunks
+        own = found.id.get_type()
+        if offset is not None and own.equal(h5py.h5t.py_create(found.dtype)):
+            self.map = np.memmap(path, self.dtype, "r", offset, self.shape)
 
     def __getitem__(self, rows: slice) -> Array:
         try:
@@ -81,17 +89,6 @@ class DataSet:
             raise FormatError(
                 f"{self.name}, row {row}: cannot be read: {reason(error)}"
             ) from None
-
-    def expect(self, rows: slice) -> None:
-        """Let the system read rows from the disk, all at once."""
-        if self._offset is None or not hasattr(os, "posix_fadvise"):
-            return
-        start, stop, _ = rows.indices(self.shape[0])
-        with self._path.open("rb") as file:
-            os.posix_fadvise(
-                file.fileno(), self._offset + start * self._row,
-                (stop - start) * self._row, os.POSIX_FADV_WILLNEED,
-            )
 
     def _damaged(self, start: int, stop: int) -> int:
         """Return the first row that cannot be read, one of these, by bisection."""
@@ -106,8 +103,8 @@ class DataSet:
         return start
 
 
-def data_sets(data: object, t: object) -> tuple[DataSet, DataSet | None]:
-    """Return the data sets of inputs and targets; the second may be missing, None.
+def data_sets(data: object, t: object) -> tuple[Any, Any]:
+    """Return the arrays of inputs and targets; the second may be missing, None.
 
     Parameters
     ----------
@@ -115,6 +112,11 @@ def data_sets(data: object, t: object) -> tuple[DataSet, DataSet | None]:
         A file with the data sets x and t; or one data set, as in ``a.h5:images``.
     t : str, path or None
         The data set of the targets; without a file, one of the first file.
+
+    Returns
+    -------
+    memmap or DataSet
+        For each.
 
     Raises
     ------
@@ -126,11 +128,16 @@ def data_sets(data: object, t: object) -> tuple[DataSet, DataSet | None]:
         where, target = named(t)
         if target is None:
             where, target = path, str(t)
-        return DataSet(path, name or INPUTS), DataSet(where, target)
+        return _array(path, name or INPUTS), _array(where, target)
     if name is not None:
-        return DataSet(path, name), None
-    x = DataSet(path, INPUTS)
-    return x, DataSet(path, TARGETS) if TARGETS in _opened(path) else None
+        return _array(path, name), None
+    x = _array(path, INPUTS)
+    return x, _array(path, TARGETS) if TARGETS in _opened(path) else None
+
+
+def _array(path: Path, name: str) -> Array | DataSet:
+    found = DataSet(path, name)
+    return found if found.map is None else found.map
 
 
 def _h5py(path: Path) -> Any:

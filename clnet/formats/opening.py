@@ -14,7 +14,7 @@ from clnet.checks import as_whole, is_whole
 from clnet.errors import FormatError, InputError, quoted, reason
 from clnet.formats import arrow, hdf5
 from clnet.formats.files import as_path, check_readable
-from clnet.formats.sources import ArraySource, Source, expect
+from clnet.formats.sources import ArraySource, Source, forget
 
 if TYPE_CHECKING:
     from clnet.formats.named_table import ColumnNames
@@ -191,13 +191,10 @@ class _Rows:
 
     def __getitem__(self, rows: slice) -> Array:
         if self._last is None or self._last[0] != rows:
-            self._last = rows, np.asarray(self.array[rows])
+            found = self.array[rows]
+            self._last = rows, np.array(found)
+            forget(found)
         return self._last[1]
-
-
-    def expect(self, rows: slice) -> None:
-        """Let the system read rows from the disk."""
-        expect(self.array, rows)
 
 
 class _Picked:
@@ -222,11 +219,6 @@ class _Picked:
 
     def __getitem__(self, rows: slice) -> Array:
         return self._rows[rows][:, self._columns]
-
-    def expect(self, rows: slice) -> None:
-        """Let the system read rows from the disk."""
-        self._rows.expect(rows)
-
 
 def split(name: str, array: Any, target: ColumnNames) -> tuple[Any, Any]:
     """Return the inputs and targets of an array [samples, columns]; or no targets.

@@ -9,7 +9,8 @@ from __future__ import annotations
 import mmap
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, pairwise
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -33,8 +34,8 @@ Order = Callable[[int], Iterable[int]]
 BUFFER = 1 << 28
 """Bytes of host memory for samples of a source, unless `buffer` says otherwise."""
 BLOCKS = 6
-"""Blocks of samples that a buffer holds: two on the device, one as it is read, one in
-the network's type, and twice that in float64 where they are scaled."""
+"""Blocks of samples that a buffer holds: two on the device, one as it is read, the next
+as the disk reads it, and one more in float64."""
 
 
 class Part(NamedTuple):
@@ -54,6 +55,12 @@ class Part(NamedTuple):
     x: Any
     t: Any = None
     weight: Any = None
+
+    def rows(self, start: int, stop: int) -> Part:
+        """Return some of the samples, where all are arrays."""
+        return Part(self.first + start, *(
+            None if array is None else array[start:stop] for array in self[1:]
+        ))
 
 
 class Source(ABC):
@@ -105,13 +112,7 @@ class Source(ABC):
 
     def whole(self) -> Part:
         """Return all samples."""
-        parts = list(self.parts(self.samples or 1))
-        first = parts[0]
-        return Part(0, *(
-            None if column[0] is None else
-            column[0] if len(parts) == 1 else np.concatenate(column)
-            for column in list(zip(*parts, strict=True))[1:]
-        )) if len(parts) > 1 else first
+        return joined(list(self.parts(self.samples or 1)))
 
 
 class ArraySource(Source):
@@ -184,18 +185,21 @@ class ArraySource(Source):
             for number in chain(numbers, [count] * (n % rows > 0))
         )
         arrays = self.x, self.t, self.weight
-        for chosen, following in pairwise(chain(slices, [None])):
-            assert chosen is not None
-            for array in arrays:
-                expect(array, chosen)
-                if following is not None:  # the disk reads it while this is used
-                    expect(array, following)
-            x, *others = (
-                None if array is None else _slice(array, chosen) for array in arrays
-            )
-            yield Part(chosen.start, x, *others)
-            for array in (x, *others):
-                forget(array)
+        with ThreadPoolExecutor(1, "clnet-touch") as ahead:  # the disk reads meanwhile
+            touched: Future[None] | None = None
+            for chosen, following in pairwise(chain(slices, [None])):
+                assert chosen is not None
+                if touched is not None:
+                    touched.result()
+                if following is not None:
+                    touched = ahead.submit(touch, arrays, following)
+                x, *others = (
+                    None if array is None else _slice(array, chosen)
+                    for array in arrays
+                )
+                yield Part(chosen.start, x, *others)
+                for array in (x, *others):
+                    forget(array)
 
 
 class BatchSource(Source):
@@ -327,33 +331,41 @@ def check_buffer(buffer: object) -> int:
     return BUFFER if buffer is None else as_whole("buffer", buffer)
 
 
-def regrouped(
-    parts: Iterable[tuple[Array | None, ...]], rows: int
-) -> Iterator[tuple[Array | None, ...]]:
-    """Yield arrays in groups of so many rows, but for the last.
+def grouped(parts: Iterable[Part], rows: int) -> Iterator[list[Part]]:
+    """Yield parts, cut and in groups of so many rows, but for the last.
 
     Parameters
     ----------
-    parts : iterable of tuples of ndarray [samples, ...] or None
-        Each with at least one array, all of the same kinds.
+    parts : iterable of Part
+        Of arrays.
     rows : int
         Samples of a group.
     """
-    held: list[tuple[Array | None, ...]] = []
+    held: list[Part] = []
     count = 0
     for part in parts:
-        size = _length(part)
+        size = len(part.x)
         start = 0
         while count + size - start >= rows:
             stop = start + rows - count
-            held.append(_rows(part, start, stop))
-            yield _joined(held)
+            held.append(part.rows(start, stop))
+            yield held
             held, count, start = [], 0, stop
         if start < size:
-            held.append(_rows(part, start, size))
+            held.append(part.rows(start, size))
             count += size - start
     if held:
-        yield _joined(held)
+        yield held
+
+
+def joined(held: Sequence[Part]) -> Part:
+    """Return parts of arrays, all of the same kinds, as one."""
+    if len(held) == 1:
+        return held[0]
+    return Part(held[0].first, *(
+        None if column[0] is None else np.concatenate(column)
+        for column in list(zip(*held, strict=True))[1:]
+    ))
 
 
 def read_ahead(items: Iterator[T]) -> Generator[T, None, None]:
@@ -389,20 +401,20 @@ def read_ahead(items: Iterator[T]) -> Generator[T, None, None]:
         thread.join()
 
 
-def expect(array: Any, rows: slice) -> None:
-    """Let the system read rows of an array in a file from the disk, all at once."""
-    mapped = getattr(array, "_mmap", None)
-    if mapped is not None:
-        expect_pages(mapped, *_pages(mapped, array[rows]))
-    elif hasattr(array, "expect"):
-        array.expect(rows)
+def touch(arrays: Iterable[Any], rows: slice) -> None:
+    """Read rows of memory maps from the disk: a byte of each page.
+
+    The system's advice to do so reads no more than its read-ahead at a time.
+    """
+    for array in arrays:
+        mapped = getattr(array, "_mmap", None)
+        if mapped is not None:
+            touch_pages(mapped, *_pages(mapped, array[rows]))
 
 
-def expect_pages(mapped: mmap.mmap, start: int, size: int) -> None:
-    """Let the system read pages of a map from the disk, where it can."""
-    advice = getattr(mmap, "MADV_WILLNEED", None)
-    if advice is not None:
-        mapped.madvise(advice, start, size)
+def touch_pages(mapped: mmap.mmap, start: int, size: int) -> None:
+    """Read pages of a map from the disk."""
+    np.frombuffer(mapped, np.uint8, size, start)[:: mmap.PAGESIZE].max(initial=0)
 
 
 def forget(array: Any) -> None:
@@ -455,22 +467,3 @@ def _slice(array: Any, rows: slice) -> Any:
     return part if isinstance(part, np.ndarray) else as_numbers("x", part) if (
         is_sparse(part)
     ) else np.asarray(part)
-
-
-def _length(part: tuple[Array | None, ...]) -> int:
-    return next(len(array) for array in part if array is not None)
-
-
-def _rows(
-    part: tuple[Array | None, ...], start: int, stop: int
-) -> tuple[Array | None, ...]:
-    return tuple(None if array is None else array[start:stop] for array in part)
-
-
-def _joined(held: list[tuple[Array | None, ...]]) -> tuple[Array | None, ...]:
-    if len(held) == 1:
-        return held[0]
-    return tuple(
-        None if column[0] is None else np.concatenate(column)
-        for column in zip(*held, strict=True)
-    )

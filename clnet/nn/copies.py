@@ -1,9 +1,17 @@
-"""Copies and pickles: records without what they cache."""
+"""Copies: of records, without what they cache; of arrays, by several threads."""
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, cached_property
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+# One thread copies some 10 GB/s, four 25; the bus of a GPU takes 50 (H200).
+COPY_THREADS = 4
 
 
 class Uncached:
@@ -18,3 +26,17 @@ class Uncached:
         return {
             name: value for name, value in self.__dict__.items() if name not in cached
         }
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(COPY_THREADS, "clnet-copy")
+
+
+def by_threads(call: Callable[[T], object], items: Iterable[T]) -> None:
+    """Call a function for each item, by `COPY_THREADS` threads, and wait.
+
+    The error of the first item is raised, of those that failed. Calls make none of
+    their own.
+    """
+    deque(_threads().map(call, items), maxlen=0)

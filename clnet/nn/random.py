@@ -39,7 +39,14 @@ def shuffled(n: int, words: NDArray[np.uint32], number: int) -> NDArray[np.intp]
     versions, the orders of its `Generator.permutation` are not.
     """
     source = np.random.PCG64(np.random.SeedSequence([*words.tolist(), number]))
-    return np.argsort(source.random_raw(n))
+    raw = source.random_raw(n)
+    # Low bits give way to positions: numbers are sorted in half the time of `argsort`.
+    bits = np.uint64(max(n - 1, 1).bit_length())
+    packed = np.sort(raw >> bits << bits | np.arange(n, dtype=np.uint64))
+    high = packed >> bits
+    if (high[1:] == high[:-1]).any():  # the low bits decide
+        return np.argsort(raw)
+    return np.asarray(packed & ((np.uint64(1) << bits) - np.uint64(1)), np.intp)
 
 
 def keys(seed: int, first: int, count: int) -> NDArray[np.uint32]:

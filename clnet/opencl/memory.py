@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import OutOfMemoryError
+from clnet.nn.copies import COPY_THREADS, by_threads
 from clnet.nn.storage.layout import round_up
 
 if TYPE_CHECKING:
@@ -29,8 +28,6 @@ ALIGNMENT = 64  # bytes; a cache line, and the widest vector
 # The fill pattern of a new buffer. It is 16 bytes wide: with single bytes a driver
 # failed beyond 2^31 repetitions (NVIDIA, 580).
 ZERO = np.zeros(2, np.uint64)
-# One thread copies some 10 GB/s, four 25; the bus of a GPU takes 50 (H200).
-COPY_THREADS = 4
 LARGE_COPY = 1 << 24  # bytes from which threads pay: their start takes 50 to 120 us
 
 
@@ -175,11 +172,6 @@ def sub_buffer_alignment(session: Session) -> int:
     return max(ALIGNMENT, bits // 8)
 
 
-@cache
-def _copy_threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(COPY_THREADS, "clnet-copy")
-
-
 def copy_rows(target: Array, source: Array) -> None:
     """Copy an array [rows, width] into another; large ones by several threads."""
     if source.nbytes < LARGE_COPY:
@@ -187,8 +179,7 @@ def copy_rows(target: Array, source: Array) -> None:
         return
     cuts = [len(source) * i // COPY_THREADS for i in range(COPY_THREADS + 1)]
     chunks = [slice(*pair) for pair in pairwise(cuts)]
-    done = _copy_threads().map(lambda i: np.copyto(target[i], source[i]), chunks)
-    deque(done, maxlen=0)  # waits, and raises the threads' errors
+    by_threads(lambda i: np.copyto(target[i], source[i]), chunks)
 
 
 def copier(target: Array) -> Callable[[Array], None]:
@@ -282,23 +273,28 @@ class Uploader:
 
     @contextmanager
     def rows(
-        self, memory: Memory, count: int, stride: int, dtype: str
+        self, memory: Memory, first: int, count: int, stride: int, dtype: str
     ) -> Iterator[Array]:
-        """Yield rows [count, stride] to be filled, which are a buffer's from then on.
+        """Yield rows [count, stride] to be filled: a buffer's, from row `first` on.
 
-        The padding of each row stays as it is: zero.
+        They are in the buffer when the context ends. The padding of each row stays as
+        it is: zero.
         """
         import pyopencl as cl
 
-        size = count * stride * np.dtype(dtype).itemsize
+        row = stride * np.dtype(dtype).itemsize
+        start, size = first * row, count * row
         if memory.array is not None:
-            yield memory.array[:size].view(dtype).reshape(count, stride)
+            found = memory.array[start : start + size]
+            yield found.view(dtype).reshape(count, stride)
             return
-        if self._staging.size < memory.size:
-            self._staging = staging_array(self._session, (memory.size,), "uint8")
+        if self._staging.size < size:
+            self._staging = staging_array(self._session, (size,), "uint8")
         rows = self._staging[:size].view(dtype).reshape(count, stride)
         yield rows
-        cl.enqueue_copy(self._queue, memory.argument, rows, is_blocking=True)
+        cl.enqueue_copy(
+            self._queue, memory.argument, rows, dst_offset=start, is_blocking=True
+        )
 
 
 def _wait_for_commands(session: Session) -> None:

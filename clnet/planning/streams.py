@@ -18,9 +18,10 @@ from clnet.formats.sources import (
     check_buffer,
     check_columns,
     forget,
+    grouped,
     is_stored,
+    joined,
     read_ahead,
-    regrouped,
     rows_of,
     source_of,
 )
@@ -96,7 +97,7 @@ def predicted_parts(source: Source, network: Model, buffer: int) -> Iterator[Par
     rows = rows // CHUNK * CHUNK or rows
     parts = source.parts(rows)
     if isinstance(source, BatchSource):
-        parts = _regrouped(parts, network, rows)
+        parts = map(joined, grouped(_numbers(parts, network), rows))
     empty = True
     # A memory map is read where it is used.
     lazy = isinstance(getattr(source, "x", None), np.memmap)
@@ -107,25 +108,18 @@ def predicted_parts(source: Source, network: Model, buffer: int) -> Iterator[Par
         raise InputError(f"{source.name}x has no sample: give at least one")
 
 
-def _regrouped(parts: Iterator[Part], network: Model, rows: int) -> Iterator[Part]:
-    """Yield the samples of batches in parts of so many rows."""
-    def arrays() -> Iterator[tuple[Array | None, ...]]:
-        for part in parts:
-            x, _ = named_inputs(network.columns, part.x)
-            numbers = as_numbers("x", x)
-            if numbers.ndim != 2 or numbers.shape[1] != network.n_in:
-                raise InputError(
-                    f"a batch of x, at sample {part.first}, has shape "
-                    f"{list(numbers.shape)}, expected [samples, {network.n_in}]"
-                )
-            t = None if part.t is None else as_array("t", part.t)
-            yield numbers, t
-
-    first = 0
-    for x, t in regrouped(arrays(), rows):
-        assert x is not None
-        yield Part(first, x, t)
-        first += len(x)
+def _numbers(parts: Iterator[Part], network: Model) -> Iterator[Part]:
+    """Yield the samples of batches as arrays."""
+    for part in parts:
+        x, _ = named_inputs(network.columns, part.x)
+        numbers = as_numbers("x", x)
+        if numbers.ndim != 2 or numbers.shape[1] != network.n_in:
+            raise InputError(
+                f"a batch of x, at sample {part.first}, has shape "
+                f"{list(numbers.shape)}, expected [samples, {network.n_in}]"
+            )
+        t = None if part.t is None else as_array("t", part.t)
+        yield Part(part.first, numbers, t)
 
 
 def _fits(source: Source, network: Model, buffer: int) -> bool:

@@ -222,8 +222,10 @@ class Replay(Binding):
         if self._helper_timeout is not None:
             self._handle_helper_timeout()
 
-    def run_pass(self, samples: int, count: int = 0, seen: int = 0) -> int:
-        """Enqueue the steps of the first samples of an order, batch by batch.
+    def run_pass(
+        self, samples: int, count: int = 0, seen: int = 0, start: int = 0
+    ) -> int:
+        """Enqueue the steps of consecutive samples of an order, batch by batch.
 
         Launches that can do many steps make one run, or a few long ones; the others one
         run per step.
@@ -236,6 +238,8 @@ class Replay(Binding):
             Steps taken before.
         seen : int
             Samples of the epoch before these, in other runs.
+        start : int
+            The first sample.
 
         Returns
         -------
@@ -255,7 +259,7 @@ class Replay(Binding):
             first = number * batch
             left = samples - first
             self.set(
-                first=first, samples=min(per_run * batch, left),
+                first=start + first, samples=min(per_run * batch, left),
                 seen=seen + first + min(batch, left), fresh=seen + number == 0,
                 count=count + number, steps=min(per_run, steps - number),
             )
@@ -330,19 +334,9 @@ class Replay(Binding):
         super().write(value, rows)
         self._inputs_changed = True
 
-    def input_memories(self, value: Value, count: int) -> list[Memory]:
-        """Return memories for an input: its own and others of that size.
-
-        `select_input` chooses the one that steps read.
-        """
-        own = self._value(value)
-        return [own, *(Memory(self.session, own.size) for _ in range(1, count))]
-
-    def select_input(self, value: Value, memory: Memory) -> None:
-        """Choose the memory of an input that the steps enqueued next read."""
-        for kernel, index in self._uses[value.name]:
-            kernel.set_arg(index, memory.argument)
-        self._inputs_changed = True
+    def input_memory(self, value: Value) -> Memory:
+        """Return the memory of an input."""
+        return self._value(value)
 
     def read(self, value: Value) -> Array:
         """Wait for all steps, and return a value [rows, width]."""

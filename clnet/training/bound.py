@@ -14,7 +14,8 @@ from clnet.planning.format_planner import NetworkView
 from clnet.runtime.train_state import TrainState
 from clnet.training.data_set import DataSet
 from clnet.training.passes import Pass
-from clnet.training.streaming import AnySet, StreamedSet, StreamingPass
+from clnet.training.streaming import AnySet, StreamedSet
+from clnet.training.streaming_pass import StreamingPass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -49,6 +49,11 @@ class DataSet:
         return len(self)
 
     @property
+    def capacity(self) -> int:
+        """Rows of the device's arrays of samples."""
+        return len(self)
+
+    @property
     def counts(self) -> dict[str, int | None]:
         """The numbers that a training that goes on must have in common."""
         return {"samples": len(self), "block": None}
@@ -72,22 +77,28 @@ class DataSet:
         """
         if self.weight is None:
             return self
-        batch = len(self) if batch == 1 else batch
-        weight = self.weight if order is None else self.weight[order]
-        starts = np.arange(0, len(self), batch)
-        sizes = np.diff(starts, append=len(self))
-        sums = np.add.reduceat(weight, starts)
-        means = np.where(sums > 0, sums / sizes[:, np.newaxis], 1)
-        found = np.empty_like(weight)
-        found[slice(None) if order is None else order] = (
-            weight / np.repeat(means, sizes, axis=0)
-        )
-        return replace(self, weight=found)
+        return replace(self, weight=balanced_weights(self.weight, batch, order))
 
     @property
     def arrays(self) -> list[Array]:
         """The arrays in the order of a program's inputs."""
         return [a for a in (self.x, self.t, self.weight) if a is not None]
+
+
+def balanced_weights(weight: Array, batch: int, order: Array | None = None) -> Array:
+    """Return weights [n, 1] as of `DataSet.balanced`."""
+    n = len(weight)
+    batch = n if batch == 1 else batch
+    ordered = weight if order is None else weight[order]
+    starts = np.arange(0, n, batch)
+    sizes = np.diff(starts, append=n)
+    sums = np.add.reduceat(ordered, starts)
+    means = np.where(sums > 0, sums / sizes[:, np.newaxis], 1)
+    found = np.empty_like(weight)
+    found[slice(None) if order is None else order] = (
+        ordered / np.repeat(means, sizes, axis=0)
+    )
+    return found
 
 
 def data_set(
@@ -143,49 +154,67 @@ def checked_arrays(
     Parameters and errors are those of `data_set`; `first` is the number of the first
     sample, for errors.
     """
-    dtype = network.dtype if scaling is None else "float64"
-    arrays = {"x": as_numbers(f"{what}x", x, dtype),
-              "t": as_numbers(f"{what}t", t, dtype)}
-    widths = {"x": network.n_in, "t": network.n_out}
-    for name, array in arrays.items():
-        if array.ndim != 2 or array.shape[1] != widths[name]:
+    x, t = samples_of(network, x, t, what)
+    weights = None if weight is None else checked_weights(weight, len(x), what, first)
+    return converted(network, x, t, what, scaling, first), weights
+
+
+def samples_of(
+    network: Model, x: ArrayLike, t: ArrayLike, what: str
+) -> tuple[Array, Array]:
+    """Return inputs and targets as arrays of numbers, of a network's shapes."""
+    arrays = [as_numbers(f"{what}x", x), as_numbers(f"{what}t", t)]
+    for name, array, width in zip(
+        "xt", arrays, (network.n_in, network.n_out), strict=True
+    ):
+        if array.ndim != 2 or array.shape[1] != width:
             raise InputError(
                 f"{what}{name} has shape {list(array.shape)}, expected "
-                f"[samples, {widths[name]}]"
+                f"[samples, {width}]"
             )
-    if scaling is not None:
-        scaled = scaling.scale_input(arrays["x"]), scaling.scale_output(arrays["t"])
-        arrays = {
-            name: as_numbers(name, array, network.dtype)
-            for name, array in zip(arrays, scaled, strict=True)
-        }
-    n = len(arrays["x"])
-    if n != len(arrays["t"]):
-        raise InputError(f"{what}x has {n} samples and t {len(arrays['t'])}")
+    n = len(arrays[0])
+    if n != len(arrays[1]):
+        raise InputError(f"{what}x has {n} samples and t {len(arrays[1])}")
     if n == 0:
         raise InputError(f"{what}x has no sample: give at least one")
-    if weight is not None:
-        name = f"{what}sample_weight"
-        arrays["sample_weight"] = as_numbers(name, weight, "float64")
-        if arrays["sample_weight"].shape != (n,):
-            raise InputError(
-                f"{name} has shape {list(arrays['sample_weight'].shape)}, "
-                f"expected [{n}]"
-            )
-    for name, array in arrays.items():
-        if not all_finite(array):
-            row, *column = np.argwhere(~np.isfinite(array))[0].tolist()
-            raise InputError(
-                f"{what}{name} holds {array[(row, *column)]} at "
-                f"{[first + row, *column]}, expected finite numbers"
-            )
-    weights = arrays.get("sample_weight")
-    if weights is not None and weights.min() < 0:
+    return arrays[0], arrays[1]
+
+
+def converted(
+    network: Model, x: Array, t: Array, what: str, scaling: Scaling | None, first: int
+) -> tuple[Array, Array]:
+    """Return inputs and targets scaled, in a network's type, and all finite."""
+    if scaling is not None:
+        x = scaling.scale_input(as_numbers("x", x, "float64"))
+        t = scaling.scale_output(as_numbers("t", t, "float64"))
+    x, t = as_numbers("x", x, network.dtype), as_numbers("t", t, network.dtype)
+    _check_finite(f"{what}x", x, first)
+    _check_finite(f"{what}t", t, first)
+    return x, t
+
+
+def checked_weights(weight: ArrayLike, n: int, what: str, first: int) -> Array:
+    """Return weights [n] of float64."""
+    name = f"{what}sample_weight"
+    found = as_numbers(name, weight, "float64")
+    if found.shape != (n,):
+        raise InputError(f"{name} has shape {list(found.shape)}, expected [{n}]")
+    _check_finite(name, found, first)
+    if found.min() < 0:
         raise InputError(
-            f"{what}sample_weight holds {weights.min()} at "
-            f"[{first + weights.argmin()}], expected numbers of at least 0"
+            f"{name} holds {found.min()} at [{first + found.argmin()}], expected "
+            "numbers of at least 0"
         )
-    return (arrays["x"], arrays["t"]), weights
+    return found
+
+
+def _check_finite(name: str, array: Array, first: int) -> None:
+    if not all_finite(array):
+        row, *column = np.argwhere(~np.isfinite(array))[0].tolist()
+        raise InputError(
+            f"{name} holds {array[(row, *column)]} at {[first + row, *column]}, "
+            "expected finite numbers"
+        )
 
 
 def warn_of_reach(

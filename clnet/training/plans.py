@@ -73,8 +73,10 @@ class Planning:
         with self:
             found = [self._step(network, device)]
             if setup.validation is not None:
-                n = setup.validation.rows
-                found.append(self.validation(found[0].network, device, n))
+                found.append(self.validation(
+                    found[0].network, device, setup.validation.rows,
+                    setup.validation.capacity,
+                ))
         if keeps:
             kept[key] = found
         return found
@@ -82,7 +84,7 @@ class Planning:
     def program(self, network: Model) -> Program:
         """Return the program of a step."""
         data, options = self._setup.data, self._setup.options
-        n = data.rows
+        n = data.capacity
         gathers = options.batch < n and self._setup.ranks is None
         on_host = isinstance(data, StreamedSet)  # who orders the samples
         return program_of(
@@ -97,11 +99,15 @@ class Planning:
             lowered=self.program, search=self._search,
         )
 
-    def validation(self, network: Model, device: Device, n: int) -> TrainingPlan:
-        """Return the plan of a validation of n samples."""
-        size = min(n, VALIDATION_BATCH)
+    def validation(
+        self, network: Model, device: Device, n: int, capacity: int | None = None
+    ) -> TrainingPlan:
+        """Return the plan of a validation of n samples, of an array of so many rows."""
+        size, capacity = min(n, VALIDATION_BATCH), capacity or n
         self._search.runs = self._epochs * -(-n // size)
-        program = self.validation_program(network, n if size < n else None)
+        program = self.validation_program(
+            network, capacity if size < capacity else None
+        )
         return self(network, program, device, size, search=self._search)
 
     def validation_program(

@@ -1,16 +1,13 @@
-"""Training on samples that are read by parts while the device computes.
+"""Samples that are read by parts while the device computes, in blocks.
 
-The device holds two blocks of samples. While it computes steps of one, a thread reads,
-checks and scales the next, orders it and fills the other.
+`streaming_pass` trains on them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,32 +21,34 @@ from clnet.formats.sources import (
     Part,
     Source,
     check_columns,
-    read_ahead,
-    regrouped,
+    grouped,
     rows_of,
     source_of,
 )
+from clnet.nn.copies import by_threads
 from clnet.nn.labels import are_labels, classes_of, encoded
 from clnet.nn.random import permuted, shuffled
-from clnet.opencl.memory import Uploader
-from clnet.training.data_set import DataSet, checked_arrays, data_set
-from clnet.training.passes import NO_RATE, Pass
+from clnet.training.data_set import (
+    DataSet,
+    balanced_weights,
+    checked_weights,
+    converted,
+    data_set,
+    samples_of,
+)
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Value
     from clnet.nn.columns import Columns
     from clnet.nn.labels import Classes
     from clnet.nn.model import Model
     from clnet.nn.scaling import Scaling
-    from clnet.opencl.memory import Memory
-    from clnet.opencl.session import Session
-    from clnet.planning.training_planner import TrainingPlan
-    from clnet.runtime.replay import Replay
-    from clnet.runtime.train_state import TrainState
 
 Array = NDArray[Any]
 
-COPIED = 1 << 14  # samples that are ordered at a time where rows are padded
+DEVICE_BLOCKS = 2  # one that steps read, one that is filled
+# Bytes of samples that a thread checks and places at a time: a quarter of it takes half
+# as long again, as each call waits for Python's lock.
+CHUNK = 1 << 22
 
 
 @dataclass
@@ -92,15 +91,21 @@ class StreamedSet:
         return self._samples or self.rows
 
     @property
-    def _sample_bytes(self) -> int:
+    def sample_bytes(self) -> int:
+        """Bytes of a sample in the network's type."""
         width = self.network.n_in + self.network.n_out + self.weighted
         return width * np.dtype(self.network.dtype).itemsize
 
     @property
     def rows(self) -> int:
         """Samples of a block."""
-        rows = rows_of(self.buffer, self._sample_bytes, 1)
+        rows = rows_of(self.buffer, self.sample_bytes, 1)
         return max(self.batch, rows // self.batch * self.batch)
+
+    @property
+    def capacity(self) -> int:
+        """Rows of the device's arrays of samples, which hold two blocks."""
+        return DEVICE_BLOCKS * self.rows
 
     @property
     def counts(self) -> dict[str, int | None]:
@@ -147,7 +152,7 @@ class StreamedSet:
 
     def check_batch(self) -> None:
         """Raise InputError unless a block holds the samples of a step."""
-        least = self.batch * self._sample_bytes * BLOCKS
+        least = self.batch * self.sample_bytes * BLOCKS
         if self.batch == 1:
             return
         if self.source.samples is None and self.batch == len(self):
@@ -161,61 +166,115 @@ class StreamedSet:
                 f"bytes, not {self.buffer}: give a smaller batch_size"
             )
 
-    def blocks(self, key: Array | None) -> Iterator[tuple[DataSet, Array | None]]:
+    def blocks(self, key: Array | None) -> Iterator[Block]:
         """Yield the samples of an epoch, block by block.
 
         Parameters
         ----------
         key : ndarray, shape [ROUNDS], or None
             The key of the epoch's random order; None: the source's own order.
-
-        Yields
-        ------
-        DataSet
-            A block; weights are balanced.
-        ndarray, shape [samples], or None
-            The order of its samples; None: their own.
         """
-        checked = partial(
-            checked_part, self.network, self.source, self.classes, self.columns,
-            self.scaling, self.what,
-        )
         parts = self.source.parts(
             self.rows, None if key is None else
             lambda count: permuted(np.arange(count), count, key).tolist()
         )
         samples = 0
-        for number, (x, t, weight) in enumerate(
-            regrouped(map(checked, parts), self.rows)
-        ):
-            assert x is not None
-            assert t is not None
-            if weight is not None:
-                weight = weight / max(weight.max(), np.finfo(np.float64).tiny)
-            block = DataSet(x, t, weight)
-            order = None if key is None else shuffled(len(block), key, number)
+        for number, held in enumerate(grouped(map(self._arrays, parts), self.rows)):
+            block = Block(self, held, key, number)
             samples += len(block)
-            yield block.balanced(self.batch, order), order
+            yield block
         if not samples:
             raise InputError(f"{self.source.name}{self.what}x has no sample")
         self._samples = samples
 
+    def converted(self, part: Part) -> tuple[Array, Array]:
+        """Return a part's inputs and targets as steps read them, or raise its error."""
+        return converted(
+            self.network, part.x, part.t, self._name, self.scaling, part.first
+        )
 
-def checked_part(
-    network: Model, source: Source, classes: Classes | None, columns: Columns | None,
-    scaling: Scaling | None, what: str, part: Part,
-) -> tuple[Array, Array, Array | None]:
-    """Return a part's arrays x, t and weight [samples, ...], or raise its error."""
-    what = f"{source.name}{what}"
-    if part.t is None:
-        raise InputError(f"{what}t is missing: the samples have no targets to train on")
-    t, _ = encoded(network, part.t, classes, f"{what}t")
-    x, _ = named_inputs(columns, part.x, f"{what}x")
-    arrays, weight = checked_arrays(
-        network, x, t, part.weight, what, scaling, part.first
-    )
-    return *arrays, None if weight is None else weight[:, np.newaxis]
+    @property
+    def _name(self) -> str:
+        return f"{self.source.name}{self.what}"
 
+    def _arrays(self, part: Part) -> Part:
+        return arrays_of(part, self.network, self.classes, self.columns, self._name)
+
+
+class Block:
+    """Consecutive samples of an epoch.
+
+    Parameters
+    ----------
+    data : StreamedSet
+        The samples that they are of.
+    parts : list of Part
+        Arrays as they were read.
+    key : ndarray or None
+        As of `StreamedSet.blocks`.
+    number : int
+        Of the epoch's blocks, from 0.
+
+    Attributes
+    ----------
+    order : ndarray, shape [samples], or None
+        The order of the samples; None: their own.
+    """
+
+    def __init__(
+        self, data: StreamedSet, parts: list[Part], key: Array | None, number: int
+    ) -> None:
+        self.parts, self._data = parts, data
+        self._samples = sum(len(part.x) for part in parts)
+        self.order: Array | None = (
+            None if key is None else shuffled(len(self), key, number)
+        )
+
+    def __len__(self) -> int:
+        return self._samples
+
+    @property
+    def weight(self) -> Array | None:
+        """Weights [samples, 1] with mean 1 in each step, in the order read; or none."""
+        if self.parts[0].weight is None:
+            return None
+        weight = np.concatenate([part.weight for part in self.parts])[:, np.newaxis]
+        weight = weight / max(weight.max(), np.finfo(np.float64).tiny)
+        return balanced_weights(weight, self._data.batch, self.order)
+
+    def write(self, arrays: Sequence[Array]) -> None:
+        """Write inputs, targets and weights, if any, [samples, …] in their order.
+
+        Threads check, convert and write some of them at a time. On a CPU the steps take
+        all cores, and Python's lock: no sooner is a step's end than all cores read.
+        """
+        places = None
+        if self.order is not None:
+            places = np.empty_like(self.order)
+            places[self.order] = np.arange(len(self))
+
+        def write(one: tuple[int, Part]) -> None:
+            start, part = one
+            stop = start + len(part.x)
+            rows = slice(start, stop) if places is None else places[start:stop]
+            for target, array in zip(
+                arrays, self._data.converted(part), strict=False
+            ):
+                write_rows(target, rows, array)
+
+        by_threads(write, self._cut())
+        weight = self.weight
+        if weight is not None:
+            write_rows(arrays[-1], slice(None) if places is None else places, weight)
+
+    def _cut(self) -> Iterator[tuple[int, Part]]:
+        """Yield some samples at a time, and how many precede them in the block."""
+        before, rows = 0, max(1, CHUNK // self._data.sample_bytes)
+        for part in self.parts:
+            for start in range(0, len(part.x), rows):
+                found = part.rows(start, start + rows)
+                yield before, found
+                before += len(found.x)
 
 AnySet = DataSet | StreamedSet
 
@@ -280,161 +339,37 @@ def _streamed(
         rows = rows_of(buffer, network.n_in + network.n_out, 8)
         targets = iter([part.t]) if source.once else source.targets(rows)
         classes = classes_of(network, targets, f"{source.name}{what}t")
-    arrays = checked_part(network, source, classes, columns, scaling, what, part)
-    return StreamedSet(
-        network, source, classes, columns, scaling, what, buffer, DataSet(*arrays)
+    name = f"{source.name}{what}"
+    part = arrays_of(part, network, classes, columns, name)
+    x, t = converted(network, part.x, part.t, name, scaling, part.first)
+    weight = part.weight
+    first = DataSet(x, t, None if weight is None else weight[:, np.newaxis])
+    return StreamedSet(network, source, classes, columns, scaling, what, buffer, first)
+
+
+def arrays_of(
+    part: Part, network: Model, classes: Classes | None, columns: Columns | None,
+    name: str,
+) -> Part:
+    """Return a part as arrays of the shapes of a network, or raise its error."""
+    if part.t is None:
+        raise InputError(f"{name}t is missing: the samples have no targets to train on")
+    t, _ = encoded(network, part.t, classes, f"{name}t")
+    x, _ = named_inputs(columns, part.x, f"{name}x")
+    x, t = samples_of(network, x, t, name)
+    weight = None if part.weight is None else checked_weights(
+        part.weight, len(x), name, part.first
     )
+    return Part(part.first, x, t, weight)
 
 
-class StreamingPass(Pass):
-    """A pass over samples that are read by parts, with the interface of `Pass`.
-
-    Parameters are those of `Pass`, with a `StreamedSet`. `run` returns when the last
-    block is enqueued.
-    """
-
-    epochs_per_run = 0
-
-    def __init__(
-        self, session: Session, plan: TrainingPlan, data: StreamedSet,
-        train_state: TrainState,
-    ) -> None:
-        self._set = data
-        super().__init__(session, plan, data.first, train_state)
-
-    def _bind(self, plan: TrainingPlan) -> None:
-        super()._bind(plan)
-        self.records = 1
-        inputs = [
-            [
-                _Input(self._replay, value, memory, uploader)
-                for memory in self._replay.input_memories(value, 2)
-            ]
-            for value in plan.program.inputs
-            for uploader in [Uploader(self._session)]
-        ]
-        self._blocks = [_Block(pair) for pair in zip(*inputs, strict=True)]
-
-    def _write(self) -> None:
-        """Do nothing: `run` writes block by block."""
-
-    def limit(self, squares: float, fails: float) -> None:
-        """Do nothing: the host looks at each epoch's totals."""
-
-    def run(
-        self, rates: Array = NO_RATE, keys: Array | None = None, seed: int = 0,
-        count: int = 0, record: int = 0,
-    ) -> None:
-        """Train one epoch; the parameters are those of `Pass.run`."""
-        replay = self._replay
-        replay.session.finish()  # another pass may be in flight
-        replay.set(seed=seed & 0xFFFFFFFF, rate=float(rates[0]))
-        replay.select_record(self._totals, record)
-        free: SimpleQueue[_Block | None] = SimpleQueue()
-        for block in self._blocks:
-            free.put(block)
-        key = None if keys is None else keys[0]
-        filled = read_ahead(_filled(self._set.blocks(key), free))
-        steps = seen = 0
-        busy: list[tuple[_Block, _End]] = []
-        try:
-            for block, samples in filled:
-                if busy and busy[0][1].reached:  # as where a launch ends in its call
-                    free.put(busy.pop(0)[0])
-                block.select()
-                steps += replay.run_pass(samples, count + steps, seen)
-                seen += samples
-                busy.append((block, _End(replay.session)))
-                if len(busy) > 1:
-                    last, end = busy.pop(0)
-                    end.wait()
-                    free.put(last)
-        finally:
-            free.put(None)
-            filled.close()
-        self._count = steps
-
-
-class _Input(NamedTuple):
-    """The memory of an input of the steps, for one of the blocks."""
-
-    replay: Replay
-    value: Value
-    memory: Memory
-    uploader: Uploader
-
-    def fill(self, array: Array, order: Array | None) -> None:
-        """Write an array of samples, in an order, and wait."""
-        stride, dtype = self.value.stride, self.replay.dtype
-        with self.uploader.rows(self.memory, len(array), stride, dtype) as rows:
-            found = rows[:, : self.value.width]
-            if order is None:
-                found[...] = array
-                return
-            # `take` copies whole rows, and holds Python's lock at each call alone, for
-            # which it would wait until a step ends.
-            whole = found.flags.c_contiguous
-            array = np.ascontiguousarray(array)
-            for start in range(0, len(order), len(order) if whole else COPIED):
-                part = slice(start, start + (len(order) if whole else COPIED))
-                np.take(
-                    array, order[part], axis=0, out=found[part], mode="clip"
-                )
-
-
-class _Block(NamedTuple):
-    """The memory of a block of samples on the device."""
-
-    inputs: Sequence[_Input]
-
-    def fill(self, arrays: Sequence[Array], order: Array | None) -> None:
-        """Write the arrays of samples, in an order, and wait."""
-        for one, array in zip(self.inputs, arrays, strict=True):
-            one.fill(array, order)
-
-    def select(self) -> None:
-        """Let the steps that are enqueued next read this block."""
-        for one in self.inputs:
-            one.replay.select_input(one.value, one.memory)
-
-
-def _filled(
-    blocks: Iterator[tuple[DataSet, Array | None]], free: SimpleQueue[_Block | None]
-) -> Iterator[tuple[_Block, int]]:
-    """Yield blocks on the device, and their samples, as memory is free; None: end."""
-    for data, order in blocks:
-        block = free.get()
-        if block is None:
-            return
-        block.fill(data.arrays, order)
-        yield block, len(data)
-
-
-class _End:
-    """The end of all commands that are enqueued now."""
-
-    def __init__(self, session: Session) -> None:
-        import pyopencl as cl
-
-        self._session = session
-        self._marker: Any = None
-        if len(session.queues) == 1:
-            self._marker = cl.enqueue_marker(session.queue)
-            session.queue.flush()
-
-    @property
-    def reached(self) -> bool:
-        """Whether it is known to be reached."""
-        import pyopencl as cl
-
-        complete = cl.command_execution_status.COMPLETE
-        return self._marker is not None and bool(
-            self._marker.command_execution_status == complete
-        )
-
-    def wait(self) -> None:
-        """Wait for it."""
-        if self._marker is None:
-            self._session.finish()
-        else:
-            self._marker.wait()
+def write_rows(target: Array, rows: slice | Array, found: Array) -> None:
+    """Write an array [n, width] to n rows of another, whose rows may be longer."""
+    target = target[:, : found.shape[1]]
+    if not isinstance(rows, slice):  # whole rows are placed faster than their numbers
+        found = np.ascontiguousarray(found, target.dtype) if (
+            found.dtype != target.dtype or found.strides[1] != found.itemsize
+        ) else found
+        row = np.dtype((np.void, found.shape[1] * found.itemsize))
+        target, found = target.view(row)[:, 0], found.view(row)[:, 0]
+    target[rows] = found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import mmap
+import threading
 from decimal import Decimal
 
 import numpy as np
@@ -215,3 +217,23 @@ def test_damaged_rows_are_named(tmp_path, kind):
     path.write_bytes(content)
     with pytest.raises(FormatError, match=r"row \d+.*(cannot be read|found|missing)"):
         list(open_data(path, target="y").parts(50))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_next_unit_is_read_from_the_disk_meanwhile(tmp_path, kind, monkeypatch):
+    path = write(tmp_path, kind, {"a": NUMBERS[:, 0], "y": NUMBERS[:, 1]}, 20)
+    touched = []
+    monkeypatch.setattr(
+        "clnet.formats.arrow.touch_pages", lambda *found: touched.append(found[1:])
+    )
+    parts = open_data(path, target="y").parts(7)
+    next(parts)
+    parts.close()
+    assert not [one for one in threading.enumerate() if "touch" in one.name]
+    touched.clear()
+    list(open_data(path, target="y").parts(7))
+    # A packed batch of Arrow's is unpacked where it is read.
+    assert bool(touched) == (kind != "feather")
+    for start, size in touched:
+        assert 0 <= start < start + size <= path.stat().st_size
+        assert start % mmap.PAGESIZE == 0

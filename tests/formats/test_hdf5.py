@@ -63,6 +63,28 @@ def test_training_by_parts_has_the_bits_of_memory(path):
     np.testing.assert_array_equal(*found)
 
 
+def test_numbers_that_lie_as_in_an_array_are_mapped(path):
+    with h5py.File(path, "a") as file:
+        file["x"].attrs["later"] = 1
+        file.create_dataset("swapped", data=X, dtype=">f8")
+        narrow = h5py.h5t.STD_I32LE.copy()
+        narrow.set_precision(24)  # of 32 bits in the file
+        space = h5py.h5s.create_simple((300, 5))
+        h5py.h5d.create(file.id, b"narrow", narrow, space).write(
+            h5py.h5s.ALL, h5py.h5s.ALL, np.full((300, 5), -3, np.int32)
+        )
+        file.create_dataset("empty", (300, 5), "f4")  # no room in the file yet
+        file.create_dataset("flags", data=X > 0)
+    for name, mapped, values in [
+        ("x", True, X), ("swapped", True, X), ("narrow", False, np.full_like(X, -3)),
+        ("deep/packed", False, np.hstack([X, T])), ("empty", False, np.zeros_like(X)),
+        ("flags", None, X > 0),
+    ]:
+        source = open_data(f"{path}:{name}")
+        assert mapped in (None, isinstance(source.x, np.memmap)), name
+        np.testing.assert_array_equal(source.whole().x, values)
+
+
 def test_texts_are_labels(path):
     source = open_data(path, "deep/words")
     net = Network.mlp([5, 4, 2], ["tanh", "softmax"], seed=0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clnet.nn.random import ROUNDS, half_bits, key, keys, permuted, uniform
+from clnet.nn.random import ROUNDS, half_bits, key, keys, permuted, shuffled, uniform
 from clnet.opencl.discovery import device
 from clnet.opencl.program import build, source_text
 from clnet.opencl.session import session
@@ -106,3 +106,29 @@ def on_device(i, n, words):
     cl.enqueue_nd_range_kernel(where.queue, kernel, i.shape, None)
     cl.enqueue_copy(where.queue, found, buffer)
     return found
+
+
+def test_the_order_of_a_block_is_that_of_its_random_numbers():
+    for n in (1, 2, 3, 1000, 1 << 16):
+        words = np.arange(8, dtype=np.uint32) + n
+        source = np.random.PCG64(np.random.SeedSequence([*words.tolist(), 7]))
+        np.testing.assert_array_equal(
+            shuffled(n, words, 7), np.argsort(source.random_raw(n))
+        )
+
+
+def test_numbers_that_agree_in_their_high_bits_are_ordered_by_the_low_ones(
+    monkeypatch,
+):
+    raw = np.array([3, 1, 2, 1 << 40, 0], np.uint64)
+
+    class Source:
+        def __init__(self, seed):
+            pass
+
+        def random_raw(self, n):
+            return raw
+
+    monkeypatch.setattr(np.random, "PCG64", Source)
+    found = shuffled(5, np.arange(8, dtype=np.uint32), 0)
+    assert found.tolist() == [4, 1, 2, 0, 3]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from clnet import Checkpoint, InputError, Network, optimisers
 from clnet.nn.random import keys
+from clnet.opencl.discovery import device
 from clnet.training.streaming import any_set
 
 CPU = "cpu"
@@ -105,11 +107,15 @@ def test_every_sample_is_seen_once_an_epoch():
     found = found.balanced(BATCH)
     key = np.arange(8, dtype=np.uint32)
     rows = []
-    for data, order in found.blocks(key):
-        assert len(data) <= found.rows
-        rows.append(data.x[order])
-        weights = data.weight[order]
-        for start in range(0, len(data), BATCH):
+    for block in found.blocks(key):
+        assert len(block) <= found.rows
+        x, t, weight = (np.zeros((len(block), n), np.float32) for n in (8, 3, 1))
+        block.write([x, t, weight])
+        np.testing.assert_array_equal(t[:, 2], 0)
+        np.testing.assert_array_equal(weight, block.weight[block.order].astype("f4"))
+        rows.append(x)
+        weights = block.weight[block.order]
+        for start in range(0, len(block), BATCH):
             assert weights[start : start + BATCH].mean() == pytest.approx(1)
     seen = np.concatenate(rows)
     assert (seen != X).any()
@@ -235,6 +241,45 @@ def test_pages_of_a_map_are_forgotten_in_any_order(tmp_path):
     found, _, _ = any_set(network, (x, t, None), None, None, None, BUFFER)
     found = found.balanced(BATCH)
     for key in keys(0, 0, 4):
-        blocks = [data for data, _ in found.blocks(key)]
-        assert [len(data) for data in blocks] == [ROWS] * (N // ROWS) + [N % ROWS]
-        assert all(np.shares_memory(data.x, x) for data in blocks)
+        parts = [block.parts for block in found.blocks(key)]
+        assert [len(one.x) for one, in parts] == [ROWS] * (N // ROWS) + [N % ROWS]
+        assert all(np.shares_memory(one.x, x) for one, in parts)
+
+
+def test_helpers_of_a_step_read_the_block_of_the_next(tmp_path):
+    # On PoCL helpers wait for the next step in the launch of the one before: they kept
+    # its block, where steps take so long that the next block is ready when they end.
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1 << 15, 64)).astype(np.float32)
+    t = x[:, :1] * x[:, 1:2]
+    found = []
+    for source in (x, Counting(x)):
+        network = Network.mlp([64, 96, 96, 1], ["tanh", "tanh", "identity"], seed=0)
+        history = network.fit(
+            source, t, optimiser="adam", batch_size=1024, epochs=2, shuffle=False,
+            device=CPU, tune=False, buffer=6 * 65 * 4 * 4096,
+        )
+        found.append((network, history))
+    same(*found)
+
+
+def test_the_first_sample_that_is_wrong_is_named_by_whichever_thread():
+    found = X.copy()
+    found[[333, 800]] = np.nan
+    with pytest.raises(InputError, match=r"x holds nan at \[333, 0\]"):
+        trained(Counting(found), T, shuffle=False, buffer=BUFFER)
+
+
+@pytest.mark.parametrize("kind", ["float64", "columns", "wide"])
+def test_rows_are_placed_whole_whatever_their_layout(kind):
+    x = {
+        "float64": X.astype(np.float64), "columns": np.asfortranarray(X),
+        "wide": np.repeat(X, 2, axis=1)[:, ::2],
+    }[kind]
+    same(trained(Counting(x), T, buffer=BUFFER), trained(Counting(X), T, buffer=BUFFER))
+
+
+def test_blocks_are_copied_to_devices_that_share_no_memory():
+    apart = replace(device(CPU), fine_svm=False)
+    found = trained(Counting(X), T, buffer=BUFFER, device=apart)
+    same(found, trained(Counting(X), T, buffer=BUFFER))

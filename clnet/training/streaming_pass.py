@@ -1,0 +1,146 @@
+"""The passes of a training over samples that are read by parts.
+
+The device holds two blocks of samples. While it computes steps of one, a thread reads
+the next, whose samples other threads check, scale and place in the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from clnet.formats.sources import read_ahead
+from clnet.opencl.memory import Uploader
+from clnet.training.passes import NO_RATE, Pass
+from clnet.training.streaming import DEVICE_BLOCKS
+
+if TYPE_CHECKING:
+    from clnet.opencl.session import Session
+    from clnet.planning.training_planner import TrainingPlan
+    from clnet.runtime.train_state import TrainState
+    from clnet.training.streaming import StreamedSet
+
+Array = NDArray[Any]
+
+
+class StreamingPass(Pass):
+    """A pass over samples that are read by parts, with the interface of `Pass`.
+
+    Parameters are those of `Pass`, with a `StreamedSet`. `run` returns when the last
+    block is enqueued.
+    """
+
+    epochs_per_run = 0
+
+    def __init__(
+        self, session: Session, plan: TrainingPlan, data: StreamedSet,
+        train_state: TrainState,
+    ) -> None:
+        self._set = data
+        super().__init__(session, plan, data.first, train_state)
+
+    def _bind(self, plan: TrainingPlan) -> None:
+        super()._bind(plan)
+        self.records = 1
+        self._uploaders = [Uploader(self._session) for _ in plan.program.inputs]
+
+    def _write(self) -> None:
+        """Do nothing: `run` writes block by block."""
+
+    def limit(self, squares: float, fails: float) -> None:
+        """Do nothing: the host looks at each epoch's totals."""
+
+    def run(
+        self, rates: Array = NO_RATE, keys: Array | None = None, seed: int = 0,
+        count: int = 0, record: int = 0,
+    ) -> None:
+        """Train one epoch; the parameters are those of `Pass.run`."""
+        replay = self._replay
+        replay.session.finish()  # another pass may be in flight
+        replay.set(seed=seed & 0xFFFFFFFF, rate=float(rates[0]))
+        replay.select_record(self._totals, record)
+        free: SimpleQueue[int | None] = SimpleQueue()  # first rows of blocks
+        for number in range(DEVICE_BLOCKS):
+            free.put(number * self._set.rows)
+        key = None if keys is None else keys[0]
+        filled = read_ahead(self._filled(key, free))
+        steps = seen = 0
+        busy: list[tuple[int, _End]] = []
+        try:
+            for start, samples in filled:
+                if busy and busy[0][1].reached:  # as where a launch ends in its call
+                    free.put(busy.pop(0)[0])
+                # The rows' numbers tell helpers of the step before, which may still
+                # wait for the next, of the block: they keep their kernel's arguments.
+                steps += replay.run_pass(samples, count + steps, seen, start)
+                seen += samples
+                busy.append((start, _End(replay.session)))
+                if len(busy) > 1:
+                    last, end = busy.pop(0)
+                    end.wait()
+                    free.put(last)
+        finally:
+            free.put(None)
+            filled.close()
+        self._count = steps
+
+    def _filled(
+        self, key: Array | None, free: SimpleQueue[int | None]
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the first row of each block on the device, and its samples.
+
+        Blocks are filled as their rows are free; None: the epoch has ended.
+        """
+        replay = self._replay
+        for block in self._set.blocks(key):
+            start = free.get()
+            if start is None:
+                return
+            with ExitStack() as stack:
+                block.write([
+                    stack.enter_context(uploader.rows(
+                        replay.input_memory(value), start, len(block), value.stride,
+                        replay.dtype,
+                    ))
+                    for value, uploader in zip(
+                        self.plan.program.inputs, self._uploaders, strict=True
+                    )
+                ])
+            yield start, len(block)
+
+
+class _End:
+    """The end of all commands that are enqueued now.
+
+    Those of several queues are waited for: of a CPU, whose launches take far longer
+    than the wait's end.
+    """
+
+    def __init__(self, session: Session) -> None:
+        import pyopencl as cl
+
+        self._marker: Any = None
+        if len(session.queues) == 1:
+            self._marker = cl.enqueue_marker(session.queue)
+            session.queue.flush()
+        else:
+            session.finish()
+
+    @property
+    def reached(self) -> bool:
+        """Whether it is known to be reached."""
+        import pyopencl as cl
+
+        complete = cl.command_execution_status.COMPLETE
+        return self._marker is None or bool(
+            self._marker.command_execution_status == complete
+        )
+
+    def wait(self) -> None:
+        """Wait for it."""
+        if self._marker is not None:
+            self._marker.wait()
