@@ -59,8 +59,16 @@ if TYPE_CHECKING:
     class GridSearch(Search):
         """scikit-learn's `GridSearchCV`."""
 
+        def __init__(
+            self, estimator: Any, param_grid: Any, **options: Any
+        ) -> None: ...
+
     class RandomizedSearch(Search):
         """scikit-learn's `RandomizedSearchCV`."""
+
+        def __init__(
+            self, estimator: Any, param_distributions: Any, **options: Any
+        ) -> None: ...
 else:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.model_selection import GridSearchCV as GridSearch

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import joblib
 import numpy as np
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
+from sklearn.model_selection import check_cv
 from sklearn.utils import _safe_indexing
 
 from clnet.sklearn.bases import GridSearch, RandomizedSearch, Search
@@ -23,18 +24,20 @@ class _Splits:
 
     Parameters
     ----------
-    splitter : object
-        scikit-learn's.
+    splitter_of : callable
+        Returns scikit-learn's splitter for y.
     told : callable
         Called with X, y and the splits, before these are used.
     """
 
-    def __init__(self, splitter: Any, told: Callable[[Any, Any, Any], None]) -> None:
-        self._splitter, self._told = splitter, told
+    def __init__(
+        self, splitter_of: Callable[[Any], Any], told: Callable[[Any, Any, Any], None]
+    ) -> None:
+        self._splitter_of, self._told = splitter_of, told
 
     def split(self, X: Any, y: Any = None, *groups: Any, **params: Any) -> Any:
         """Return the splits."""
-        splits = list(self._splitter.split(X, y, *groups, **params))
+        splits = list(self._splitter_of(y).split(X, y, *groups, **params))
         self._told(X, y, splits)
         return splits
 
@@ -77,8 +80,13 @@ class TogetherSearch(Search):
             candidates: Iterable[Any], cv: Any = None, *more: Any, **context: Any
         ) -> Any:
             listed = list(candidates)
+            known = cv or getattr(self, "_checked_cv_orig", None)
+            if known is None and isinstance(self.cv, Iterator):  # before 1.7: is spent
+                return evaluate_candidates(listed, cv, *more, **context)
             splits = _Splits(
-                cv or self._checked_cv_orig,
+                lambda y: known or check_cv(
+                    self.cv, y, classifier=is_classifier(self.estimator)
+                ),
                 lambda X, y, splits: self._fit_together(listed, X, y, splits),
             )
             return evaluate_candidates(listed, splits, *more, **context)
@@ -88,8 +96,9 @@ class TogetherSearch(Search):
     def _fit_together(
         self, candidates: list[dict[str, Any]], X: Any, y: Any, splits: Any
     ) -> None:
+        numbers = np.arange(len(y))  # splits may be masks
         parts = [
-            (np.asarray(rows), _safe_indexing(X, rows), _safe_indexing(y, rows))
+            (numbers[rows], _safe_indexing(X, rows), _safe_indexing(y, rows))
             for rows, _ in splits
         ]
         fits = []

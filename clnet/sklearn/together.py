@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import is_sparse
+from clnet.errors import ClnetError, DeviceError
 from clnet.sklearn.solvers import OptimizerState, Progress, start_stochastic
 
 if TYPE_CHECKING:
@@ -177,19 +179,19 @@ def fit_together(fits: Sequence[Fit], samples: int, share: bool = False) -> None
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # the fit alone warns, or raises
                 started = _started(one)
-        except Exception:
+            if started is None:
+                continue
+            key = estimator.network_, estimator.device, _classes(estimator)
+            shape = next((shape for shape in shapes if shape.takes(*key)), None)
+            if shape is None:
+                shape = _Shape(*key, samples)
+                shapes.append(shape)
+        except (ClnetError, ValueError, TypeError, Warning):
             continue
-        if started is None:
-            continue
-        start, x, t = started
-        key = estimator.network_, estimator.device, _classes(estimator)
-        shape = next((shape for shape in shapes if shape.takes(*key)), None)
-        if shape is None:
-            shape = _Shape(*key, samples)
-            shapes.append(shape)
-        shape.add(start, x, t)
+        shape.add(*started)
     for shape in shapes:
-        shape.fit(share)
+        with suppress(DeviceError):  # as of memory, which one network may not lack
+            shape.fit(share)
 
 
 def _started(fit: Fit) -> tuple[_Start, Array, Array] | None:

@@ -17,6 +17,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler, scale
 
+from clnet.errors import DeviceError
 from clnet.sklearn import (
     GridSearchCV,
     MLPClassifier,
@@ -177,6 +178,28 @@ def test_groups_of_samples(alone):
         ours.cv_results_["split3_test_score"], theirs.cv_results_["split3_test_score"]
     )
     assert ours.n_splits_ == 5 and len(alone) == 1 + 1 + 2 * 5
+
+
+def test_folds_that_are_read_once():
+    splits = list(model_selection.KFold(3, shuffle=True, random_state=0).split(X))
+    model, grid = MLPClassifier(**FEW), {"alpha": [0, 1]}
+    ours = GridSearchCV(model, grid, cv=iter(splits)).fit(X, Y)
+    theirs = model_selection.GridSearchCV(model, grid, cv=splits).fit(X, Y)
+    np.testing.assert_allclose(
+        ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"]
+    )
+
+
+def test_folds_by_masks(alone):
+    masks = [(np.arange(len(X)) % 3 != k, np.arange(len(X)) % 3 == k) for k in (0, 1)]
+    compare(MLPClassifier(**FEW), {"alpha": [0, 1]}, alone, cv=masks)
+
+
+def test_an_unknown_device_fails_as_alone():
+    with pytest.raises(DeviceError, match="no device"):
+        GridSearchCV(
+            MLPClassifier(**FEW, device="none"), {"alpha": [0]}, error_score="raise"
+        ).fit(X, Y)
 
 
 def test_weights_train_alone(alone):
