@@ -315,8 +315,11 @@ def _settings(
             ("each fold", " ".join(f"{score:.4f}" for score in scores)),
         ]
     if found:
-        setting = _setting(result.best) or "the setting"
-        rows.append(("best", f"{setting}, trained on all samples"))
+        setting = _setting(result.best)
+        rows.append(
+            ("best", f"{setting}, trained on all samples") if setting else
+            ("trained", "on all samples")
+        )
     for name, one in found.items():
         rows.append((name, f"{len(sets[name])} samples"))
         figures = evaluation_rows(one, len(sets[name]) * network.n_out)
