@@ -418,7 +418,7 @@ class Population:
         }
         count = len(settings) * len(left_out)
         population = cls._made(network, np.tile(network.parameters, (count, 1)))
-        population.fit(
+        histories = population.fit(
             x, t, rows=[np.setdiff1d(everything, fold) for fold in left_out]
             * len(settings),
             device=device, progress=progress, **{"seed": seed, **options, **columns},
@@ -428,9 +428,11 @@ class Population:
         for number, one in enumerate(population):
             fold = left_out[number % len(left_out)]
             found = one.evaluate(x[fold], t[fold], device, scale=bool(scale))
-            scores.append(found.r2 if found.accuracy is None else found.accuracy)
+            measure = "r2" if found.accuracy is None else "accuracy"
+            scores.append(getattr(found, measure))
         return CrossValidation(
-            settings, np.array(scores).reshape(len(settings), len(left_out))
+            settings, np.array(scores).reshape(len(settings), len(left_out)), measure,
+            histories,
         )
 
     def save(self, path: str | PathLike[str]) -> None:

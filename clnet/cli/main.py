@@ -333,7 +333,10 @@ def parser() -> _Parser:
         "  clnet train iris.csv --target species --save iris.safetensors\n"
         "  clnet train mushroom.train.gz --layers 125-32-2 --epochs 300 --save a.net\n"
         "  clnet train prices.csv --target price --categories district --ignore id \\\n"
-        "    --validation 0.2 --patience 20 --save prices.safetensors --plot curve.png",
+        "    --validation 0.2 --patience 20 --save prices.safetensors --plot curve.png"
+        "\n  clnet train iris.csv --target species --population 100 --validation 0.2\n"
+        "  clnet train iris.csv --target species --save best.safetensors \\\n"
+        "    --folds 5 --grid learning_rate=0.001,0.01,0.1 --grid l2=0,1e-4",
     )
     cli_train.add_arguments(sub, _count)
     json_output.add_argument(sub)

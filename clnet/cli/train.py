@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.cli import json_output, long_training, mpi
+from clnet.cli import json_output, long_training, mpi, population
 from clnet.cli.samples import TABLE_OPTIONS, Samples, check_labels, read
 from clnet.cli.summary import confusion_text, evaluation_rows, pairs
 from clnet.errors import ClnetError, InputError, nearest
@@ -166,6 +166,9 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
         "--clip-value", type=float, metavar="R",
         help="clip each element of the gradient to this absolute value",
     )
+    population.add_arguments(
+        sub.add_argument_group("many trainings at once").add_argument, count
+    )
     long_training.add_arguments(
         sub.add_argument_group("long trainings").add_argument, count
     )
@@ -185,7 +188,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Train a network, and print the results."""
     from clnet.runtime.ranks import joined
 
+    many = population.asked(arguments)
     comm = mpi.communicator(arguments)
+    if many:
+        if comm is not None:
+            raise InputError(
+                "many networks train in one process, and mpiexec has started several"
+            )
+        return population.run(arguments, *_prepared(arguments))
     with joined(comm, "clnet train") as ranks:
         draws = arguments.data != DIGITS
         if ranks is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,10 +45,16 @@ class CrossValidation:
     scores : ndarray, shape [settings, folds]
         The accuracy of each on the samples that its fold leaves out, or R² where the
         targets are not classes.
+    measure : {"accuracy", "r2"}
+        The score.
+    histories : sequence of History
+        Of all trainings, those of the first setting's folds first.
     """
 
     params: list[dict[str, Any]]
     scores: Array
+    measure: str
+    histories: Sequence[Any]
 
     @property
     def best(self) -> dict[str, Any]:

@@ -1,15 +1,17 @@
 """Estimators for scikit-learn's users: `MLPClassifier` and `MLPRegressor`.
 
 They have the parameters, defaults, methods and attributes of those in
-``sklearn.neural_network``, and compute by `clnet.Network`. This package imports
-scikit-learn, and all of clnet but the command line. Start at ``estimators``;
-``solvers`` has the training loops.
+``sklearn.neural_network``, and compute by `clnet.Network`. `GridSearchCV` and
+`RandomizedSearchCV` train all their candidates and folds side by side. This package
+imports scikit-learn, and all of clnet but the command line. Start at ``estimators``;
+``solvers`` has the training loops, ``together`` the one of many estimators.
 """
 
 from clnet.errors import ClnetError
 
 try:
     from clnet.sklearn.estimators import MLPClassifier, MLPRegressor
+    from clnet.sklearn.search import GridSearchCV, RandomizedSearchCV
 except ModuleNotFoundError as _error:
     if _error.name is None or _error.name.split(".")[0] not in ("sklearn", "scipy"):
         raise
@@ -18,4 +20,4 @@ except ModuleNotFoundError as _error:
         "pip install 'clnet[sklearn]'"
     ) from None
 
-__all__ = ["MLPClassifier", "MLPRegressor"]
+__all__ = ["GridSearchCV", "MLPClassifier", "MLPRegressor", "RandomizedSearchCV"]

@@ -37,6 +37,7 @@ from clnet.nn.aliases import ACTIVATION, ALIASES, SKLEARN
 from clnet.nn.description import DTYPES
 from clnet.nn.optimisers import Optimiser
 from clnet.sklearn.bases import BaseEstimator, ClassifierMixin, RegressorMixin
+from clnet.sklearn.known import take_known_fit
 from clnet.sklearn.solvers import (
     Objective,
     OptimizerState,
@@ -44,6 +45,7 @@ from clnet.sklearn.solvers import (
     fit_lbfgs,
     fit_stochastic,
     outputs,
+    unconverged,
 )
 
 Array = NDArray[Any]
@@ -186,11 +188,28 @@ class MLP(BaseEstimator):
         ConvergenceWarning
             If ``max_iter`` ends the training.
         """
-        self._fit(X, y, sample_weight, incremental=False)
+        if not take_known_fit(self, X, y, sample_weight):
+            self._fit(X, y, sample_weight, incremental=False)
         return self
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, incremental: bool) -> None:
         """Train for `max_iter` epochs at most, or for one more."""
+        samples, objective = self._prepared(X, y, sample_weight, incremental)
+        if self._stochastic:
+            self._fit_stochastic(samples, objective, incremental)
+        else:
+            if self.dropout:
+                raise ValueError(
+                    "dropout needs a stochastic solver: solver='lbfgs' expects "
+                    f"dropout=0, not {self.dropout!r}"
+                )
+            samples.t = _cast(samples.t, self.network_.dtype)
+            fit_lbfgs(self, samples, objective)
+
+    def _prepared(
+        self, X: Any, y: Any, sample_weight: Any, incremental: bool
+    ) -> tuple[Samples, Objective]:
+        """Return the checked samples; make the network unless there is one."""
         self._validate_params()
         if incremental and self.early_stopping:
             raise ValueError("partial_fit does not support early_stopping=True")
@@ -207,17 +226,7 @@ class MLP(BaseEstimator):
             )
         objective = Objective.of(self._loss(), targets.shape[1])
         dtype = self.network_.dtype
-        samples = Samples(_cast(X, dtype), targets, _cast(weight, dtype))
-        if self._stochastic:
-            self._fit_stochastic(samples, objective, incremental)
-        else:
-            if self.dropout:
-                raise ValueError(
-                    "dropout needs a stochastic solver: solver='lbfgs' expects "
-                    f"dropout=0, not {self.dropout!r}"
-                )
-            samples.t = _cast(targets, dtype)
-            fit_lbfgs(self, samples, objective)
+        return Samples(_cast(X, dtype), targets, _cast(weight, dtype)), objective
 
     @property
     def _stochastic(self) -> bool:
@@ -249,11 +258,7 @@ class MLP(BaseEstimator):
         epochs = 1 if incremental else self.max_iter
         stopped = fit_stochastic(self, samples, objective, epochs, validation)
         if not (stopped or incremental):
-            warnings.warn(
-                f"Stochastic Optimizer: Maximum iterations ({self.max_iter}) reached "
-                "and the optimization hasn't converged yet.",
-                ConvergenceWarning, stacklevel=4,
-            )
+            warnings.warn(unconverged(self.max_iter), ConvergenceWarning, stacklevel=4)
 
     def _split(self, samples: Samples) -> tuple[Samples, tuple[Any, Any, Any]]:
         """Return the samples of training, and those of validation, as scikit-learn."""

@@ -37,6 +37,14 @@ DIVERGED = (
 )
 
 
+def unconverged(epochs: int) -> str:
+    """Return the warning of a training that so many epochs have ended."""
+    return (
+        f"Stochastic Optimizer: Maximum iterations ({epochs}) reached and the "
+        "optimization hasn't converged yet."
+    )
+
+
 @dataclass(frozen=True)
 class Objective:
     """scikit-learn's objective in terms of a loss of clnet.
@@ -331,22 +339,9 @@ def fit_stochastic(
         If `batch_size` is larger than the number of samples.
     """
     network, optimizer = estimator.network_, estimator._optimizer
-    n = len(samples)
-    batch = _batch(estimator, optimizer.rule, n)
-    progress = Progress(
-        estimator, samples, -(-n // batch), objective.value, validation
+    progress, options, seed = start_stochastic(
+        estimator, samples, objective, validation
     )
-    options: dict[str, Any] = {
-        "optimiser": optimizer.rule, "loss": objective.loss, "batch_size": batch,
-        "device": estimator.device, "precision": estimator.precision,
-        "l2": estimator.alpha / (
-            2 * batch * samples.mean_weight * objective.gradient
-        ),
-    }
-    if estimator.optimiser is None:
-        options["schedule"] = lambda epoch: optimizer.learning_rate
-    seed = int(estimator._random_state.randint(1 << SEED_BITS))
-    estimator.n_iter_ = 0
     while estimator.n_iter_ < epochs and not progress.stopped:
         state = optimizer.resumed(network)
         start = {"seed": seed} if state is None else {"state": state}
@@ -358,7 +353,7 @@ def fit_stochastic(
                 network.fit, samples.x, samples.t, sample_weight=samples.weight,
                 epochs=end - estimator.n_iter_, callbacks=[progress],
             )
-        history = fit(shuffle=estimator.shuffle, **start, **options)
+        history = fit(device=estimator.device, **start, **options)
         optimizer.stop(history)
         if history.diverged and validation is None:
             raise ValueError(DIVERGED)
@@ -371,6 +366,33 @@ def fit_stochastic(
             progress.stopped = True
     progress.restore_best()
     return progress.stopped
+
+
+def start_stochastic(
+    estimator: BaseEstimator, samples: Samples, objective: Objective,
+    validation: tuple[Any, Any, Any] | None,
+) -> tuple[Progress, dict[str, Any], int]:
+    """Return the stop rules, arguments of `Network.fit`, and the seed of a training.
+
+    The arguments are as for `fit_stochastic`.
+    """
+    optimizer = estimator._optimizer
+    n = len(samples)
+    batch = _batch(estimator, optimizer.rule, n)
+    progress = Progress(
+        estimator, samples, -(-n // batch), objective.value, validation
+    )
+    options: dict[str, Any] = {
+        "optimiser": optimizer.rule, "loss": objective.loss, "batch_size": batch,
+        "shuffle": estimator.shuffle, "precision": estimator.precision,
+        "l2": estimator.alpha / (
+            2 * batch * samples.mean_weight * objective.gradient
+        ),
+    }
+    if estimator.optimiser is None:
+        options["schedule"] = lambda epoch: optimizer.learning_rate
+    estimator.n_iter_ = 0
+    return progress, options, int(estimator._random_state.randint(1 << SEED_BITS))
 
 
 def _batch(estimator: BaseEstimator, rule: Optimiser, n: int) -> int:

@@ -1,0 +1,427 @@
+"""Many trainings at once: ``clnet train`` by seeds, folds and grids of settings."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.cli import json_output
+from clnet.cli.summary import evaluation_rows, pairs
+from clnet.errors import WIDTH, InputError, counted, unknown
+from clnet.formats.pictures import drawn
+
+if TYPE_CHECKING:
+    from clnet.cli.samples import Samples
+    from clnet.network import Network
+    from clnet.nn.folds import CrossValidation
+    from clnet.nn.metrics import Evaluation
+    from clnet.opencl.device import Device
+    from clnet.training.history import History
+
+FOLDS = 5
+SHOWN = 10  # settings of the table
+BAND = (0.05, 0.5, 0.95)  # quantiles of a picture
+FIGURES = {
+    "mse": "MSE", "bit_fail": "bit fail", "accuracy": "accuracy", "mae": "MAE",
+    "rmse": "RMSE", "r2": "R²",
+}
+_ONE = (  # options of one training alone
+    "checkpoint", "checkpoint_every", "resume", "curve", "tensorboard", "tune", "mpi",
+    "blocks",
+)
+_OPTIONS = (  # of `Network.fit` that are a population's too
+    "optimiser", "loss", "epochs", "batch_size", "desired_error", "stop", "schedule",
+    "l1", "l2", "clip_norm", "clip_value", "progress", "scale", "precision",
+)
+
+
+def add_arguments(add: Callable[..., Any], count: Callable[[str], int]) -> None:
+    """Add the options to a group; `count` parses a whole number of at least 1."""
+    add(
+        "--population", type=count, metavar="N",
+        help="train N networks of this shape together, from the weights of seeds 0 to "
+        "N - 1 or --seed upwards; show their spread, and save the best: by the loss of "
+        "--validation, else of the training",
+    )
+    add(
+        "--folds", type=count, metavar="K",
+        help="cross-validation: K trainings, each without one of K parts, and their "
+        f"scores on it; default with --grid: {FOLDS}",
+    )
+    add(
+        "--grid", type=_values, action="append", metavar="NAME=V,V",
+        help="cross-validate each value of an argument of fit, as in "
+        "learning_rate=0.01,0.1; with several --grid all combinations. Shows the best "
+        f"{SHOWN}; the best of all is trained on all samples, for --save",
+    )
+
+
+def _values(text: str) -> tuple[str, list[Any]]:
+    """Return the name and values of a text as ``l2=0,1e-4``."""
+    name, _, values = text.partition("=")
+    listed = [value.strip() for value in values.split(",")]
+    if not all(listed):
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, expected a name and values, as in learning_rate=0.01,0.1"
+        )
+    return name.strip().replace("-", "_"), [_value(value) for value in listed]
+
+
+def _value(text: str) -> Any:
+    """Return the number of a text, or the text."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def asked(arguments: argparse.Namespace) -> bool:
+    """Return whether the command trains many networks; check its options.
+
+    Raises
+    ------
+    InputError
+        If options make no sense together.
+    """
+    from clnet.population import EACH
+
+    names = [
+        name for name in ("population", "folds", "grid")
+        if getattr(arguments, name) is not None
+    ]
+    if not names:
+        return False
+    if len(names) > 1 and "population" in names:
+        raise InputError(
+            f"--population compares seeds, --{names[1]} compares settings: give one of "
+            "them"
+        )
+    option = f"--{names[0]}"
+    for name in _ONE:
+        if getattr(arguments, name):
+            raise InputError(
+                f"--{name.replace('_', '-')} is for one training: leave out it or "
+                f"{option}"
+            )
+    if arguments.population is not None:
+        if arguments.network is not None:
+            raise InputError(
+                "--population draws initial weights, and --network has some: give "
+                "--layers"
+            )
+        return True
+    if arguments.folds == 1:
+        raise InputError("--folds is 1, expected at least 2")
+    for name in ("validation", "patience"):
+        if getattr(arguments, name) is not None:
+            raise InputError(
+                f"{option} measures on the samples that each fold leaves out: leave "
+                f"out --{name}"
+            )
+    grid = arguments.grid or []
+    for number, (name, _) in enumerate(grid):
+        if name not in EACH:
+            raise unknown("argument of a grid", name, EACH)
+        if name in dict(grid[:number]):
+            raise InputError(
+                f"--grid has {name} twice: give all its values in one, as in "
+                "learning_rate=0.01,0.1"
+            )
+        dest = "rate" if name == "learning_rate" else name
+        if getattr(arguments, dest):
+            raise InputError(
+                f"--grid has values of {name}: leave out --{dest.replace('_', '-')}"
+            )
+    return True
+
+
+def run(
+    arguments: argparse.Namespace, devices: tuple[Device, ...], network: Network,
+    sets: dict[str, Samples], options: dict[str, Any],
+) -> int:
+    """Train all networks, and print the results."""
+    for samples in sets.values():
+        if samples.source is not None:
+            raise InputError(
+                "many networks train on data that fit in the buffer, which "
+                f"{arguments.data} do not: give a larger --buffer"
+            )
+    if len(devices) > 1:
+        raise InputError(
+            f"many networks train on one device, and --device names {len(devices)}"
+        )
+    chosen = {name: options[name] for name in _OPTIONS}
+    chosen["device"] = devices[0]
+    train = _seeds if arguments.population is not None else _settings
+    train(arguments, network, sets, chosen)
+    return 0
+
+
+def _seeds(
+    arguments: argparse.Namespace, network: Network, sets: dict[str, Samples],
+    options: dict[str, Any],
+) -> None:
+    """Train a population of seeds."""
+    from clnet.population import Population
+
+    first = arguments.seed or 0
+    seeds = range(first, first + arguments.population)
+    training, scale = sets["training"], options["scale"]
+    x = training.x if network.scaling is None else (
+        network.scaling.scale_input(training.x)
+    )
+    networks = []
+    for seed in seeds:
+        network.initialise(
+            arguments.initialiser, x if arguments.initialiser else None, seed=seed
+        )
+        networks.append(Population.of([network])[0])
+    population = Population.of(networks)
+    begin = time.perf_counter()
+    watched = {name: one for name, one in sets.items() if name != "training"}
+    validation = next(iter(watched.values()), None)
+    if arguments.plot is None and "test" in watched and arguments.patience is None:
+        validation = None  # measured at the end
+    histories = population.fit(
+        *training.arguments, seed=list(seeds), patience=arguments.patience,
+        validation=None if validation is None else validation.arguments, **options,
+    )
+    seconds = time.perf_counter() - begin
+    by = "validation" if "validation" in sets else "training"
+    losses = [_last_loss(history, by) for history in histories]
+    best = int(np.argmin(losses))
+    found = {
+        name: population.evaluate(*one.arguments, options["device"], scale=scale)
+        for name, one in sets.items()
+    }
+    one = population[best]
+    _write(arguments, one, histories)
+    epochs = sorted({len(history) for history in histories})
+    if arguments.json:
+        json_output.show({
+            **_head_fields(options, one), "seconds": seconds, "seeds": list(seeds),
+            "epochs": [len(history) for history in histories],
+            "loss": losses, "best": seeds[best], "best_by": by,
+            **{
+                name: {"samples": len(sets[name]), "networks": [
+                    json_output.figures(each) for each in figures
+                ]}
+                for name, figures in found.items()
+            },
+            "written": arguments.save, "drawn": arguments.plot,
+        })
+        return
+    rows = [
+        *_head(options, one),
+        ("seeds", f"{first} to {seeds[-1]}"),
+        ("epochs", " to ".join(map(str, sorted({epochs[0], epochs[-1]})))),
+        ("time", f"{seconds:.3g} s, {seconds / len(seeds) * 1e3:.3g} ms a network"),
+        ("best", f"seed {seeds[best]}, by the {by}'s loss"),
+        *_files(arguments),
+    ]
+    print(pairs(rows))
+    print(f"\n{_spread(found, sets, best)}")
+
+
+def _last_loss(history: History, by: str) -> float:
+    """Return the loss of the parameters that a training has left."""
+    losses = history.validation_loss if by == "validation" else history.loss
+    number = history.best_epoch or len(losses)
+    loss = losses[number - 1] if losses else np.inf
+    return float(loss) if np.isfinite(loss) else np.inf
+
+
+def _spread(
+    found: dict[str, list[Evaluation]], sets: dict[str, Samples], best: int
+) -> str:
+    """Return the table of the networks' figures."""
+    lines = [f"{'':14}" + "".join(
+        f"{name:>12}" for name in ("best", "mean", "deviation", "least", "largest")
+    )]
+    for name, each in found.items():
+        lines.append(f"{name:14}{counted(len(sets[name]), 'sample'):>12}")
+        for field, label in FIGURES.items():
+            column = [getattr(one, field) for one in each]
+            if column[0] is None:
+                continue
+            values = np.array(column, float)
+            lines.append(f"  {label:12}" + "".join(f"{value:>12.4g}" for value in (
+                values[best], values.mean(), values.std(), values.min(), values.max()
+            )))
+    return "\n".join(lines)
+
+
+def _settings(
+    arguments: argparse.Namespace, network: Network, sets: dict[str, Samples],
+    options: dict[str, Any],
+) -> None:
+    """Score settings over folds; train the best on all samples."""
+    from clnet.population import Population
+
+    training = sets["training"]
+    grid = None if arguments.grid is None else dict(arguments.grid)
+    folds, seed = arguments.folds or FOLDS, arguments.seed or 0
+    begin = time.perf_counter()
+    result = Population.cross_validate(
+        network, *training.arguments, grid, folds=folds, seed=seed,
+        validation=None if arguments.plot is None else "rest", **options,
+    )
+    seconds = time.perf_counter() - begin
+    found = {}
+    if grid is not None or arguments.save is not None:
+        best = Population.of([network])
+        best.fit(
+            *training.arguments,
+            **{**options, "seed": seed, "progress": None, **result.best},
+        )
+        network = best[0]
+        found = {
+            name: network.evaluate(
+                *one.arguments, options["device"], scale=options["scale"]
+            )
+            for name, one in sets.items()
+        }
+    _write(arguments, network, result.histories)
+    if arguments.json:
+        json_output.show({
+            **_head_fields(options, network), "seconds": seconds, "folds": folds,
+            "score": result.measure, "params": result.params, "scores": result.scores,
+            "best": result.best,
+            **{
+                name: {"samples": len(sets[name]), **json_output.figures(one)}
+                for name, one in found.items()
+            },
+            "written": arguments.save, "drawn": arguments.plot,
+        })
+        return
+    rows = _head(options, network)
+    trainings = result.scores.size
+    rows += [
+        ("trainings", f"{counted(len(result.params), 'setting')} over {folds} folds"),
+        ("time", f"{seconds:.3g} s, {seconds / trainings * 1e3:.3g} ms a training"),
+    ]
+    if grid is None:
+        scores = result.scores[0]
+        label = FIGURES[result.measure]
+        rows += [
+            (label, f"{scores.mean():.4f}, deviation {scores.std():.4f}"),
+            ("each fold", " ".join(f"{score:.4f}" for score in scores)),
+        ]
+    if found:
+        setting = _setting(result.best)
+        rows.append(
+            ("best", f"{setting}, trained on all samples") if setting else
+            ("trained", "on all samples")
+        )
+    for name, one in found.items():
+        rows.append((name, f"{len(sets[name])} samples"))
+        figures = evaluation_rows(one, len(sets[name]) * network.n_out)
+        rows += [(f"  {figure}", value) for figure, value in figures]
+    rows += _files(arguments)
+    if grid is not None:
+        print(_table(result) + "\n")
+    print(pairs(rows))
+
+
+def _table(result: CrossValidation) -> str:
+    """Return the best settings, one a line, wrapped."""
+    found = result.results
+    order = np.argsort(found["rank_test_score"], kind="stable")[:SHOWN].tolist()
+    head = f"{'rank':6}{FIGURES[result.measure]:10}{'deviation':11}"
+    lines = [f"{head}setting"]
+    for i in order:
+        setting = _setting(result.params[i])
+        start = (
+            f"{found['rank_test_score'][i]:<6}{found['mean_test_score'][i]:<10.4f}"
+            f"{found['std_test_score'][i]:<11.4f}"
+        )
+        lines.append(textwrap.fill(
+            start + setting, WIDTH, subsequent_indent=" " * len(head)
+        ))
+    more = len(result.params) - len(order)
+    return "\n".join(lines + [f"… {more} more"] * bool(more))
+
+
+def _setting(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _head(options: dict[str, Any], network: Network) -> list[tuple[str, object]]:
+    fields = _head_fields(options, network)
+    sizes = "-".join(str(n) for n in network.sizes)
+    return [("device", fields["device"]), ("network", sizes)]
+
+
+def _head_fields(options: dict[str, Any], network: Network) -> dict[str, object]:
+    device = options["device"]
+    return {
+        "device": f"{device.index} {device.name}", "network": network.sizes,
+        "classes": network.classes, "scaled": options["scale"],
+    }
+
+
+def _files(arguments: argparse.Namespace) -> list[tuple[str, object]]:
+    files = (("written", arguments.save), ("drawn", arguments.plot))
+    return [(label, path) for label, path in files if path is not None]
+
+
+def _write(
+    arguments: argparse.Namespace, network: Network, histories: Sequence[History]
+) -> None:
+    """Write the best network and the picture, if asked."""
+    if arguments.save is not None:
+        network.save(arguments.save)
+    if arguments.plot is not None:
+        drawn(lambda axes: draw(histories, axes), arguments.plot, None)
+
+
+def draw(histories: Sequence[History], axes: Any) -> None:
+    """Draw the learning curves of all networks: their median, and the others' band.
+
+    Parameters
+    ----------
+    histories : sequence of History
+        Of all networks; those that have stopped are out of the band.
+    axes : matplotlib.axes.Axes
+        Drawn on.
+    """
+    curves = {
+        "training": [history.loss for history in histories],
+        "validation": [history.validation_loss for history in histories],
+    }
+    positive = True
+    for label, losses in curves.items():
+        low, middle, high = _band(losses)
+        if not middle.size:
+            continue
+        epochs = np.arange(1, middle.size + 1)
+        line, = axes.plot(epochs, middle, "." if middle.size == 1 else "", label=label)
+        colour = line.get_color()
+        for one in losses:
+            axes.plot(epochs[: len(one)], one, color=colour, alpha=0.15, linewidth=0.5)
+        axes.fill_between(epochs, low, high, color=colour, alpha=0.25, linewidth=0)
+        positive &= bool((np.nan_to_num(low, nan=1.0) > 0).all())
+    if any(curves["validation"]):
+        axes.legend(loc="upper right")
+    if positive:
+        axes.set_yscale("log")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(f"loss of {counted(len(histories), 'network')}, 5 to 95 %")
+
+
+def _band(losses: Sequence[Sequence[float]]) -> NDArray[Any]:
+    """Return the quantiles [3, epochs] of curves that may end early."""
+    found = np.full((len(BAND), max(map(len, losses), default=0)), np.nan)
+    for epoch in range(found.shape[1]):
+        values = np.array([one[epoch] for one in losses if len(one) > epoch])
+        values = values[np.isfinite(values)]
+        if values.size:
+            found[:, epoch] = np.quantile(values, BAND)
+    return found

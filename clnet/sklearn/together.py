@@ -1,0 +1,234 @@
+"""Fits of many estimators side by side, for a search."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.checks import is_sparse
+from clnet.errors import ClnetError, DeviceError
+from clnet.sklearn.solvers import OptimizerState, Progress, start_stochastic
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
+
+    from clnet.network import Network
+    from clnet.training.members import Member
+    from clnet.training.population import _Group
+
+Array = NDArray[Any]
+
+@dataclass
+class Fit:
+    """One fit of a search.
+
+    Attributes
+    ----------
+    estimator : MLPClassifier or MLPRegressor
+        To fit.
+    rows : ndarray of int
+        The samples of its training set.
+    X, y : array_like
+        These samples.
+    seconds : float
+        Its share of the time that a training together took; 0: it is not fitted.
+    """
+
+    estimator: BaseEstimator
+    rows: Array
+    X: Any
+    y: Any
+    seconds: float = 0.0
+
+
+@dataclass
+class _Start:
+    """A fit before its first epoch."""
+
+    fit: Fit
+    progress: Progress
+    member: Member
+
+
+class _Shape:
+    """Fits of one shape of network and the same targets, and the data of all."""
+
+    def __init__(
+        self, network: Network, device: str | None, classes: Any, n: int
+    ) -> None:
+        from clnet.opencl.discovery import device as find_device
+        from clnet.training.data_set import DataSet
+
+        self.network, self.device = network, find_device(device)
+        self._key = network.n_in, network.layers, network.dtype, device, classes
+        self._data = DataSet(
+            np.zeros((n, network.n_in), network.dtype),
+            np.zeros((n, network.n_out), network.dtype),
+        )
+        self._filled = np.zeros(n, bool)
+        self._starts: list[_Start] = []
+
+    def takes(self, network: Network, device: str | None, classes: Any) -> bool:
+        """Return whether a fit is of this shape."""
+        return self._key == (
+            network.n_in, network.layers, network.dtype, device, classes
+        )
+
+    def add(self, start: _Start, x: Array, t: Array) -> None:
+        """Add a fit, and those of its samples that no other has."""
+        rows = start.fit.rows
+        new = ~self._filled[rows]
+        self._data.x[rows[new]], self._data.t[rows[new]] = x[new], t[new]
+        self._filled[rows] = True
+        self._starts.append(start)
+
+    def fit(self, share: bool) -> None:
+        """Train all that a kernel takes, those of one kind at a time.
+
+        If `share`, each estimator has the shape's network, and parameters apart.
+        """
+        from clnet.opencl.session import device_errors, session
+        from clnet.training.members import Samples
+        from clnet.training.population import _Group, _kind
+
+        kinds: dict[Any, list[_Start]] = {}
+        for start in self._starts:
+            kinds.setdefault(_kind(start.member, len(self._data)), []).append(start)
+        samples = Samples(self._data, None, None)
+        for starts in kinds.values():
+            begin = time.perf_counter()
+            group = _Group(
+                self.network, [one.member for one in starts], samples, self.device
+            )
+            if group.refusal is None:
+                with device_errors(session(self.device)):
+                    trained = _fit(group, starts)
+                for one, parameters in trained:
+                    one.seconds = (time.perf_counter() - begin) / len(starts)
+                    if share:
+                        one.estimator.network_ = self.network
+                        one.estimator._shared = parameters
+                    else:
+                        one.estimator.network_.parameters = parameters
+
+
+def _fit(group: _Group, starts: Sequence[_Start]) -> list[tuple[Fit, Array]]:
+    """Train until scikit-learn's rules stop each.
+
+    Return the fits that are finite, and their parameters.
+    """
+    from clnet.opencl.session import session
+    from clnet.runtime.train_state import TrainState
+
+    members = [one.member for one in starts]
+    parameters = np.stack([one.fit.estimator.network_.parameters for one in starts])
+    count, size = parameters.shape
+    state = members[0].options.rule.initial_state(size, parameters.dtype.name)
+    train_state = TrainState(
+        session(group._device), parameters.reshape(-1),
+        np.tile(state, (count, 1)).reshape(len(state), count * size),
+    )
+    replay = group._training_replay(train_state)
+    most = np.array([one.options.epochs for one in members])
+    rates = group._rates(int(most.max()))
+    done, finite = np.zeros(count, int), np.ones(count, bool)
+    active = np.arange(count)
+    while active.size:
+        schedule = group._schedule(active, rates, done[active], 1)
+        totals, _ = replay.run_members(active, done[active], schedule)
+        losses = group._measures(totals, replay.samples[active])[:, 0, 0]
+        parameters = train_state.values()[0].reshape(count, size)
+        done[active] += 1
+        finite[active] = np.isfinite(losses)
+        stays = finite[active] & (done < most)[active]
+        for at, i in enumerate(active.tolist()):
+            if finite[i] and starts[i].progress.ended(losses[at], parameters[i]):
+                stays[at] = False
+        active = active[stays]
+    parameters = train_state.values()[0].reshape(count, size)
+    finite &= np.isfinite(parameters).all(axis=1)
+    for one in starts:
+        one.fit.estimator._converged = one.progress.stopped
+    return [(starts[i].fit, parameters[i]) for i in np.flatnonzero(finite).tolist()]
+
+
+def fit_together(fits: Sequence[Fit], samples: int, share: bool = False) -> None:
+    """Fit estimators side by side, by the samples' numbers; some may stay unfitted.
+
+    Parameters
+    ----------
+    fits : sequence of Fit
+        Unfitted estimators, which change; those with `seconds` are fitted then.
+    samples : int
+        Of all.
+    share : bool
+        Whether estimators of one shape may share a network and its plans: only those
+        that `take_known_fit` gives, and one at a time.
+    """
+    shapes: list[_Shape] = []
+    for one in fits:
+        estimator = one.estimator
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # the fit alone warns, or raises
+                started = _started(one)
+            if started is None:
+                continue
+            key = estimator.network_, estimator.device, _classes(estimator)
+            shape = next((shape for shape in shapes if shape.takes(*key)), None)
+            if shape is None:
+                shape = _Shape(*key, samples)
+                shapes.append(shape)
+        except (ClnetError, ValueError, TypeError, Warning):
+            continue
+        shape.add(*started)
+    for shape in shapes:
+        with suppress(DeviceError):  # as of memory, which one network may not lack
+            shape.fit(share)
+
+
+def _started(fit: Fit) -> tuple[_Start, Array, Array] | None:
+    """Return a fit before its first epoch, and its samples; None: it is fitted alone.
+
+    Only where the learning rate is constant and the loss of the training stops it.
+    """
+    from clnet.training.members import Member
+
+    estimator = fit.estimator
+    if (
+        not estimator._stochastic or estimator._schedule != "constant"
+        or estimator.early_stopping or estimator.dropout or estimator.verbose
+        or is_sparse(fit.X)
+    ):
+        return None
+    samples, objective = estimator._prepared(fit.X, fit.y, None, False)
+    if samples.weight is not None:
+        return None
+    network = estimator.network_
+    estimator._optimizer = OptimizerState.of(estimator, objective)
+    progress, options, seed = start_stochastic(estimator, samples, objective, None)
+    rule = options["optimiser"]
+    if "schedule" in options:  # of a constant rate
+        rate = rule.learning_rate * estimator._optimizer.learning_rate
+        rule = replace(rule, learning_rate=rate)
+    chosen = network._training_options(
+        network.fann, len(samples), rule, options["loss"], estimator.max_iter,
+        options["batch_size"], options["shuffle"], None, None, None, 0.0,
+        options["l2"], None, None, options["precision"],
+    )
+    member = Member(chosen, seed, fit.rows.astype(np.int32), None, None)
+    t = samples.t.astype(network.dtype)
+    return _Start(fit, progress, member), samples.x, t
+
+
+def _classes(estimator: BaseEstimator) -> Any:
+    """Return what the targets of fits with the same samples depend on."""
+    classes = getattr(estimator, "classes_", None)
+    return None if classes is None else tuple(classes.tolist())

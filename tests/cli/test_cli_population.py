@@ -1,0 +1,177 @@
+"""``clnet train`` of many networks: seeds, folds and grids."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from clnet import Network, Population, load
+from clnet.cli.main import main
+from clnet.cli.population import _band
+from clnet.errors import WIDTH
+from clnet.formats import load_data, save_data
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, tmp_path_factory):
+    """A store of measured times for these tests, and plans from the cost model."""
+    folder = tmp_path_factory.getbasetemp() / "times"
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(folder))
+
+    def plan_for(self, device, batch, *precision):
+        return self.compile(device, batch, tune=False)
+
+    monkeypatch.setattr(Network, "plan_for", plan_for)
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (80, 2))
+    t = (x[:, :1] * x[:, 1:] > 0).astype(float)
+    save_data(tmp_path / "a.train", x[:60], t[:60])
+    save_data(tmp_path / "a.test", x[60:], t[60:])
+    monkeypatch.chdir(tmp_path)
+    Network.mlp([2, 4, 1], "sigmoid").save("a.net")
+    return tmp_path
+
+
+def train(capsys, *arguments):
+    assert main(["train", *arguments]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "--json" in arguments or max(map(len, out.splitlines())) <= WIDTH
+    return out
+
+
+SIZES = ("a.train", "--layers", "2-6-1", "--epochs", "20")
+
+
+def test_seeds(data, capsys):
+    pytest.importorskip("matplotlib")
+    command = (*SIZES, "--population", "5", "--seed", "3", "--validation", "a.test",
+               "--save", "b.safetensors", "--plot", "b.png")
+    out = train(capsys, *command)
+    found = json.loads(train(capsys, *command, "--json"))
+    assert found["seeds"] == [3, 4, 5, 6, 7]
+    assert found["best"] == 3 + int(np.argmin(found["loss"]))
+    assert f"seed {found['best']}, by the validation's loss" in out
+    assert "3 to 7" in out and "20 samples" in out
+    assert (data / "b.png").read_bytes().startswith(b"\x89PNG")
+    x, t = load_data("a.test")
+    one = load("b.safetensors").evaluate(x, t)
+    figures = found["validation"]["networks"][found["best"] - 3]
+    assert one.mse == pytest.approx(figures["mse"], rel=1e-5)
+    best = Network.mlp([2, 6, 1], ["tanh", "sigmoid"], seed=found["best"])
+    best.fit(*load_data("a.train"), epochs=20, seed=found["best"])
+    np.testing.assert_allclose(
+        load("b.safetensors").parameters, best.parameters, rtol=1e-3, atol=1e-4
+    )
+
+
+def test_seeds_without_validation_and_with_an_initialiser(data, capsys):
+    out = train(capsys, *SIZES, "--population", "3", "--initialiser", "widrow_nguyen")
+    assert "by the training's loss" in out
+    out = train(capsys, *SIZES, "--population", "3", "--validation", "0.3",
+                "--patience", "1", "--rate", "1e-9", "--optimiser", "sgd")
+    assert "epochs   2 to" in out or "epochs   2\n" in out
+
+
+def test_folds(data, capsys):
+    out = train(capsys, *SIZES, "--folds", "4", "--seed", "1")
+    found = json.loads(train(capsys, *SIZES, "--folds", "4", "--seed", "1", "--json"))
+    scores = np.array(found["scores"])
+    assert scores.shape == (1, 4)
+    assert f"{scores.mean():.4f}, deviation {scores.std():.4f}" in out
+    network = Network.mlp([2, 6, 1], ["tanh", "sigmoid"], seed=1)
+    expected = Population.cross_validate(
+        network, *load_data("a.train"), folds=4, seed=1, epochs=20
+    )
+    np.testing.assert_array_equal(scores, expected.scores)
+
+
+def test_a_grid(data, capsys):
+    pytest.importorskip("matplotlib")
+    command = (*SIZES[:3], "--grid", "learning_rate=0.0001,0.1", "--grid", "l2=0,1e-4",
+               "--grid", "optimiser=adam, rmsprop", "--grid", "epochs=2,20",
+               "--folds", "3", "--save", "b.net", "--plot", "b.svg")
+    out = train(capsys, *command)
+    table, rest = out.split("\n\n")
+    assert sum(line[0].isdigit() for line in table.splitlines()) == 10
+    assert table.endswith("… 6 more")
+    assert "16 settings over 3 folds" in rest
+    assert "trained on all samples" in " ".join(rest.split())
+    found = json.loads(train(capsys, *command, "--json"))
+    assert found["best"]["learning_rate"] == 0.1
+    assert np.shape(found["scores"]) == (16, 3)
+    x, t = load_data("a.train")
+    assert load("b.net").evaluate(x, t).mse == pytest.approx(
+        found["training"]["mse"], rel=1e-4
+    )
+    assert (data / "b.svg").is_file()
+
+
+def test_digits_keep_their_test_set(capsys, monkeypatch):
+    pytest.importorskip("sklearn.datasets")
+    out = train(capsys, "digits", "--population", "2", "--epochs", "5")
+    assert "by the training's loss" in out and "test " in out
+    found = json.loads(train(
+        capsys, "digits", "--grid", "learning_rate=0.003,1e-6", "--folds", "2",
+        "--epochs", "5", "--json",
+    ))
+    assert found["best"] == {"learning_rate": 0.003}
+    assert found["test"]["samples"] == 360
+
+
+@pytest.mark.parametrize(("options", "sentence"), [
+    (["--population", "3", "--folds", "2"], "--population compares seeds, --folds"),
+    (["--population", "3", "--grid", "l2=0"], "--population compares seeds, --grid"),
+    (["--population", "3", "--checkpoint", "a.safetensors"], "--checkpoint is for one"),
+    (["--folds", "3", "--checkpoint-every", "3"], "--checkpoint-every is for one"),
+    (["--folds", "3", "--tune"], "--tune is for one training"),
+    (["--grid", "l2=0,1", "--curve", "a.csv"], "leave out it or --grid"),
+    (["--folds", "3", "--mpi"], "--mpi is for one training"),
+    (["--folds", "1"], "--folds is 1, expected at least 2"),
+    (["--folds", "61"], "61 folds"),
+    (["--folds", "3", "--validation", "0.2"], "leave out --validation"),
+    (["--grid", "l2=0,1", "--patience", "3"], "leave out --patience"),
+    (["--grid", "l2=0", "--grid", "l2=1"], "l2 twice"),
+    (["--grid", "l2=0,1", "--l2", "0.1"], "--grid has values of l2: leave out --l2"),
+    (["--grid", "learning_rate=0.1", "--rate", "0.1"], "leave out --rate"),
+    (["--grid", "l2=-1,0"], "l2 must be a number"),
+    (["--grid", "optimiser=adm"], "did you mean 'adam'"),
+    (["--population", "3", "--patience", "3"], "give --validation"),
+    (["--population", "3", "--save", "no/such/a.net"], "cannot write"),
+])
+def test_wrong_uses(data, capsys, options, sentence):
+    assert main(["train", "a.train", "--layers", "2-4-1", *options]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("clnet: ") and err.count("\n") == 1
+    assert sentence in err
+
+
+def test_a_population_draws_its_weights(data, capsys):
+    assert main(["train", "a.train", "--network", "a.net", "--population", "3"]) == 2
+    assert "--population draws initial weights" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("l2", "expected a name and values"), ("l2=", "expected a name and values"),
+    ("l2=1,,2", "expected a name and values"), ("layers=1", "argument of a grid"),
+    ("learning_rat=1", "did you mean 'learning_rate'"),
+])
+def test_wrong_grids(text, sentence, capsys):
+    with suppress(SystemExit):
+        assert main(["train", "a.train", "--grid", text]) == 2
+    err = capsys.readouterr().err
+    assert sentence in err and err.count("\n") == 1
+
+
+def test_the_band_of_curves_that_end_early():
+    band = _band([[1, 2, 3], [3, np.inf], [2]])
+    np.testing.assert_allclose(band[1], [2, 2, 3])
+    assert _band([[], []]).shape == (3, 0)
