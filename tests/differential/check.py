@@ -104,6 +104,9 @@ class Runner:
         steps = () if bound is None else tuple(dict.fromkeys(
             (step.variant.name, str(dict(step.config))) for step in bound.steps
         ))
+        if outcome.fault is not None and steps:
+            by = ", ".join(dict.fromkeys(name for name, _ in steps))
+            outcome = replace(outcome, fault=f"{outcome.fault} (by {by})")
         return replace(outcome, steps=steps)
 
     def _judge(self, case: Case, bound: Any) -> bool:
