@@ -82,11 +82,14 @@ class Population:
         numbers = range(as_whole("seeds", seeds)) if is_whole(seeds) else seeds
         if not isinstance(numbers, Iterable):
             raise InputError(f"seeds must be whole numbers, one a network: {seeds!r}")
-        self.network: Network = _copied(network)
-        self._replace(np.stack([
-            _copied(network, seed=as_whole("a seed", seed, 0)).parameters
-            for seed in _some(numbers)
-        ]))
+        self.network: Network = copy(network)
+        one = copy(network)
+
+        def drawn(seed: Any) -> Array:
+            one.initialise(seed=as_whole("a seed", seed, 0))
+            return one.parameters
+
+        self._replace(np.stack([drawn(seed) for seed in _some(numbers)]))
 
     @classmethod
     def of(cls, networks: Iterable[Network]) -> Population:
@@ -120,7 +123,7 @@ class Population:
     @classmethod
     def _made(cls, network: Network, parameters: Array) -> Population:
         found = cls.__new__(cls)
-        found.network = _copied(network)
+        found.network = copy(network)
         found._replace(parameters)
         return found
 
@@ -142,9 +145,13 @@ class Population:
                 f"parameters have shape {list(array.shape)}, expected [networks, "
                 f"{self.network.layout.size}]"
             )
-        self._replace(np.stack([
-            _copied(self.network, parameters=row).parameters for row in array
-        ]))
+        one = copy(self.network)
+
+        def masked(row: Array) -> Array:
+            one.parameters = row
+            return one.parameters
+
+        self._replace(np.stack([masked(row) for row in array]))
 
     def __len__(self) -> int:
         return len(self._parameters)
@@ -162,7 +169,9 @@ class Population:
         """Return one network, a copy, or the population of some."""
         if is_whole(index):
             number = as_whole("a network's number", index, -len(self), len(self) - 1)
-            return _copied(self.network, parameters=self._parameters[number])
+            found = copy(self.network)
+            found.parameters = self._parameters[number]
+            return found
         try:
             chosen = self._parameters[index]
         except (IndexError, TypeError, ValueError) as error:
@@ -547,18 +556,6 @@ def _some(items: Any) -> list[Any]:
     if not listed:
         raise InputError("a population has at least one network, and here is none")
     return listed
-
-
-def _copied(
-    network: Network, parameters: Array | None = None, seed: int | None = None
-) -> Network:
-    """Return a copy of a network, with other parameters if given."""
-    found = copy(network)
-    if parameters is not None:
-        found.parameters = parameters
-    elif seed is not None:
-        found.initialise(seed=seed)
-    return found
 
 
 @contextmanager
