@@ -26,6 +26,7 @@ from clnet.opencl.program import source_text
 from clnet.planning.training_planner import TRAINING_VARIANTS
 from clnet.variants import ALL_VARIANTS, STUDY_VARIANTS
 from clnet.variants.base import Config, Variant
+from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.packing import merge_packings
 from clnet.variants.training.gradient_sum import gradient_sum
 
@@ -228,6 +229,24 @@ def single_launches(device: Device) -> Iterator[Launch]:
         yield gradient_sum(1000, 2, dtype, device)
 
 
+def member_launches(device: Device) -> Iterator[Launch]:
+    """Yield the launches of populations on a GPU."""
+    network = Network.mlp([3, 20, 2], ("gelu", "tanh"), seed=0)
+    for rule, subsets, regularisation in (
+        ("adam", False, Regularisation(clip_norm=1.0)),
+        ("rprop", True, Regularisation(l1=0.1, l2=0.2)),
+    ):
+        program = lower_training(
+            network, loss_function("mse"), optimiser(rule),
+            samples=50 if subsets else None, shuffled=subsets,
+            regularisation=regularisation,
+        )
+        variant = GroupMembers(4, subsets)
+        span = program.span(0, len(program.ops), 50)
+        for config in variant.space(span, device):
+            yield from variant.launches(span, config, device)
+
+
 def sources(device: Device, networks=small) -> dict[str, Source]:
     """Return the distinct programs for a device by their text."""
     found: dict[str, Source] = {}
@@ -242,6 +261,6 @@ def sources(device: Device, networks=small) -> dict[str, Source]:
     for case in cases(device, networks):
         for launch in case.launches(device):
             add(f"{case.name} {dict(case.config)}", launch)
-    for launch in single_launches(device):
+    for launch in (*single_launches(device), *member_launches(device)):
         add(launch.source, launch)
     return found
