@@ -224,7 +224,8 @@ class Block:
     def __init__(
         self, data: StreamedSet, parts: list[Part], key: Array | None, number: int
     ) -> None:
-        self.parts, self._data = parts, data
+        self.parts: list[Part] = parts
+        self._data = data
         self._samples = sum(len(part.x) for part in parts)
         self.order: Array | None = (
             None if key is None else shuffled(len(self), key, number)
