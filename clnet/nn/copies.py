@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,10 @@ class Uncached:
 @cache
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(COPY_THREADS, "clnet-copy")
+
+
+if hasattr(os, "register_at_fork"):  # threads do not survive a fork
+    os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
 def by_threads(call: Callable[[T], object], items: Iterable[T]) -> None:

@@ -1,0 +1,48 @@
+"""Copies by several threads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from clnet.nn.copies import COPY_THREADS, by_threads
+
+
+def test_all_items_are_done_when_it_returns():
+    found = np.zeros(100)
+    names = set()
+
+    def fill(at):
+        found[at] = at
+        names.add(threading.current_thread().name)
+
+    by_threads(fill, range(100))
+    assert found.tolist() == list(range(100))
+    assert len(names) <= COPY_THREADS
+    by_threads(fill, [])
+
+
+def test_the_first_items_error_is_raised():
+    def fail(at):
+        if at > 2:
+            raise ValueError(f"item {at}")
+
+    with pytest.raises(ValueError, match="item 3"):
+        by_threads(fail, range(50))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_a_fork_has_threads_of_its_own():
+    code = (
+        "import os, warnings; from clnet.nn.copies import by_threads\n"
+        "warnings.simplefilter('ignore')\n"
+        "by_threads(abs, range(9))\n"
+        "child = os.fork()\n"
+        "by_threads(abs, range(9))\n"
+        "if child: assert os.waitpid(child, 0)[1] == 0\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
