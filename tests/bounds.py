@@ -397,6 +397,9 @@ def perturbed_runs(
                 by = by + sums * sizes[value.name]
             by = by + np.where(by > 0, (1 + terms) * tiny(rounded.dtype), 0.0)
             found[value.name] = perturbed(found[value.name], by)
+        if isinstance(op, Tally):  # a sum of squares, whose root a rule takes
+            squares = found[op.totals.name][:, 1]
+            np.maximum(squares, 0.0, out=squares)
         if isinstance(op, GradientNorm):
             norm = found[op.norm.name]
             found[op.norm.name] = perturbed(norm, sum_error(

@@ -97,18 +97,27 @@ static inline uint power_half2(const int power)
     return one | one << 16;
 }
 
-// The products of two words' halves.
-static inline uint mul_half2(const uint a, const uint b)
-{
+// Products, sums and differences of two words' halves.
 #if PTX >= 80
-    uint product;
-    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
-    return product;
+#define HALF2_OP(name, instruction, op)                                                  \
+    static inline uint name(const uint a, const uint b)                                  \
+    {                                                                                    \
+        uint word;                                                                       \
+        asm(instruction " %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));                   \
+        return word;                                                                     \
+    }
 #else
-    const float2 v = unpack_half2(a) * unpack_half2(b);
-    return pack_half2(v.s0, v.s1);
+#define HALF2_OP(name, instruction, op)                                                  \
+    static inline uint name(const uint a, const uint b)                                  \
+    {                                                                                    \
+        const float2 v = unpack_half2(a) op unpack_half2(b);                             \
+        return pack_half2(v.s0, v.s1);                                                   \
+    }
 #endif
-}
+HALF2_OP(mul_half2, "mul.rn.f16x2", *)
+HALF2_OP(add_half2, "add.rn.f16x2", +)
+HALF2_OP(sub_half2, "sub.rn.f16x2", -)
+#undef HALF2_OP
 
 // A lane's four accumulators of two sides of a block, of row g + 8 h.
 static inline float4 accumulator_row(float (*sides)[4], const int h)

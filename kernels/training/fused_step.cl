@@ -16,7 +16,8 @@
 //
 // Scales.  Halves end at 2^16. A sample's values or deltas of a layer are scaled by
 // 2^scale, from a bound on them. The deltas of 16 samples at a time carry both scales of
-// the product over samples.
+// the product over samples, their largest is 2^8 to 2^15 then. Beside it a delta below
+// 2^-22 is a subnormal high half: with SPLITS = 2 the low half takes what that loses.
 //
 // FUSE_GRADIENTS  1: layers of at most SQUARE blocks, WARPS 8; else 0
 // WARPS, ROWS_M, STAGES  of `train`, as in pipeline.h
@@ -172,12 +173,12 @@ static inline void loss_of(float4 *z, const float4 *target_values, const float f
 UNROLLED
     for (int i = 0; i < 4 * LAST; ++i)
         if (i / 4 * BLOCK + 4 * t + i % 4 < width)
-            top = fmax(top, ((const float *)(z + i / 4))[i % 4]);
+            top = fmax(top, activate(1, ((const float *)(z + i / 4))[i % 4]).s0);
     top = quad_max_float(top, exchange);
 UNROLLED
     for (int i = 0; i < 4 * LAST; ++i)
         if (i / 4 * BLOCK + 4 * t + i % 4 < width) {
-            total += exponential(((const float *)(z + i / 4))[i % 4] - top);
+            total += exponential(activate(1, ((const float *)(z + i / 4))[i % 4]).s0 - top);
             targets += ((const float *)(target_values + i / 4))[i % 4];
         }
     total = quad_sum(total, exchange);

@@ -117,6 +117,29 @@ UNROLLED
 #define WARP_BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
 #endif
 
+// to = a side of a block's halves, from, times 2^power. Bits that leave the high halves,
+// where these become subnormal, go to the low ones.
+static inline void scale_words(uint (*to)[4], uint (*from)[4], const int side,
+                               const int power)
+{
+    const uint factor = power_half2(power);
+#if SPLITS == 2
+    // The inverse is of two factors, and what is lost enters the low halves times 2^11.
+    const uint first = power_half2(-power), second = power_half2(min(-power - 15, 15));
+    const uint to_low = power_half2(power + 11);
+#endif
+UNROLLED
+    for (int w = side; w < 4; w += 2) {
+        to[0][w] = mul_half2(from[0][w], factor);
+#if SPLITS == 2
+        uint back = mul_half2(to[0][w], first);
+        if (power < -15) back = mul_half2(back, second);
+        const uint lost = sub_half2(from[0][w], back);
+        to[1][w] = add_half2(mul_half2(from[1][w], factor), mul_half2(lost, to_low));
+#endif
+    }
+}
+
 // Store a layer's deltas for its weights' gradients, and the power of two by which their
 // products with the layer's values are scaled.
 //
@@ -143,12 +166,11 @@ UNROLLED
                         (int)shuffle_xor_word(power, mask, SHUFFLE_SPACE(exchange)));
         power &= -POWER_STEP;
         if (get_local_id(0) % WARP == 0) powers[row + m] = power;
-        const uint factors[2] = {power_half2(power - both[0]),
-                                 power_half2(power - both[1])};
 UNROLLED
-        for (int i = 0; i < blocks * SPLITS * 4; ++i)
-            aligned[m][i / 4 / SPLITS][i / 4 % SPLITS][i % 4] = mul_half2(
-                rows[m][i / 4 / SPLITS][i / 4 % SPLITS][i % 4], factors[i % 2]);
+        for (int i = 0; i < 2; ++i)
+UNROLLED
+            for (int k = 0; k < blocks; ++k)
+                scale_words(aligned[m][k], rows[m][k], i, power - both[i]);
     }
     store_transposed(to, aligned, blocks, 0, row, exchange);
 }

@@ -16,6 +16,7 @@ from bounds import (
     FLOAT64,
     FP16_SPLIT,
     LAMBDA,
+    ONE_SPLIT,
     Arithmetic,
     perturbed_runs,
     span_bound,
@@ -154,9 +155,13 @@ def arithmetic(case: Case, steps: Sequence[Step]) -> Arithmetic:
     """Return how the products of steps round."""
     if case.dtype == "float64":
         return FLOAT64
-    if any(step.variant.name in SPLIT_VARIANTS for step in steps):
-        return FP16_SPLIT[case.precision]
-    return FLOAT32
+    names = {step.variant.name for step in steps}
+    if not names & set(SPLIT_VARIANTS):
+        return FLOAT32
+    rounding = FP16_SPLIT[case.precision]
+    if "fused_step" in names and rounding == ONE_SPLIT:
+        return replace(rounding, underflow=2.0**-33)  # of the deltas of 16 samples
+    return rounding
 
 
 def largest(error: Any, bound: Any, what: str) -> float:

@@ -7,7 +7,7 @@ import pytest
 from devices import DEVICE
 from variant_cases import alternate
 
-from clnet import Dense, DeviceError, Network
+from clnet import Dense, DeviceError, Network, Sparse
 from clnet.variants import ALL_VARIANTS
 
 
@@ -20,6 +20,23 @@ def test_nan_passes_the_limit_of_pre_activations(variant, activation):
     """FANN's limit is no `clamp`, whose result of NaN is undefined."""
     layers = [Dense(20, activation, steepness=0.5) for _ in range(3)]
     network = Network(17, layers, seed=1, fann_compatible=True)
+    x = np.random.default_rng(2).random((9, 17), np.float32)
+    x[4, 3] = np.nan
+    try:
+        plan = network.compile(DEVICE, 9, variants=[variant], tune=False)
+    except DeviceError as refusal:
+        pytest.skip(str(refusal)[:60])
+    assert (np.isnan(plan(x)) == (np.arange(9) == 4)[:, None]).all()
+
+
+@pytest.mark.parametrize(("variant", "depth"), alternate(
+    [v.name for v in ALL_VARIANTS], [1, 2]
+))
+def test_nan_reaches_all_neurons_of_a_masked_layer(variant, depth):
+    """Zeros are multiplied there, by whichever variant."""
+    mask = np.eye(17, dtype=bool)
+    layers = [Sparse(17, "tanh", pattern=mask, format="dense")] * depth
+    network = Network(17, layers, seed=1)
     x = np.random.default_rng(2).random((9, 17), np.float32)
     x[4, 3] = np.nan
     try:

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from clnet.ir.ops import Apply, BiasAct, Nonlinearity, Softmax, Span
 from clnet.nn.storage.contents import Contents
+from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import live_count, round_up
 from clnet.nn.storage.local import LocalStorage
+from clnet.nn.storage.masked import MaskedStorage
 from clnet.opencl.launch import Launch, Launches, Parameters, Table
 from clnet.variants.base import GROUP, Config, Reach, Untuned, unsupported_dtype
 from clnet.variants.cost import Cost, span_cost
@@ -59,8 +61,10 @@ class Generic(Untuned):
         group = min(GROUP, device.largest_group)
         defines: dict[str, int | str] = {"REAL": real(span)}
         if isinstance(op, Apply):
-            key = f"{op.storage.signature}@{op.weights.offset}"
             storage = op.storage
+            if isinstance(storage, MaskedStorage):  # NaN reaches all rows, as elsewhere
+                storage = DenseStorage(storage.n_out, storage.n_in)
+            key = f"{storage.signature}@{op.weights.offset}"
             return (
                 Launch(
                     "reference/generic.cl", "apply", defines,

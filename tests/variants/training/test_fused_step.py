@@ -30,8 +30,8 @@ H200_MEMORY = dataclasses.replace(
 FUSED = {"warps": 8, "rows": 1, "groups": 1, "inside": 1, "chunk": 8}
 
 
-def program_of(layers, loss, rule, precision, n_in=21, **options):
-    network = Network(n_in, layers, seed=3)
+def program_of(layers, loss, rule, precision, n_in=21, fann=False, **options):
+    network = Network(n_in, layers, seed=3, fann_compatible=fann)
     program = lower_training(network, loss_function(loss), rule, **options)
     return network, program.at(precision)
 
@@ -105,6 +105,38 @@ def test_zero_deltas(exponent):
     inputs, *targets = data_of(network, "mse", 3)
     inputs = np.copysign(2.0**exponent, inputs)
     check_gradients(network, program, [inputs, *targets], FUSED, "highest")
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize("config", [SPLIT, FUSED])
+def test_deltas_of_any_magnitude(config):
+    """A neuron's gradients are right beside a neighbour's that are 2^32 times as large.
+
+    Each class is less probable than the one before it.
+    """
+    network, program = program_of(
+        [Dense(5, "softmax")], "categorical_cross_entropy", None, "highest"
+    )
+    bias = program.ops[1].bias
+    parameters = network.parameters.copy()
+    parameters[bias.offset : bias.offset + 5] = [0, -0.5, -14, -18, -22]
+    network.parameters = parameters
+    x, t, weight = data_of(network, "mse", 40)
+    t[...] = 0
+    t[:, 0] = 1
+    check_gradients(network, program, [x, t, weight], config, "highest")
+
+
+@pytest.mark.unoptimised
+def test_softmax_of_clipped_sums():
+    """FANN clips sums at 150; the probabilities are those of what is left."""
+    network, program = program_of(
+        [Dense(5, "softmax")], "categorical_cross_entropy", None, "highest", fann=True
+    )
+    x, t, weight = data_of(network, "categorical_cross_entropy", 40)
+    network.parameters = 100 * network.parameters
+    assert np.abs(x @ network.parameters[: 5 * 24].reshape(5, 24)[:, :21].T).max() > 150
+    check_gradients(network, program, [x, t, weight], SPLIT, "highest")
 
 
 @pytest.mark.unoptimised
