@@ -207,6 +207,7 @@ def main() -> None:
             Path(path) if path else None, int(samples), given.device
         )))
         return
+    given.folder.mkdir(parents=True, exist_ok=True)
     rows = list(measured(given.folder, given.kinds, given.gigabytes, given.device))
     print(tabulate(rows, headers="keys", tablefmt="github", floatfmt=".3g"))
 
