@@ -6,8 +6,8 @@
 #define WIDTH 1
 #include "include/activations.h"
 
-// The pre-activations A x: sums[b, r] (+)= sum over the live entries of row r of A:
-// value * x[b, column]
+// The pre-activations A x: sums[b, r] (+)= sum over the live entries of row r of A, or
+// all of a masked layer's: value * x[b, column]
 //
 // parameters [..]           the flat buffer; this layer's values start at `weights`
 // starts     [n_out + 1]    row r has entries starts[r] … starts[r + 1] - 1; 0 first,

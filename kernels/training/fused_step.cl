@@ -16,8 +16,8 @@
 //
 // Scales.  Halves end at 2^16. A sample's values or deltas of a layer are scaled by
 // 2^scale, from a bound on them. The deltas of 16 samples at a time carry both scales of
-// the product over samples, their largest is 2^8 to 2^15 then. Beside it a delta below
-// 2^-22 is a subnormal high half: with SPLITS = 2 the low half takes what that loses.
+// the product over samples; the largest of them is then 2^8 to 2^15. A delta below 2^-22
+// of it is a subnormal high half. With SPLITS = 2 the low half takes what that loses.
 //
 // FUSE_GRADIENTS  1: layers of at most SQUARE blocks, WARPS 8; else 0
 // WARPS, ROWS_M, STAGES  of `train`, as in pipeline.h
@@ -169,21 +169,23 @@ static inline void loss_of(float4 *z, const float4 *target_values, const float f
     const float part = MEAN ? factor / width : factor;
     float sum = 0;
 #if SOFTMAX
+#define LOGIT(i) clipped(((const float *)(z + (i) / 4))[(i) % 4], -LAST_LIMIT, LAST_LIMIT)
     float top = -INFINITY, total = 0, targets = 0;
 UNROLLED
     for (int i = 0; i < 4 * LAST; ++i)
         if (i / 4 * BLOCK + 4 * t + i % 4 < width)
-            top = fmax(top, activate(1, ((const float *)(z + i / 4))[i % 4]).s0);
+            top = fmax(top, LOGIT(i));
     top = quad_max_float(top, exchange);
 UNROLLED
     for (int i = 0; i < 4 * LAST; ++i)
         if (i / 4 * BLOCK + 4 * t + i % 4 < width) {
-            total += exponential(activate(1, ((const float *)(z + i / 4))[i % 4]).s0 - top);
+            total += exponential(LOGIT(i) - top);
             targets += ((const float *)(target_values + i / 4))[i % 4];
         }
     total = quad_sum(total, exchange);
     targets = quad_sum(targets, exchange);
     const float log_total = logarithm(total);
+#undef LOGIT
 #endif
 UNROLLED
     for (int i = 0; i < 4 * LAST; ++i) {

@@ -29,7 +29,7 @@ static inline float2 activate(const int last, const float sum)
 {
     const float limit = last ? LAST_LIMIT : HIDDEN_LIMIT;
     const float steepness = steepness_of[last ? LAYERS - 1 : 0];
-    const float v = sum < -limit ? -limit : sum > limit ? limit : sum;  // NaN stays
+    const float v = clipped(sum, -limit, limit);
     switch (last ? LAST_CODE : HIDDEN_CODE) {
 #define CASE(code, function, gradient, reads)                                        \
     case code: {                                                                     \

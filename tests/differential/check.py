@@ -15,8 +15,8 @@ from bounds import (
     FLOAT32,
     FLOAT64,
     FP16_SPLIT,
+    FUSED_STEP,
     LAMBDA,
-    ONE_SPLIT,
     Arithmetic,
     perturbed_runs,
     span_bound,
@@ -158,10 +158,7 @@ def arithmetic(case: Case, steps: Sequence[Step]) -> Arithmetic:
     names = {step.variant.name for step in steps}
     if not names & set(SPLIT_VARIANTS):
         return FLOAT32
-    rounding = FP16_SPLIT[case.precision]
-    if "fused_step" in names and rounding == ONE_SPLIT:
-        return replace(rounding, underflow=2.0**-33)  # of the deltas of 16 samples
-    return rounding
+    return (FUSED_STEP if "fused_step" in names else FP16_SPLIT)[case.precision]
 
 
 def largest(error: Any, bound: Any, what: str) -> float:

@@ -62,7 +62,7 @@ class Generic(Untuned):
         defines: dict[str, int | str] = {"REAL": real(span)}
         if isinstance(op, Apply):
             storage = op.storage
-            if isinstance(storage, MaskedStorage):  # NaN reaches all rows, as elsewhere
+            if isinstance(storage, MaskedStorage):  # zeros count, as elsewhere
                 storage = DenseStorage(storage.n_out, storage.n_in)
             key = f"{storage.signature}@{op.weights.offset}"
             return (
