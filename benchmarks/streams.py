@@ -22,8 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from tabulate import tabulate
+
+from clnet.opencl.discovery import device as find_device
+
+from .environment import cores, device_identity, load, now, versions
+from .measurements import slug
+from .searches import RESULTS
 
 Array = NDArray[np.float32]
 
@@ -199,6 +206,9 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=1.0, help="of each file")
     parser.add_argument("--kinds", nargs="+", default=list(SUFFIXES), choices=SUFFIXES)
     parser.add_argument("--device")
+    parser.add_argument(
+        "--out", type=Path, help="CSV, appended to; default: of the device, in results"
+    )
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure is not None:
@@ -210,6 +220,15 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     rows = list(measured(given.folder, given.kinds, given.gigabytes, given.device))
     print(tabulate(rows, headers="keys", tablefmt="github", floatfmt=".3g"))
+    device = find_device(given.device)
+    out = given.out or RESULTS / f"streams-{slug(device.name)}.csv"
+    where = {
+        "cores": cores(), "load": load(), "date": now(), **device_identity(device),
+        **versions(),
+    }
+    pd.DataFrame([{**row, **where} for row in rows]).to_csv(
+        out, index=False, float_format="%.4g", mode="a", header=not out.exists()
+    )
 
 
 if __name__ == "__main__":

@@ -254,8 +254,8 @@ FP16_SPLIT = {  # as promised or better: TF32's 11 bits for high, 8 for medium
     "high": ONE_SPLIT,
     "medium": ONE_SPLIT,
 }
-# fused_step.cl aligns the deltas of 16 samples to one scale: the largest is above 2^8, the
-# smallest half 2^-24, and low halves are 2^11 times as fine.
+# fused_step.cl aligns the deltas of 16 samples to one scale: the largest is above 2^8,
+# the smallest half 2^-24, and low halves are 2^11 times as fine.
 FUSED_STEP = {
     "highest": replace(FP16_SPLIT["highest"], underflow=2.0**-44),
     "high": replace(ONE_SPLIT, underflow=2.0**-33),
