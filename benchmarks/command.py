@@ -22,7 +22,15 @@ from clnet.opencl.discovery import device as find_device
 
 from .environment import load
 from .harness import Harness, Options, Trial
-from .measurements import Measurement, ResultsFile, latest, measurements, read, table_of
+from .measurements import (
+    RESULTS,
+    Measurement,
+    ResultsFile,
+    latest,
+    measurements,
+    read,
+    table_of,
+)
 from .report.html_report import write_report
 from .report.plots import Plot, draw
 from .report.tables import number
@@ -38,7 +46,6 @@ from .studies import (
 )
 from .timing import EFFORTS
 
-RESULTS = Path("benchmarks", "results")  # under the working directory
 NONE = "none"
 QUIET = 0.5  # load average above which times on the host mean little
 

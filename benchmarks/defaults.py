@@ -32,9 +32,10 @@ from clnet.opencl.device import Device
 from clnet.opencl.discovery import device as find_device
 
 from .cases.dense import Array
+from .measurements import RESULTS
 from .studies.training import DATA
 
-RESULTS = Path("benchmarks", "results", "defaults.csv")
+ROWS = RESULTS / "defaults.csv"
 SEEDS = 5
 TEST = 0.25  # share of scikit-learn's sets; FANN's have test files
 HIDDEN = 64  # neurons
@@ -276,7 +277,7 @@ def main() -> None:
     add("--data", type=Path, default=DATA, help="folder of FANN's data sets")
     add("--sets", metavar="A,B", help="only these data sets, as in 'FANN gene'")
     add("--device", help="as for clnet.device")
-    add("--out", type=Path, default=RESULTS, help="default: %(default)s")
+    add("--out", type=Path, default=ROWS, help="default: %(default)s")
     add("--rows", type=Path, metavar="CSV", help="show these; measure nothing")
     arguments = parser.parse_args()
     if arguments.rows is None:

@@ -28,9 +28,8 @@ from tqdm import tqdm
 from clnet.opencl.discovery import device as find_device
 
 from .cases.dense import Array
-from .measurements import slug
+from .measurements import RESULTS, slug
 
-RESULTS = Path("benchmarks", "results")
 SEEDS = 5
 TEST = 0.25  # share of the samples
 MANY = 1000  # samples from which the times are compared

@@ -14,6 +14,7 @@ import pandas as pd
 from clnet.errors import ClnetWarning, FormatError
 from clnet.opencl.device import Device
 
+RESULTS = Path("benchmarks", "results")  # under the working directory
 STATUSES = ("measured", "missing", "refused", "failed", "wrong")
 
 

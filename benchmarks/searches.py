@@ -28,9 +28,8 @@ import pandas as pd
 from clnet.opencl.discovery import device as find_device
 
 from .environment import cores
-from .measurements import slug
+from .measurements import RESULTS, slug
 
-RESULTS = Path("benchmarks", "results")
 FOLDS = 5
 SOME = 10  # settings of a search that is scaled to all
 GRID: dict[str, list[Any]] = {

@@ -29,8 +29,7 @@ from tabulate import tabulate
 from clnet.opencl.discovery import device as find_device
 
 from .environment import cores, device_identity, load, now, versions
-from .measurements import slug
-from .searches import RESULTS
+from .measurements import RESULTS, slug
 
 Array = NDArray[np.float32]
 

@@ -13,7 +13,7 @@ from clnet import DeviceError
 from clnet.nn.defaults import EPOCHS
 from clnet.nn.optimisers import MINI_BATCH, Adam
 
-ROWS = Path(__file__).parents[2] / defaults.RESULTS
+ROWS = Path(__file__).parents[2] / defaults.ROWS
 DEFAULT = next(
     one.name for one in defaults.CHOICES
     if (one.optimiser, one.batch, one.epochs) == (Adam(), MINI_BATCH, EPOCHS)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from clnet.benchmarks import estimators
+from clnet.benchmarks.measurements import RESULTS
 
-FILES = sorted((Path(__file__).parents[2] / estimators.RESULTS).glob("estimators-*"))
+FILES = sorted((Path(__file__).parents[2] / RESULTS).glob("estimators-*"))
 NAMES = [*estimators.CLASSES, *estimators.REGRESSIONS]
 
 

@@ -11,8 +11,9 @@ import pytest
 
 pytest.importorskip("resource")
 from clnet.benchmarks import searches
+from clnet.benchmarks.measurements import RESULTS
 
-FILES = sorted((Path(__file__).parents[2] / searches.RESULTS).glob("searches-*"))
+FILES = sorted((Path(__file__).parents[2] / RESULTS).glob("searches-*"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
