@@ -12,8 +12,8 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import _safe_indexing
 
 from clnet.sklearn.bases import GridSearch, RandomizedSearch, Search
-from clnet.sklearn.estimators import MLP
 from clnet.sklearn.known import fit_key, known_fits
+from clnet.sklearn.mlp import MLP
 from clnet.sklearn.together import Fit, fit_together
 
 ROUTED = frozenset({"groups"})  # parameters of `fit` that are the splitter's alone

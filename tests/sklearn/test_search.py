@@ -46,8 +46,8 @@ def alone(monkeypatch):
             return original[number](estimator, *arguments)
         return fit
 
-    monkeypatch.setattr("clnet.sklearn.estimators.fit_stochastic", counted(0))
-    monkeypatch.setattr("clnet.sklearn.estimators.fit_lbfgs", counted(1))
+    monkeypatch.setattr("clnet.sklearn.mlp.fit_stochastic", counted(0))
+    monkeypatch.setattr("clnet.sklearn.mlp.fit_lbfgs", counted(1))
     return found
 
 
