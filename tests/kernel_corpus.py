@@ -226,7 +226,7 @@ def single_launches(device: Device) -> Iterator[Launch]:
     ):
         yield Launch(f"probes/{source}.cl", kernel, defines, **groups)
     for dtype in ("float32", "float64") if device.fp64 else ("float32",):
-        yield gradient_sum(1000, 2, dtype, device)
+        yield gradient_sum(1000, dtype, device)
 
 
 def member_launches(device: Device) -> Iterator[Launch]:

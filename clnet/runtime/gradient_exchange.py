@@ -1,24 +1,34 @@
-"""All-reduce of gradients among devices, through the host's pinned memory.
+"""All-reduce of the gradients of devices of one process, through pinned host memory.
 
-Every device adds all gradients itself, in the same order; the host computes nothing.
-Gradients move in chunks: uploads of a chunk overlap with downloads of the next one.
+Pieces go both ways at once, the last layer's first, while devices compute others. A
+device receives one gradient: of two devices the other's, which it adds to its own; of
+more the sum, which the host adds in the devices' order. So all have the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.opencl.launch import Gradients, Scalar, Scratch
+from clnet.nn.copies import COPY_THREADS, by_threads
+from clnet.opencl.launch import Gradients, Scratch
 from clnet.opencl.memory import Memory, staging_array
 from clnet.runtime.binding import set_scalar
+from clnet.runtime.gradient_transfer import (
+    GradientTransfer,
+    completing_steps,
+    pieces_of,
+)
 from clnet.variants.training.gradient_sum import gradient_sum
 
 if TYPE_CHECKING:
+    from clnet.nn.storage.layout import Layout
     from clnet.opencl.session import Session
+    from clnet.runtime.binding import Step
 
 Array = NDArray[Any]
 
@@ -26,133 +36,169 @@ CHUNK_BYTES = 4 << 20  # a copy to or from a current GPU takes some 80 us
 
 
 class GradientExchange:
-    """One device's side of the all-reduce.
+    """The all-reduce of the flat gradient buffers of several devices.
 
     Parameters
     ----------
-    session : Session
-        Of the device.
-    gradients : Memory
-        The flat gradient buffer.
-    size : int
-        Its elements.
+    sessions : sequence of Session
+        Of the devices.
+    gradients : sequence of Memory
+        Their buffers.
+    layout : Layout
+        Of the buffers.
     dtype : str
         Type of the elements.
-    others : int
-        Number of other devices whose gradients are added on this one.
+    receivers : int
+        Number of devices, the first ones, that need the sum.
     """
 
     def __init__(
-        self, session: Session, gradients: Memory, size: int, dtype: str, others: int
+        self, sessions: Sequence[Session], gradients: Sequence[Memory],
+        layout: Layout, dtype: str, receivers: int,
     ) -> None:
-        import pyopencl as cl
-
-        self._session, self._gradients, self._size = session, gradients, size
-        self._item = np.dtype(dtype).itemsize
-        chunk = CHUNK_BYTES // self._item
-        self._chunks = [
-            slice(start, min(start + chunk, size)) for start in range(0, size, chunk)
+        self._pieces = pieces_of(layout, CHUNK_BYTES // np.dtype(dtype).itemsize)
+        self._bytes = layout.size * np.dtype(dtype).itemsize
+        self._transfers = [
+            GradientTransfer(*one, dtype, self._pieces, lends=True)
+            for one in zip(sessions, gradients, strict=True)
         ]
-        # Double buffering: others may still read one buffer while the next is written.
-        self._staged = [staging_array(session, (size,), dtype) for _ in range(2)]
-        self._downloads: list[Any] = []  # an event waits for its copy when collected
-        self._launch = gradient_sum(size, others, dtype, session.device)
-        (scratch,) = (one for one in self._launch.arguments if isinstance(one, Scratch))
-        self._received = Memory(session, scratch.size)
-        self._kernel: Any = None
-        self._upload_queue: Any = None
-        self._uploads: list[Any] = []  # the next sum waits for them
-        self._sums: list[Any] = []  # the last sum: the next uploads wait for it
-        if others and self._received.array is None:
-            self._upload_queue = cl.CommandQueue(session.context, session.device.handle)
-        if others:
-            self._kernel = session.kernel(self._launch, session.device)
-            for index, argument in enumerate(self._launch.arguments):
-                if isinstance(argument, Gradients):
-                    self._kernel.set_arg(index, gradients.argument)
-                elif isinstance(argument, Scratch):
-                    self._kernel.set_arg(index, self._received.argument)
-                elif isinstance(argument, int):
-                    set_scalar(self._kernel, index, np.int32, argument)
-
-    @property
-    def chunks(self) -> int:
-        """Number of chunks."""
-        return len(self._chunks)
-
-    def start_download(self) -> None:
-        """Start the download of the gradients, after all enqueued steps."""
-        import pyopencl as cl
-
-        self._staged.reverse()
-        if self._gradients.array is None:
-            self._session.barrier()  # the steps may be on another queue
-            self._downloads = [
-                cl.enqueue_copy(
-                    self._session.queue, self._staged[0][chunk],
-                    self._gradients.argument, is_blocking=False,
-                    src_offset=chunk.start * self._item,
-                )
-                for chunk in self._chunks
+        self._receivers = range(receivers)
+        self._completed: list[dict[int, list[int]]] = [{} for _ in sessions]
+        self._order: list[int] = []
+        self._additions: list[_Addition] = []
+        if len(sessions) == 2:
+            self._additions = [
+                _Addition(*one, layout.size, dtype)
+                for one in zip(sessions[:receivers], gradients, strict=False)
             ]
-        for queue in self._session.queues.values():
-            queue.flush()
+        else:
+            self._total = staging_array(sessions[0], (layout.size,), dtype)
+        self._bus_seconds = max(one.seconds() for one in self._transfers)
 
-    def downloaded(self, number: int) -> Array:
-        """Wait for a chunk of the gradients, and return it; chunk 0 comes first.
+    def plan(self, number: int, steps: Sequence[Step]) -> None:
+        """Take the steps of a device that compute its gradients."""
+        ends = completing_steps(steps, self._pieces)
+        order = sorted(range(len(ends)), key=ends.__getitem__)
+        self._completed[number] = {
+            end: list(pieces) for end, pieces in groupby(order, ends.__getitem__)
+        }
+        if not number or not self._order:
+            self._order = order
 
-        It stays valid until the download after the next one.
-        """
-        staged, shared = self._staged[0], self._gradients.array
-        if shared is None:
-            self._downloads[number].wait()
-        elif number == 0:
-            self._session.finish()
-            staged[...] = shared[: staged.nbytes].view(staged.dtype)
-        return staged[self._chunks[number]]
+    def pauses(self, number: int) -> list[int]:
+        """Return the numbers of a device's steps that complete pieces, ascending."""
+        return list(self._completed[number])
 
-    def start_upload(self, number: int, arrays: Sequence[Array]) -> None:
-        """Start the upload of a chunk of the other devices' gradients, in their order.
-
-        A queue of its own overlaps it with the downloads of later chunks.
-        """
-        import pyopencl as cl
-
-        first = self._chunks[number].start
-        if self._received.array is not None:
-            self._session.finish()  # the last sum reads the same memory
-        for index, array in enumerate(arrays):
-            start = (index * self._size + first) * self._item
-            if self._received.array is not None:
-                target = self._received.array[start : start + array.nbytes]
-                target.view(array.dtype)[...] = array
-            else:
-                self._uploads.append(cl.enqueue_copy(
-                    self._upload_queue, self._received.argument, array,
-                    dst_offset=start, is_blocking=False, wait_for=self._sums,
-                ))
-        if self._upload_queue is not None:
-            self._upload_queue.flush()
-
-    def reduce(self, before: int, own: bool, after: int) -> None:
-        """Replace the gradients by the sum, before the steps that are enqueued next.
+    def start(self, number: int, run: Iterable[int]) -> None:
+        """Start the downloads from a device, as its steps are enqueued.
 
         Parameters
         ----------
-        before, after : int
-            Number of devices before this one, and after it, that sent gradients.
-        own : bool
-            Whether this device has gradients of its own.
+        number : int
+            Of the device.
+        run : iterable of int
+            Enqueues the steps up to each of `pauses`.
         """
+        self._transfers[number].begin()
+        for end in run:
+            self._transfers[number].start_download(self._completed[number][end])
+
+    def exchange(self, senders: Sequence[int]) -> None:
+        """Replace the receivers' gradients by the sum, before the steps enqueued next.
+
+        Parameters
+        ----------
+        senders : sequence of int
+            Numbers of the devices that have gradients, ascending.
+        """
+        for number, transfer in enumerate(self._transfers):
+            if number not in senders:
+                transfer.finish()  # it may still read the sum of the step before
+        adds = bool(self._additions) and len(senders) == 2
+        for piece in self._order:
+            found = [self._transfers[i].downloaded(piece) for i in senders]
+            total = found[0]
+            if len(found) > 1 and not adds:
+                total = self._total[self._pieces[piece]]
+                add_all(found, total)
+            for number in self._receivers:
+                transfer = self._transfers[number]
+                if adds:
+                    received = self._additions[number].received
+                    transfer.start_upload(piece, found[1 - number], received)
+                elif list(senders) != [number]:
+                    transfer.start_upload(piece, total)
+        for number in self._receivers:
+            self._transfers[number].end_uploads()
+            if adds:
+                self._additions[number].run()
+
+    def end(self) -> None:
+        """Let the next uploads wait for the steps that read the sum."""
+        for number in self._receivers:
+            self._transfers[number].hold_uploads()
+
+    def explain(self, step_seconds: float | None) -> str:
+        """Return the bytes that cross the bus in a step, and the share of its time.
+
+        Parameters
+        ----------
+        step_seconds : float or None
+            The time of a step; None: unknown.
+        """
+        late = [
+            sum(self._pieces[i].stop - self._pieces[i].start for i in last)
+            for completed in self._completed if completed
+            for last in [completed[max(completed)]]
+        ]
+        early = 1 - max(late) / self._pieces[-1].stop
+        text = (
+            f"{self._bytes / 1e6:.3g} MB of gradients each way, "
+            f"{self._bus_seconds * 1e3:.3g} ms on the bus a step"
+        )
+        if step_seconds is not None:
+            text += f", {self._bus_seconds / step_seconds:.0%} of its time"
+        return f"{text}; {early:.0%} of them while others are computed"
+
+
+class _Addition:
+    """The addition of the other device's gradients, on one of two devices."""
+
+    def __init__(
+        self, session: Session, gradients: Memory, size: int, dtype: str
+    ) -> None:
+        launch = gradient_sum(size, dtype, session.device)
+        self._session, self._launch = session, launch
+        self._kernel = session.kernel(launch, session.device)
+        for index, argument in enumerate(launch.arguments):
+            if isinstance(argument, Gradients):
+                self._kernel.set_arg(index, gradients.argument)
+            elif isinstance(argument, Scratch):
+                self.received: Memory = Memory(session, argument.size)
+                self._kernel.set_arg(index, self.received.argument)
+            elif isinstance(argument, int):
+                set_scalar(self._kernel, index, np.int32, argument)
+
+    def run(self) -> None:
+        """Enqueue it."""
         import pyopencl as cl
 
-        numbers = {"before": before, "own": int(own), "count": before + after}
-        for index, argument in enumerate(self._launch.arguments):
-            if isinstance(argument, Scalar):
-                set_scalar(self._kernel, index, np.int32, numbers[argument.name])
-        done = cl.enqueue_nd_range_kernel(
+        cl.enqueue_nd_range_kernel(
             self._session.queue, self._kernel, self._launch.global_size,
-            self._launch.local_size, wait_for=self._uploads,
+            self._launch.local_size,
         )
-        self._sums, self._uploads = [done], []
         self._session.barrier()
+
+
+def add_all(arrays: Sequence[Array], total: Array) -> None:
+    """Add arrays [n] in their order, by several threads."""
+    cuts = [len(total) * i // COPY_THREADS for i in range(COPY_THREADS + 1)]
+
+    def add(part: slice) -> None:
+        first, second, *others = (array[part] for array in arrays)
+        with np.errstate(all="ignore"):  # of the padding too
+            np.add(first, second, out=total[part])
+            for other in others:
+                np.add(total[part], other, out=total[part])
+
+    by_threads(add, (slice(*pair) for pair in pairwise(cuts)))

@@ -5,22 +5,33 @@ rank adds its own blocks, a subtree, and then exchanges sums with ranks at dista
 1, 2, 4 … ("recursive doubling": Thakur, Rabenseifner and Gropp, "Optimization of
 collective communication operations in MPICH", 2005). Both of a pair add the same two
 numbers, so that all ranks have the root's bits.
+
+Pieces of the last block's gradients are on their way while the block's launches compute
+others.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.opencl.memory import Memory, staging_array
+from clnet.runtime.gradient_transfer import (
+    GradientTransfer,
+    completing_steps,
+    pieces_of,
+)
 from clnet.runtime.ranks import Polls
 
 if TYPE_CHECKING:
+    from clnet.nn.storage.layout import Layout
     from clnet.opencl.session import Session
+    from clnet.runtime.binding import Step
     from clnet.runtime.ranks import Ranks
 
 Array = NDArray[Any]
@@ -40,34 +51,55 @@ class RankSums:
         Of this rank's device.
     gradients : Memory
         The flat gradient buffer on the device.
-    size : int
-        Its elements.
+    layout : Layout
+        Of the buffer.
+    steps : sequence of Step
+        The plan of a block's gradients, the same on all ranks.
     dtype : str
         Type of the elements.
     ordered : bool
         Whether the order is the tree's; else it is that of MPI's all-reduce.
+
+    Attributes
+    ----------
+    pauses : list of int
+        Numbers of the steps that complete pieces, ascending.
     """
 
     def __init__(
-        self, ranks: Ranks, session: Session, gradients: Memory, size: int, dtype: str,
-        ordered: bool,
+        self, ranks: Ranks, session: Session, gradients: Memory, layout: Layout,
+        steps: Sequence[Step], dtype: str, ordered: bool,
     ) -> None:
         self._ranks, self._session, self._gradients = ranks, session, gradients
         self._ordered = ordered
-        self._size, self._dtype = size, dtype
-        self._received = np.zeros(size if ranks.size > 1 else 0, dtype)
-        item = np.dtype(dtype).itemsize
-        length = PIECE_BYTES // item
-        self._pieces = [
-            slice(start, min(start + length, size)) for start in range(0, size, length)
-        ]
-        self._item = item
+        self._size, self._dtype = layout.size, dtype
+        exchanged = layout.size if ordered and ranks.size > 1 else 0
+        self._received = np.zeros(exchanged, dtype)
+        pieces = pieces_of(layout, PIECE_BYTES // np.dtype(dtype).itemsize)
+        self._transfer = GradientTransfer(session, gradients, dtype, pieces)
+        ends = completing_steps(steps, pieces)
+        order = sorted(range(len(pieces)), key=ends.__getitem__)
+        self._completed = {
+            end: list(numbers) for end, numbers in groupby(order, ends.__getitem__)
+        }
+        self.pauses: list[int] = list(self._completed)
         self._free: list[Array] = []  # buffers
         self._partial: list[Array | None] = []  # sums of subtrees, the largest first
         self._leaves = 0
+        self._present: Sequence[bool] = ()
+        self._waiting: deque[int] = deque()  # pieces that are downloaded
+        self._active: list[_Tree | _AllReduce] = []
+
+    @property
+    def early(self) -> float:
+        """The share of the gradients that is complete before a block's last step."""
+        pieces = self._transfer.pieces
+        late = [pieces[number] for number in self._completed[self.pauses[-1]]]
+        size: int = sum(piece.stop - piece.start for piece in late)
+        return 1 - size / self._size
 
     def add(self, present: bool) -> None:
-        """Add the next of this rank's blocks, after all enqueued steps.
+        """Add the next of this rank's blocks but the last, after all enqueued steps.
 
         Parameters
         ----------
@@ -82,26 +114,77 @@ class RankSums:
         self._partial.append(node)
         self._leaves += 1
 
-    def sum_up(self, present: Sequence[bool]) -> None:
-        """Replace the gradients on the device by the sum over all ranks' blocks.
+    def sum_up(self, block: Iterable[int] | None, present: Sequence[bool]) -> None:
+        """Add the last block, and replace the gradients by the sum over all blocks.
 
         Parameters
         ----------
+        block : iterable of int or None
+            Enqueues the block's steps up to each of `pauses`; None: it has no samples.
         present : sequence of bool
             Whether each rank has samples in its blocks.
         """
-        while len(self._partial) > 1:
-            last = self._partial.pop()
-            self._partial.append(self._merged(self._partial.pop(), last))
-        own = self._partial.pop() if self._partial else None
-        self._leaves = 0
-        if own is None:
-            own = self._buffer()
+        self._present = present
+        self._transfer.begin()
+        # A rank has a power of two of blocks: the last one ends all its subtrees.
+        for end in self.pauses if block is None else block:
+            if block is not None:
+                self._transfer.start_download(self._completed[end])
+            self._waiting += self._completed[end]
+            self._advance(block is not None)
+        polls = Polls()
+        while self._waiting or self._active:
+            if self._advance(block is not None):
+                polls = Polls()
+            else:
+                polls.pause()
+        self._transfer.end_uploads()
+        self._free += [one for one in self._partial if one is not None]
+        self._partial, self._leaves = [], 0
+
+    def _advance(self, has_leaf: bool) -> bool:
+        """Go on as far as pieces have arrived; return whether any has."""
+        waiting, transfer = self._waiting, self._transfer
+        before = len(self._active), len(waiting)
+        while waiting and len(self._active) < WINDOW:
+            if has_leaf and not transfer.has_arrived(waiting[0]):
+                break
+            number = waiting.popleft()
+            own = self._added(number, has_leaf)
+            self._active.append(self._sum(number, own))
+        for one in self._active:
+            if one.done():
+                transfer.start_upload(one.number, one.own)
+        self._active = [one for one in self._active if not one.ended]
+        return before != (len(self._active), len(waiting))
+
+    def _added(self, number: int, has_leaf: bool) -> Array:
+        """Return a piece of the sum of this rank's blocks."""
+        piece = self._transfer.pieces[number]
+        if has_leaf:
+            own = self._transfer.downloaded(number)
+        else:
+            own = self._transfer.host[piece]
+        for partial in reversed(self._partial):
+            if partial is None:
+                continue
+            if has_leaf:
+                with np.errstate(all="ignore"):  # of the padding too
+                    np.add(partial[piece], own, out=own)
+            else:
+                own[...] = partial[piece]
+                has_leaf = True
+        if not has_leaf:
             own[...] = 0
-        if self._ranks.size > 1:
-            (self._exchange if self._ordered else self._reduce)(own, present)
-        self._upload(own)
-        self._free.append(own)
+        return own
+
+    def _sum(self, number: int, own: Array) -> _Tree | _AllReduce:
+        if not self._ordered:
+            return _AllReduce(self._ranks.comm, number, own)
+        received = self._received[self._transfer.pieces[number]]
+        return _Tree(
+            self._ranks.comm, self._ranks.rank, self._present, number, own, received
+        )
 
     def _merged(self, left: Array | None, right: Array | None) -> Array | None:
         if left is None or right is None:
@@ -111,15 +194,13 @@ class RankSums:
         self._free.append(right)
         return left
 
-    def _buffer(self) -> Array:
-        if self._free:
-            return self._free.pop()
-        return staging_array(self._session, (self._size,), self._dtype)
-
     def _downloaded(self) -> Array:
+        """Return the gradients of a block in a buffer of their own."""
         import pyopencl as cl
 
-        found = self._buffer()
+        found = self._free.pop() if self._free else staging_array(
+            self._session, (self._size,), self._dtype
+        )
         self._session.finish()
         if self._gradients.array is not None:
             found[...] = self._gradients.array[: found.nbytes].view(found.dtype)
@@ -127,45 +208,44 @@ class RankSums:
             cl.enqueue_copy(self._session.queue, found, self._gradients.argument)
         return found
 
-    def _upload(self, values: Array) -> None:
-        self._gradients.write(self._session, values)
 
-    def _reduce(self, own: Array, present: Sequence[bool]) -> None:
-        comm, received = self._ranks.comm, self._received
-        self._ranks.wait(*(
-            comm.Iallreduce(own[piece], received[piece]) for piece in self._pieces
-        ))
-        own[...] = received
+class _AllReduce:
+    """A piece of a sum by MPI's all-reduce; attributes as of `_Tree`."""
 
-    def _exchange(self, own: Array, present: Sequence[bool]) -> None:
-        """Add the other ranks' sums to this rank's, piece by piece, level by level."""
-        comm, rank = self._ranks.comm, self._ranks.rank
-        waiting = deque(enumerate(self._pieces))
-        active: list[_Piece] = []
-        polls = Polls()
-        while waiting or active:
-            while waiting and len(active) < WINDOW:
-                number, piece = waiting.popleft()
-                active.append(_Piece(
-                    comm, rank, present, number, own[piece], self._received[piece]
-                ))
-            before = len(active)
-            active = [one for one in active if not one.done()]
-            if len(active) == before:
-                polls.pause()
-            else:
-                polls = Polls()
+    def __init__(self, comm: Any, number: int, own: Array) -> None:
+        from mpi4py import MPI
+
+        self.number, self.own = number, own
+        self.ended: bool = False
+        self._request = comm.Iallreduce(MPI.IN_PLACE, own)
+
+    def done(self) -> bool:
+        """Return whether the sum is complete."""
+        self.ended = self._request.Test()
+        return self.ended
 
 
-class _Piece:
-    """A piece of a sum on its way up the tree."""
+class _Tree:
+    """A piece of a sum on its way up the tree.
+
+    Attributes
+    ----------
+    number : int
+        Of the piece.
+    own : ndarray
+        The piece: the sum of this rank's blocks, in the end of all.
+    ended : bool
+        Whether the sum was complete at the last call of `done`.
+    """
 
     def __init__(
-        self, comm: Any, rank: int, present: Sequence[bool], tag: int, own: Array,
+        self, comm: Any, rank: int, present: Sequence[bool], number: int, own: Array,
         received: Array,
     ) -> None:
-        self._comm, self._rank, self._present, self._tag = comm, rank, present, tag
-        self._own, self._received = own, received
+        self.number, self.own = number, own
+        self.ended: bool = False
+        self._comm, self._rank, self._present = comm, rank, present
+        self._received = received
         self._width = 1  # ranks whose sum this rank has
         self._requests: list[Any] = []
         self._receives = self._sends = False
@@ -178,11 +258,12 @@ class _Piece:
                 return False
             if self._receives and self._sends:
                 with np.errstate(all="ignore"):
-                    np.add(self._own, self._received, out=self._own)
+                    np.add(self.own, self._received, out=self.own)
             elif self._receives:
-                self._own[...] = self._received
+                self.own[...] = self._received
             self._width *= 2
             self._start()
+        self.ended = True
         return True
 
     def _start(self) -> None:
@@ -195,7 +276,7 @@ class _Piece:
         )
         self._requests = []
         if self._receives:
-            request = self._comm.Irecv(self._received, other, self._tag)
+            request = self._comm.Irecv(self._received, other, self.number)
             self._requests.append(request)
         if self._sends:
-            self._requests.append(self._comm.Isend(self._own, other, self._tag))
+            self._requests.append(self._comm.Isend(self.own, other, self.number))

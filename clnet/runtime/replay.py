@@ -32,7 +32,7 @@ from clnet.variants.cost import span_flops
 from clnet.variants.packing import merge_packings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from clnet.ir.ops import Value
     from clnet.opencl.session import Session
@@ -160,6 +160,7 @@ class Replay(Binding):
         self._inputs_changed = True
         calls: list[Launch] = []
         first: list[Launch] = []
+        self._ends: list[int] = []  # actions until the end of each step
         for number, step in enumerate(steps):
             assert step.device is not None
             launches = merge_packings(
@@ -176,6 +177,7 @@ class Replay(Binding):
                     else:  # each step changes the parameters
                         self._append(action, launch, device)
             calls += phases(launches)[1]
+            self._ends.append(len(self._actions))
         if self._helper_timeout is not None:
             self._append_waits()
         else:
@@ -210,6 +212,39 @@ class Replay(Binding):
 
     def run(self) -> None:
         """Enqueue the launches once: one step, or as many as the scalar `steps`."""
+        self._take_inputs()
+        for action in self._actions:
+            action()
+        if self._helper_timeout is not None:
+            self._handle_helper_timeout()
+
+    def run_to(self, steps: Iterable[int]) -> Iterator[int]:
+        """Enqueue the launches as `run` does, with a pause after some of the steps.
+
+        Parameters
+        ----------
+        steps : iterable of int
+            Their numbers, ascending.
+
+        Yields
+        ------
+        int
+            The number of the step whose launches, and those before, are enqueued.
+        """
+        self._take_inputs()
+        done = 0
+        for number in steps:
+            for action in self._actions[done : self._ends[number]]:
+                action()
+            done = self._ends[number]
+            yield number
+        for action in self._actions[done:]:
+            action()
+        if self._helper_timeout is not None:
+            self._handle_helper_timeout()
+
+    def _take_inputs(self) -> None:
+        """Run the launches that follow a change of inputs, if there was one."""
         check_process()
         if self._inputs_changed:
             for action in self._on_write:
@@ -217,10 +252,6 @@ class Replay(Binding):
             if self._on_write:
                 self.session.finish()
             self._inputs_changed = False
-        for action in self._actions:
-            action()
-        if self._helper_timeout is not None:
-            self._handle_helper_timeout()
 
     def run_pass(
         self, samples: int, count: int = 0, seen: int = 0, start: int = 0

@@ -112,8 +112,8 @@ class RankPass:
         self._read_totals: Value | None = None
         if update is not None:
             self._sums = RankSums(
-                ranks, session, train_state.gradients, train_state.size, program.dtype,
-                ordered=blocks is not None,
+                ranks, session, train_state.gradients, layout, plan.steps,
+                program.dtype, ordered=blocks is not None,
             )
             self._update_plan = plan_training(  # one candidate: nothing to measure
                 plan.network, update, session.device, batch, tune=False,
@@ -149,10 +149,6 @@ class RankPass:
             if self._update is not None:
                 assert rates is not None
                 samples = cuts[-1].stop - cuts[0].start
-                self._sums.sum_up([
-                    any(part.start < part.stop for part in cuts[owned])
-                    for owned in self._owned
-                ])
                 if self._read_totals is not None:
                     totals = self.totals().astype(self._replay.dtype)
                     self._update.write(self._read_totals, totals)
@@ -166,8 +162,11 @@ class RankPass:
     def _run_blocks(
         self, step: int, cuts: Sequence[slice], seed: int, count: int
     ) -> None:
-        """Compute this rank's blocks of a step, and add their gradients."""
+        """Compute this rank's blocks of a step, and the sum of all ranks' gradients."""
         replay, own = self._replay, len(self._mine)
+        present = [
+            any(part.start < part.stop for part in cuts[owned]) for owned in self._owned
+        ]
         for index, block in enumerate(self._mine):
             size = cuts[block].stop - cuts[block].start
             if size:
@@ -181,8 +180,13 @@ class RankPass:
                     first=0, samples=size, seen=size, fresh=step == 0, count=count,
                     steps=1,
                 )
+            last = self._update is not None and index == own - 1
+            if size and not last:
                 replay.run()
-            if self._update is not None:
+            if last:
+                pauses = self._sums.pauses
+                self._sums.sum_up(replay.run_to(pauses) if size else None, present)
+            elif self._update is not None:
                 self._sums.add(bool(size))
 
     def totals(self, count: int = 1) -> Array:
@@ -215,7 +219,11 @@ class RankPass:
         )
         if self._update is None:
             return text
-        return f"{text}\n\nthe update, on every rank\n\n{self._update_plan.explain()}"
+        return (
+            f"{text}\n\n{self._sums.early:.0%} of the gradients are summed while "
+            "others are computed\n\nthe update, on every rank\n\n"
+            f"{self._update_plan.explain()}"
+        )
 
 
 def rank_passes(

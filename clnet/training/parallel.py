@@ -58,8 +58,6 @@ class _Worker:
         The share: rows of a batch.
     train_state : TrainState
         The device's parameters and optimiser state.
-    exchange : GradientExchange
-        The device's side of the exchange.
     """
 
     def __init__(
@@ -71,9 +69,7 @@ class _Worker:
         data: DataSet,
         rows: slice,
         train_state: TrainState,
-        exchange: GradientExchange,
     ) -> None:
-        self.exchange = exchange
         self._rows = rows
         self._gathers = isinstance(program.ops[0], Gather)
         self._totals, self._weights = program.output, program.inputs[-1]
@@ -81,8 +77,8 @@ class _Worker:
         for value, array in zip(program.inputs, data.arrays, strict=True):
             self.replay.write(value, array if self._gathers else array[rows])
 
-    def run(self, first: int, samples: int, count: int) -> bool:
-        """Enqueue the gradients of a batch; False: the batch ends before this share."""
+    def prepare(self, first: int, samples: int, count: int) -> bool:
+        """Set the scalars of a batch; return False if it ends before this share."""
         size = min(samples, self._rows.stop) - self._rows.start
         if size <= 0:
             return False
@@ -91,8 +87,6 @@ class _Worker:
             first=start, samples=size, seen=start + size, fresh=first == 0, count=count,
             steps=1,
         )
-        self.replay.run()
-        self.exchange.start_download()
         return True
 
     def write_weights(self, weights: Array) -> None:
@@ -156,25 +150,21 @@ class ParallelPass:
         self._search, self._planning = search, planning
         self._gradients, update = split_program(program)
         self._alike = alike(devices)
-        self._exchanges = [
-            GradientExchange(
-                session(device), one.gradients, one.size, program.dtype,
-                len(devices) - 1 if self._alike or number == 0 else 0,
-            )
-            for number, (device, one) in enumerate(
-                zip(devices, train_state, strict=True)
-            )
-        ]
+        self._exchange = GradientExchange(
+            [session(device) for device in devices],
+            [one.gradients for one in train_state], network.layout, program.dtype,
+            len(devices) if self._alike else 1,
+        )
         self._plans: dict[tuple[Device, int], TrainingPlan] = {}
         self.shares: list[int] = shares(batch, [1.0] * len(devices))
         self._workers = self._make_workers()
         if not self._alike:
             speeds = [
-                count / min_seconds(partial(self._try, worker))
-                for worker, count in zip(self._workers, self.shares, strict=True)
+                count / min_seconds(partial(self._try, number))
+                for number, count in enumerate(self.shares)
             ]
             self._plans.clear()
-            self._workers = []  # free their memory before the next ones allocate
+            self._workers = {}  # free their memory before the next ones allocate
             self.shares = shares(batch, speeds)
             self._workers = self._make_workers()
         self._update_plan = plan_training(  # one candidate: nothing to measure
@@ -197,6 +187,9 @@ class ParallelPass:
         """Return the devices' shares, and how a step is computed, and why that way."""
         texts = [shares_text(self._devices, self.shares, "samples of a batch")]
         texts += [plan.explain() for plan in self._plans.values()]
+        seconds = self.epoch_seconds
+        steps = -(-len(self._data) // self._batch)
+        texts.append(self._exchange.explain(seconds and seconds / steps))
         updating = "every device" if self._alike else self._devices[0].name
         texts.append(f"the update, on {updating}\n\n{self._update_plan.explain()}")
         return "\n\n".join(texts)
@@ -227,10 +220,10 @@ class ParallelPass:
         words = () if keys is None else keys[0].tolist()
         if keys is not None and self._data.weight is not None:
             weights = shuffled_weights(self._data, self._batch, keys[0])
-            for worker in self._workers:
+            for worker in self._workers.values():
                 worker.write_weights(weights)
         numbers = {f"key{i}": word for i, word in enumerate(words)}
-        for number, worker in enumerate(self._workers):
+        for number, worker in self._workers.items():
             # Dropout hashes the seed and a sample's index, which starts at 0 on each
             # device: each needs a seed of its own.
             worker.replay.set(seed=(seed + number) & 0xFFFFFFFF, **numbers)
@@ -242,46 +235,49 @@ class ParallelPass:
 
     def totals(self, count: int = 1) -> Array:
         """Wait for the epoch, and return the totals [1, 6] of all devices."""
-        found: Array = np.sum([worker.totals() for worker in self._workers], axis=0)
+        totals = [worker.totals() for worker in self._workers.values()]
+        found: Array = np.sum(totals, axis=0)
         return found[np.newaxis]
 
     def _step(self, first: int, samples: int, count: int) -> None:
-        busy = {w.exchange for w in self._workers if w.run(first, samples, count)}
-        senders = [i for i, one in enumerate(self._exchanges) if one in busy]
-        for piece in range(self._exchanges[0].chunks):
-            found = {i: self._exchanges[i].downloaded(piece) for i in senders}
-            for number, _ in enumerate(self._updates):
-                self._exchanges[number].start_upload(
-                    piece, [found[i] for i in senders if i != number]
-                )
-        for number, update in enumerate(self._updates):
+        senders = [
+            number for number, worker in self._workers.items()
+            if worker.prepare(first, samples, count)
+        ]
+        for number in senders:
+            self._start(number)
+        self._exchange.exchange(senders)
+        for update in self._updates:
             if self._totals is not None:
                 update.write(self._totals, self.totals())
-            self._exchanges[number].reduce(
-                sum(i < number for i in senders), number in senders,
-                sum(i > number for i in senders),
-            )
             update.set(samples=samples, seen=first + samples, count=count)
             update.run()
             update.session.barrier()
+        self._exchange.end()
         if not self._alike:
             parameters, _ = self._train_state[0].values()
             for train_state in self._train_state[1:]:
                 train_state.replace(parameters)
 
-    def _make_workers(self) -> list[_Worker]:
-        """Return the workers of the devices that have a share."""
-        workers = []
+    def _start(self, number: int) -> None:
+        """Enqueue a device's gradients, and their downloads."""
+        replay = self._workers[number].replay
+        self._exchange.start(number, replay.run_to(self._exchange.pauses(number)))
+
+    def _make_workers(self) -> dict[int, _Worker]:
+        """Return the workers of the devices that have a share, by their numbers."""
+        workers = {}
         for number, (device, stop) in enumerate(
             zip(self._devices, accumulate(self.shares), strict=True)
         ):
             size = self.shares[number]
             if size:
-                workers.append(_Worker(
-                    self._network, device, self._steps(device, size), self._gradients,
-                    self._data, slice(stop - size, stop), self._train_state[number],
-                    self._exchanges[number],
-                ))
+                steps = self._steps(device, size)
+                self._exchange.plan(number, steps)
+                workers[number] = _Worker(
+                    self._network, device, steps, self._gradients, self._data,
+                    slice(stop - size, stop), self._train_state[number],
+                )
         return workers
 
     def _steps(self, device: Device, samples: int) -> Sequence[Step]:
@@ -295,10 +291,11 @@ class ParallelPass:
         self._plans[device, samples] = plan
         return plan.steps
 
-    def _try(self, worker: _Worker) -> None:
-        worker.run(0, self._batch, 0)
-        for piece in range(worker.exchange.chunks):
-            worker.exchange.downloaded(piece)
+    def _try(self, number: int) -> None:
+        worker = self._workers[number]
+        worker.prepare(0, self._batch, 0)
+        self._start(number)
+        worker.replay.session.finish()
 
 
 def retargeted(steps: Iterable[Step], source: Device, target: Device) -> list[Step]:

@@ -287,6 +287,8 @@ class Training:
                 self._enqueued = first + length
             seconds = (time.perf_counter() - start) / length
             self._pass.epoch_seconds = seconds
+            if len(self._sessions) > 1:  # the bus has a share of it
+                self.history.plan = self.explain()
             # A run of several epochs ends with the first at which they must stop.
             size = 1 if self._observed else length if one_run else self._first_stop(
                 training

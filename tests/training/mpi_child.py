@@ -6,16 +6,22 @@ import json
 import sys
 import zlib
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 
-from clnet import Network
+from clnet import Network, device
 from clnet.cli.main import main as cli
 from clnet.errors import ClnetError
 from clnet.nn.optimisers import SGD
+from clnet.planning import training_planner
+from clnet.runtime import rank_sums
+from clnet.variants.reference.generic import Generic
+from clnet.variants.reference.generic_backward import GenericBackward
 
 COMM = MPI.COMM_WORLD
 RNG = np.random.default_rng(0)
@@ -47,6 +53,27 @@ def same_bits():
         equal_on_all_ranks(net.parameters),
         equal_on_all_ranks(history.epochs.rows[:, :-1]), history.stopped,
     ]
+
+
+def in_pieces():
+    """Return checksums of parameters, and plans: sums of many pieces, and of one.
+
+    By the steps of single ops, so that pieces are complete one after the other.
+    """
+    shared = device("cpu")
+    found, plans = [], []
+    for where in shared, replace(shared, fine_svm=False, companions=()):
+        for length in 64, rank_sums.PIECE_BYTES:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(rank_sums, "PIECE_BYTES", length)
+                net = Network.mlp([5, 9, 6, 2], "tanh", seed=1)
+                history = net.fit(
+                    X, T, optimiser=SGD(0.1), batch_size=6, epochs=2, seed=7,
+                    device=where, tune=False, comm=COMM,
+                )
+            found.append(equal_on_all_ranks(net.parameters))
+            plans.append(history.plan)
+    return found, plans
 
 
 def linear():
@@ -141,6 +168,10 @@ def command_line(folder):
 
 def main(folder):
     results = {"size": COMM.size, "same_bits": same_bits()}
+    with pytest.MonkeyPatch.context() as patch:
+        steps = Generic(), GenericBackward()
+        patch.setattr(training_planner, "TRAINING_VARIANTS", steps)
+        results["in_pieces"] = in_pieces()
     if COMM.size < 4:
         results["command_line"] = command_line(folder)
     if COMM.size == 2:

@@ -56,6 +56,15 @@ def test_any_number_of_ranks_gives_the_same_bits(found):
         assert found[ranks]["same_bits"] == found[1]["same_bits"]
 
 
+def test_sums_during_the_backward_pass_have_the_same_bits(found):
+    """By SGD, whose steps show a wrong scale; with shared memory and with copies."""
+    for ranks in 1, 2, 4:
+        checksums, plans = found[ranks]["in_pieces"]
+        assert set(checksums) == {found[1]["in_pieces"][0][0]}
+        early = ["\n0% of the gradients" not in plan for plan in plans]
+        assert early == [True, False] * 2
+
+
 def test_ranks_train_as_one_process(found):
     """Exactly, where sums of few digits have no rounding."""
     alone, ordered, fast = found[2]["exact"]

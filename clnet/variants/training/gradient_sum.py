@@ -1,4 +1,4 @@
-"""gradient_sum: the data-parallel reduction of several devices' gradients."""
+"""gradient_sum: the data-parallel reduction of two devices' gradients."""
 
 from __future__ import annotations
 
@@ -7,40 +7,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.launch import Gradients, Launch, Scalar, Scratch
+from clnet.opencl.launch import Gradients, Launch, Scratch
 from clnet.variants.base import GROUP
 
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
 
 
-def gradient_sum(size: int, others: int, dtype: str, device: Device) -> Launch:
-    """Return the launch that adds the other devices' gradients to a device's own.
+def gradient_sum(size: int, dtype: str, device: Device) -> Launch:
+    """Return the launch that adds another device's gradients to a device's own.
 
     Parameters
     ----------
     size : int
-        Elements of the flat gradient buffer.
-    others : int
-        Number of the other devices: their gradients [others, size] are in the launch's
-        scratch.
+        Elements of the flat gradient buffer; the other one's is the launch's scratch.
     dtype : str
         Of the elements.
     device : Device
         Device that runs it.
-
-    Returns
-    -------
-    Launch
-        With the scalars ``before``, ``own`` and ``count`` of ``gradient_sum.cl``.
     """
     group = min(GROUP, device.largest_group)
     return Launch(
         "training/gradient_sum.cl", "gradient_sum",
         {"REAL": "double" if dtype == "float64" else "float"},
         (round_up(size, group),), (group,),
-        (
-            Gradients(), Scratch("others", others * size * np.dtype(dtype).itemsize),
-            Scalar("before"), Scalar("own"), Scalar("count"), size,
-        ),
+        (Gradients(), Scratch("other", size * np.dtype(dtype).itemsize), size),
     )

@@ -1,0 +1,247 @@
+"""Gradients on their way between a device and the host, piece by piece.
+
+A piece goes as soon as the launches that compute it have ended, while others compute
+the next: backward passes begin with the last layer. Copies have queues of their own,
+one each way, so that both directions of a bus are used at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.ir.training_ops import BiasGrad, Outer
+from clnet.nn.storage.layout import PARAMETER_ALIGNMENT, round_up
+from clnet.opencl.memory import staging_array
+
+if TYPE_CHECKING:
+    from clnet.nn.storage.layout import Layout, Slot
+    from clnet.opencl.memory import Memory
+    from clnet.opencl.session import Session
+    from clnet.runtime.binding import Step
+
+Array = NDArray[Any]
+
+MEASURED, TRIALS = 4, 3  # pieces and times that measure a bus; the minimum counts
+
+def pieces_of(layout: Layout, length: int) -> list[slice]:
+    """Return the pieces of a flat buffer, of so many elements at most.
+
+    A matrix of at least as many has pieces of its own, so that they need not wait for
+    other matrices.
+    """
+    bounds = {0, layout.size}
+    for slot in layout.weights:
+        if slot.size >= length:
+            end = round_up(slot.offset + slot.size, PARAMETER_ALIGNMENT)
+            bounds |= {slot.offset, min(end, layout.size)}
+    return [
+        slice(start, min(start + length, stop))
+        for first, stop in pairwise(sorted(bounds))
+        for start in range(first, stop, length)
+    ]
+
+
+def completing_steps(steps: Sequence[Step], pieces: Iterable[slice]) -> list[int]:
+    """Return the number of the step that computes the last gradient of each piece."""
+    last: dict[Slot, int] = {}
+    for number, step in enumerate(steps):
+        for op in step.span.ops:
+            if isinstance(op, Outer):
+                last[op.weights] = number
+            elif isinstance(op, BiasGrad):
+                last[op.bias] = number
+    return [
+        max((
+            number for slot, number in last.items()
+            if slot.offset < piece.stop and piece.start < slot.offset + slot.size
+        ), default=0)
+        for piece in pieces
+    ]
+
+
+class GradientTransfer:
+    """The copies of a device's flat gradient buffer.
+
+    Parameters
+    ----------
+    session : Session
+        Of the device.
+    gradients : Memory
+        The flat gradient buffer.
+    dtype : str
+        Type of the elements.
+    pieces : sequence of slice
+        As of `pieces_of`.
+    lends : bool
+        Whether others read what is downloaded, while the next step computes. Else it is
+        the caller's own, and the buffer itself where the host shares its memory.
+    """
+
+    def __init__(
+        self, session: Session, gradients: Memory, dtype: str,
+        pieces: Sequence[slice], lends: bool = False,
+    ) -> None:
+        import pyopencl as cl
+
+        self.pieces = pieces
+        self._session, self._gradients = session, gradients
+        self._item = np.dtype(dtype).itemsize
+        self._shared = _view(gradients, pieces, dtype)
+        size = pieces[-1].stop
+        if self._shared is not None and not lends:
+            self._staged = [self._shared]
+        else:
+            self._staged = [
+                staging_array(session, (size,), dtype) for _ in range(1 + lends)
+            ]
+        self._queues: list[Any] = []
+        if self._shared is None:
+            self._queues = [
+                cl.CommandQueue(session.context, session.device.handle)
+                for _ in range(2)  # down, up
+            ]
+        # An event waits for its command when collected.
+        self._downloads: dict[int, list[Any]] = {}
+        self._uploads: list[Any] = []
+        self._before_uploads: list[Any] = []
+
+    @property
+    def host(self) -> Array:
+        """The host's side of the last downloads [size]."""
+        return self._staged[0]
+
+    def begin(self) -> None:
+        """Begin a step's downloads; lent arrays of the step before stay valid."""
+        self._staged.reverse()
+        self._downloads = {}
+
+    def start_download(self, numbers: Iterable[int]) -> None:
+        """Start the downloads of pieces, after all enqueued steps."""
+        import pyopencl as cl
+
+        ends = self._markers()
+        for number in numbers:
+            self._downloads[number] = ends
+            if self._shared is None:
+                piece = self.pieces[number]
+                self._downloads[number] = [cl.enqueue_copy(
+                    self._queues[0], self.host[piece], self._gradients.argument,
+                    src_offset=piece.start * self._item, is_blocking=False,
+                    wait_for=ends,
+                )]
+        for queue in (*self._session.queues.values(), *self._queues):
+            queue.flush()
+
+    def has_arrived(self, number: int) -> bool:
+        """Whether a piece has arrived, or a wait for it is of use: on a CPU."""
+        import pyopencl as cl
+
+        complete = cl.command_execution_status.COMPLETE
+        return self._session.device.type == "cpu" or all(
+            event.command_execution_status == complete
+            for event in self._downloads[number]
+        )
+
+    def downloaded(self, number: int) -> Array:
+        """Wait for a piece, and return it."""
+        for event in self._downloads[number]:
+            event.wait()
+        found = self.host[self.pieces[number]]
+        if self._shared is not None and self.host is not self._shared:
+            found[...] = self._shared[self.pieces[number]]
+        return found
+
+    def start_upload(
+        self, number: int, values: Array, target: Memory | None = None
+    ) -> None:
+        """Start the upload of a piece, which steps after `end_uploads` read.
+
+        Parameters
+        ----------
+        number : int
+            Of the piece.
+        values : ndarray
+            Its values: they must not change until those steps have begun.
+        target : Memory or None
+            Another buffer of the size; None: the gradients.
+        """
+        import pyopencl as cl
+
+        memory = self._gradients if target is None else target
+        start = self.pieces[number].start * self._item
+        if memory.array is not None:
+            for event in self._before_uploads:
+                event.wait()
+            self._before_uploads = []
+            found = memory.array[start : start + values.nbytes].view(values.dtype)
+            if found.ctypes.data != values.ctypes.data:
+                found[...] = values
+            return
+        self._uploads.append(cl.enqueue_copy(
+            self._queues[1], memory.argument, values, dst_offset=start,
+            is_blocking=False, wait_for=self._before_uploads,
+        ))
+        self._queues[1].flush()
+
+    def end_uploads(self) -> None:
+        """Let the steps that are enqueued next wait for the uploads."""
+        import pyopencl as cl
+
+        if self._uploads:
+            cl.enqueue_barrier(self._session.queue, wait_for=self._uploads)
+            self._uploads = []
+        self._session.barrier()
+
+    def hold_uploads(self) -> None:
+        """Let the next uploads wait for all steps that are enqueued now."""
+        self._before_uploads = self._markers()
+
+    def finish(self) -> None:
+        """Wait for all enqueued steps, and so for the uploads that they read."""
+        self._session.finish()
+
+    def seconds(self) -> float:
+        """Return the time of all pieces both ways at once, by copies of some.
+
+        It is 0 where the host shares the device's memory.
+        """
+        numbers = range(min(len(self.pieces), MEASURED))
+        if self._shared is not None:
+            return 0.0
+        best = inf
+        for _ in range(TRIALS):
+            start = time.perf_counter()
+            self.begin()
+            self.start_download(numbers)
+            for number in numbers:
+                self.start_upload(number, self._staged[-1][self.pieces[number]])
+            for number in numbers:
+                self.downloaded(number)
+            for event in self._uploads:
+                event.wait()
+            self._uploads = []
+            best = min(best, time.perf_counter() - start)
+        size: int = self.pieces[-1].stop
+        measured: int = self.pieces[numbers[-1]].stop
+        return best * size / measured
+
+    def _markers(self) -> list[Any]:
+        """Return events of the end of all enqueued steps."""
+        import pyopencl as cl
+
+        return [cl.enqueue_marker(queue) for queue in self._session.queues.values()]
+
+
+def _view(gradients: Memory, pieces: Sequence[slice], dtype: str) -> Array | None:
+    """Return the host's view of a buffer, if the host shares it."""
+    if gradients.array is None:
+        return None
+    size = pieces[-1].stop * np.dtype(dtype).itemsize
+    return gradients.array[:size].view(dtype)
