@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import PRECISIONS, as_array, as_items, as_whole, is_whole
+from clnet.checks import PRECISIONS, as_array, as_items, as_numbers, as_whole, is_whole
 from clnet.errors import FormatError, InputError, counted, quoted, reason, unknown
 from clnet.formats import safetensors, suffix_of
 from clnet.formats.files import as_path
@@ -138,20 +138,16 @@ class Population:
 
     @parameters.setter
     def parameters(self, values: ArrayLike) -> None:
-        array = as_array("parameters", values)
+        array = as_numbers("parameters", values)
         shape = len(array), self.network.layout.size
         if array.ndim != 2 or array.shape != shape or not len(array):
             raise InputError(
                 f"parameters have shape {list(array.shape)}, expected [networks, "
                 f"{self.network.layout.size}]"
             )
-        one = copy(self.network)
-
-        def masked(row: Array) -> Array:
-            one.parameters = row
-            return one.parameters
-
-        self._replace(np.stack([masked(row) for row in array]))
+        new = np.zeros(array.shape, self.network.dtype)
+        np.copyto(new, array, where=self.network._live, casting="unsafe")
+        self._replace(new)
 
     def __len__(self) -> int:
         return len(self._parameters)
@@ -275,7 +271,7 @@ class Population:
         progress: bool | None = None,
         scale: bool | None = None,
         precision: str = PRECISIONS[0],
-    ) -> list[History]:
+    ) -> Sequence[History]:
         """Train each network, as `Network.fit` would by itself; return the histories.
 
         Parameters
@@ -304,8 +300,8 @@ class Population:
 
         Returns
         -------
-        list of History
-            One a network.
+        sequence of History
+            One a network, made when it is first read.
 
         Raises
         ------
@@ -362,7 +358,7 @@ class Population:
             report(len(history))
             return history
 
-        total = sum(member.options.epochs for member in members)
+        total = int(members.each(lambda one: one.epochs).sum())
         with _reporting(total, progress) as report:
             histories = fit_members(
                 network, parameters, members, samples, where, alone, report

@@ -84,7 +84,9 @@ class Members:
 
 
 MEMBER = np.dtype([
-    *((name, np.int32) for name in ("index", "samples", "first", "bits", "epochs")),
+    *((name, np.int32) for name in (
+        "index", "record", "plan", "samples", "first", "bits", "epochs",
+    )),
     ("seed", np.uint32), ("squares_limit", np.float32), ("fails_limit", np.float32),
 ])
 """A row of the table of members (``members.cl``)."""
@@ -98,6 +100,11 @@ class Subsets:
 @dataclass(frozen=True)
 class MemberTotals:
     """Argument: the totals of each member's epochs of a launch."""
+
+
+@dataclass(frozen=True)
+class MemberEnds:
+    """Argument: the totals of each member's last epoch, and how many it had."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +221,7 @@ class ZeroCopyOutput:
 
 Argument = (
     Value | Parameters | Gradients | State | Scalar | EpochTable | Members | Subsets
-    | MemberTotals | Scratch | Packed
+    | MemberTotals | MemberEnds | Scratch | Packed
     | Table | HelperTimeout | TimeoutFlag | ByValueInput | ZeroCopyOutput | int | float
 )
 """An argument of a kernel; an int becomes OpenCL's `int`, a float REAL."""

@@ -96,17 +96,22 @@ class Memory:
                 is_blocking=True,
             )
 
-    def read(self, session: Session, count: int, dtype: str) -> Array:
-        """Return the first `count` numbers, after all enqueued commands."""
+    def read(
+        self, session: Session, count: int, dtype: str, start: int = 0
+    ) -> Array:
+        """Return `count` numbers from `start` on, after all enqueued commands."""
         found = np.empty(count, dtype)
+        begin = start * found.itemsize
         if self.array is not None:
             session.finish()
-            found.view(np.uint8)[...] = self.array[: found.nbytes]
+            found.view(np.uint8)[...] = self.array[begin : begin + found.nbytes]
         elif count:
             import pyopencl as cl
 
             session.barrier()
-            cl.enqueue_copy(session.queue, found, self.argument, is_blocking=True)
+            cl.enqueue_copy(
+                session.queue, found, self.argument, src_offset=begin, is_blocking=True
+            )
         return found
 
     def copy_from(self, session: Session, other: Memory) -> None:

@@ -23,6 +23,7 @@ from clnet.opencl.launch import (
     EpochTable,
     HelperTimeout,
     Launch,
+    MemberTotals,
     Scalar,
     Scratch,
     TimeoutFlag,
@@ -128,7 +129,8 @@ class Binding:
         self._uses: dict[str, list[tuple[Any, int]]] = {}
         self._by_value: dict[str, list[tuple[Any, int]]] = {}
         self._zero_copy: dict[str, list[tuple[Any, int]]] = {}
-        self._epoch_table_uses: list[tuple[Any, int]] = []
+        # Of a type of argument, likewise: those whose memory may be replaced.
+        self._replaceable: dict[type, list[tuple[Any, int]]] = {}
         self._scalars: dict[str, list[Callable[[float], None]]] = {}
         self._standbys: list[Standby] = []
         self._actions: list[Action] = []
@@ -159,6 +161,11 @@ class Binding:
             size = rows * value.stride * np.dtype(self.dtype).itemsize
             self._values[value.name] = Memory(self.session, size)
         return self._values[value.name]
+
+    def _replace_memory(self, argument: type, memory: Memory) -> None:
+        """Give all arguments of a type another memory."""
+        for kernel, index in self._replaceable.get(argument, ()):
+            kernel.set_arg(index, memory.argument)
 
     def _order_after_busy(self, step: Step, launches: Iterable[Launch]) -> None:
         """Append waits unless one queue's order already ends all earlier launches."""
@@ -223,8 +230,8 @@ class Binding:
                 self._zero_copy.setdefault(argument.value.name, []).append(use)
             if isinstance(argument, Value):
                 self._uses.setdefault(argument.name, []).append(use)
-            if isinstance(argument, EpochTable):
-                self._epoch_table_uses.append(use)
+            if isinstance(argument, (EpochTable, MemberTotals)):
+                self._replaceable.setdefault(type(argument), []).append(use)
             if isinstance(argument, Scalar):
                 set_value = partial(set_scalar, kernel, index, self._type(argument))
                 self._scalars.setdefault(argument.name, []).append(set_value)

@@ -9,18 +9,18 @@ from numpy.typing import NDArray
 
 from clnet.ir.training_ops import RECORD
 from clnet.nn.random import half_bits
-from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
     EPOCH,
     MEMBER,
     Argument,
     EpochTable,
+    MemberEnds,
     Members,
     MemberTotals,
     Subsets,
 )
 from clnet.opencl.memory import Memory
-from clnet.runtime.replay import RECORD_ALIGNMENT, RUN_FLOPS, Replay
+from clnet.runtime.replay import RUN_FLOPS, Replay
 from clnet.variants.cost import span_flops
 
 if TYPE_CHECKING:
@@ -33,7 +33,69 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-TOTALS_BYTES = 1 << 26  # of the records of a launch, unless one epoch takes more
+ITEM = np.dtype(np.float32).itemsize
+TOTALS_BYTES = 1 << 28  # of the totals of a launch, unless one epoch takes more
+MAX_ROWS = 4  # of a launch's totals that are read one by one, before all are
+TOTAL = 2 * len(RECORD)  # values of an epoch's totals
+
+
+class MemberLaunch:
+    """A launch of many networks: their ends, and their totals where they are read.
+
+    Parameters
+    ----------
+    session : Session
+        Of the launch.
+    memory : Memory
+        Of the totals [active, epochs, 6]; the launch's own, if `epochs` is more than 1.
+    ends : ndarray, shape [active, 7]
+        The totals of each network's last epoch, and its number of epochs.
+    epochs : int
+        Of a network at most.
+
+    Attributes
+    ----------
+    ran : ndarray of int, shape [active]
+        Epochs of each network: fewer if one's totals are not finite, or below a limit.
+    last : ndarray, shape [active, 6]
+        The totals of each network's last epoch, as `Tally`.
+    """
+
+    def __init__(
+        self, session: Session, memory: Memory, ends: Array, epochs: int
+    ) -> None:
+        self.ran: Array = ends[:, TOTAL].astype(np.int64)
+        self.last: Array = ends[:, :TOTAL]
+        self._session, self._epochs, self._rows = session, epochs, 0
+        self._memory = memory if epochs > 1 else None
+        self._read = None if epochs > 1 else self.last[:, np.newaxis]
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory on the device."""
+        return 0 if self._memory is None else self._memory.size
+
+    def totals(self) -> Array:
+        """Return the totals of all networks and epochs [active, epochs, 6].
+
+        Those after a network's last epoch are any numbers.
+        """
+        if self._read is None:
+            assert self._memory is not None
+            shape = len(self.ran), self._epochs, TOTAL
+            flat = self._memory.read(self._session, int(np.prod(shape)), "float32")
+            self._read, self._memory = flat.reshape(shape), None
+        return self._read
+
+    def totals_of(self, position: int) -> Array:
+        """Return the totals of one network's epochs [ran, 6]."""
+        self._rows += 1
+        if self._memory is None or self._rows > MAX_ROWS:
+            found: Array = self.totals()[position, : self.ran[position]]
+            return found
+        size = self._epochs * TOTAL
+        flat = self._memory.read(self._session, size, "float32", position * size)
+        return flat.reshape(-1, TOTAL)[: self.ran[position]]
 
 
 class MemberReplay(Replay):
@@ -44,7 +106,7 @@ class MemberReplay(Replay):
     session : Session
         Of the step's device.
     step : Step
-        Of the variant `TrainMembers`.
+        Of a variant of `clnet.variants.members`.
     layout : Layout
         Of one network's flat buffer.
     train_state : TrainState
@@ -54,7 +116,7 @@ class MemberReplay(Replay):
     samples : int
         Of the data set.
     epochs : int
-        Of a launch at most; fewer where their records take too much memory.
+        Of a launch at most; fewer where their totals take too much memory.
 
     Attributes
     ----------
@@ -67,36 +129,36 @@ class MemberReplay(Replay):
         subsets: Sequence[Array | None], samples: int, epochs: int,
     ) -> None:
         count = len(subsets)
-        stride = round_up(2 * len(RECORD) + 1, RECORD_ALIGNMENT)
-        item = np.dtype(np.float32).itemsize
-        most = TOTALS_BYTES // (count * stride * item)
+        most = TOTALS_BYTES // (count * TOTAL * ITEM)
         self.epochs: int = max(1, min(most, epochs))
-        self._stride, self._count = stride, count
         lists = [np.asarray(rows, np.int32) for rows in subsets if rows is not None]
         joined = np.concatenate([np.zeros(0, np.int32), *lists])
         self._own: dict[type, Memory] = {
             Members: Memory(session, count * MEMBER.itemsize),
             Subsets: Memory(session, max(1, joined.nbytes)),
-            EpochTable: Memory(session, count * (self.epochs + 1) * EPOCH.itemsize),
-            MemberTotals: Memory(session, count * self.epochs * stride * item),
+            EpochTable: Memory(session, 2 * EPOCH.itemsize),
+            MemberTotals: Memory(session, count * TOTAL * ITEM),
+            MemberEnds: Memory(session, count * (TOTAL + 1) * ITEM),
         }
+        self._first_totals = self._own[MemberTotals]
         super().__init__(session, [step], layout, train_state)
         if joined.size:
             self._own[Subsets].write(session, joined)
         self._rows = np.zeros(count, MEMBER)
         self._rows["index"] = np.arange(count)
-        self._rows["samples"] = [samples if s is None else len(s) for s in subsets]
-        self._rows["bits"] = [half_bits(n) for n in self._rows["samples"].tolist()]
-        ends = np.cumsum([0 if s is None else len(s) for s in subsets])
-        self._rows["first"] = [
-            -1 if s is None else end - len(s)
-            for s, end in zip(subsets, ends.tolist(), strict=True)
-        ]
-        steps = -(-int(self._rows["samples"].max()) // self.batch)
+        self._rows["samples"] = samples
+        self._rows["first"] = -1
+        end = 0
+        for row, subset in enumerate(subsets if lists else ()):
+            if subset is not None:
+                self._rows["samples"][row], self._rows["first"][row] = len(subset), end
+                end += len(subset)
+        sizes, inverse = np.unique(self._rows["samples"], return_inverse=True)
+        self._rows["bits"] = np.array([half_bits(n) for n in sizes.tolist()])[inverse]
+        steps = -(-int(sizes[-1]) // self.batch)
         # Of all members of a launch, by operations: as many as `RUN_FLOPS` a core.
         flops = RUN_FLOPS * session.device.compute_units
         self._most_epochs = max(1, flops // (span_flops(step.span) * steps))
-        self.set(records=self.epochs, record_stride=stride)
 
     @property
     def samples(self) -> Array:
@@ -110,8 +172,8 @@ class MemberReplay(Replay):
             self._rows[name] = values
 
     def run_members(
-        self, members: Array, done: Array, schedule: Array
-    ) -> tuple[Array, Array]:
+        self, members: Array, done: Array, schedule: Array, plans: Array | None = None
+    ) -> MemberLaunch:
         """Train some members for some epochs, and wait.
 
         Parameters
@@ -120,35 +182,42 @@ class MemberReplay(Replay):
             Their indices.
         done : ndarray of int, shape [active]
             Epochs that each has done before.
-        schedule : ndarray of `launch.EPOCH`, shape [active, epochs + 1]
+        schedule : ndarray of `launch.EPOCH`, shape [plans, epochs + 1]
             Order and rate of each epoch; `epochs` is at most the attribute. Kernels
             read the row after the last, which is of any value.
-
-        Returns
-        -------
-        totals : ndarray, shape [active, epochs, 6]
-            Of each epoch, as `Tally`; those after a member's last one are any numbers.
-        ran : ndarray of int, shape [active]
-            Epochs of each member: fewer if one's totals are not finite, or below a
-            limit.
+        plans : ndarray of int, shape [active], or None
+            The row of the schedule of each member; None: the first, of all.
         """
-        active, epochs = schedule.shape[0], schedule.shape[1] - 1
+        active, epochs = len(members), schedule.shape[1] - 1
         rows = self._rows[members]
-        rows["epochs"] = done
+        rows["epochs"], rows["record"] = done, np.arange(active)
+        rows["plan"] = 0 if plans is None else plans
+        if self._own[EpochTable].size < schedule.nbytes:
+            self._replace_own(EpochTable, 2 * schedule.nbytes)
+        self._own[EpochTable].write(self.session, schedule)
+        totals = self._first_totals
+        if epochs > 1:  # it may be read later, while others run
+            totals = self._replace_own(MemberTotals, active * epochs * TOTAL * ITEM)
+        else:
+            self._own[MemberTotals] = totals
+            self._replace_memory(MemberTotals, totals)
         most = max(1, self._most_epochs // epochs)
         for first in range(0, active, most):  # between them Ctrl-C is handled
-            part = slice(first, first + most)
-            self._own[EpochTable].write(self.session, schedule[part])
-            self._own[Members].write(self.session, rows[part])
-            self.set(members=len(rows[part]), epochs=epochs)
+            part = rows[first : first + most]
+            self._own[Members].write(self.session, part)
+            self.set(members=len(part), epochs=epochs)
             self.run()
             self.session.finish()
-        size = self._count * self.epochs * self._stride
-        totals = self._own[MemberTotals].read(self.session, size, "float32")
-        shape = self._count, self.epochs, self._stride
-        records = totals.reshape(shape)[members, :epochs]
-        ran: Array = records[:, 0, 2 * len(RECORD)].astype(np.int64)
-        return records[:, :, : 2 * len(RECORD)], ran
+        ends = self._own[MemberEnds].read(
+            self.session, active * (TOTAL + 1), "float32"
+        )
+        return MemberLaunch(self.session, totals, ends.reshape(active, -1), epochs)
+
+    def _replace_own(self, argument: type, size: int) -> Memory:
+        """Replace the memory of a type of argument by one of so many bytes."""
+        found = self._own[argument] = Memory(self.session, size)
+        self._replace_memory(argument, found)
+        return found
 
     def _memory(self, argument: Argument) -> Memory:
         found = self._own.get(type(argument))

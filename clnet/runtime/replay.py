@@ -354,8 +354,7 @@ class Replay(Binding):
         size = rows.nbytes + EPOCH.itemsize  # kernels read the row after the last
         if self._epoch_table.size < size:
             self._epoch_table = Memory(self.session, 2 * size)
-            for kernel, index in self._epoch_table_uses:
-                kernel.set_arg(index, self._epoch_table.argument)
+            self._replace_memory(EpochTable, self._epoch_table)
         if self._epoch_table.array is not None:
             self.session.finish()
         self._epoch_table.write(self.session, rows)

@@ -95,17 +95,19 @@ class _Shape:
         If `share`, each estimator has the shape's network, and parameters apart.
         """
         from clnet.opencl.session import device_errors, session
-        from clnet.training.members import Samples
+        from clnet.training.members import Members, Samples
         from clnet.training.population import _Group, _kind
 
         kinds: dict[Any, list[_Start]] = {}
         for start in self._starts:
-            kinds.setdefault(_kind(start.member, len(self._data)), []).append(start)
+            kind = _kind(start.member.options, len(start.fit.rows))
+            kinds.setdefault(kind, []).append(start)
         samples = Samples(self._data, None, None)
         for starts in kinds.values():
             begin = time.perf_counter()
             group = _Group(
-                self.network, [one.member for one in starts], samples, self.device
+                self.network, Members.of([one.member for one in starts]), samples,
+                self.device,
             )
             if group.refusal is None:
                 with device_errors(session(self.device)):
@@ -126,6 +128,7 @@ def _fit(group: _Group, starts: Sequence[_Start]) -> list[tuple[Fit, Array]]:
     """
     from clnet.opencl.session import session
     from clnet.runtime.train_state import TrainState
+    from clnet.training.population import Rates
 
     members = [one.member for one in starts]
     parameters = np.stack([one.fit.estimator.network_.parameters for one in starts])
@@ -135,15 +138,15 @@ def _fit(group: _Group, starts: Sequence[_Start]) -> list[tuple[Fit, Array]]:
         session(group._device), parameters.reshape(-1),
         np.tile(state, (count, 1)).reshape(len(state), count * size),
     )
-    replay = group._training_replay(train_state)
+    replay = group.training_replay(train_state)
     most = np.array([one.options.epochs for one in members])
-    rates = group._rates(int(most.max()))
+    rates = Rates(group._members)
     done, finite = np.zeros(count, int), np.ones(count, bool)
     active = np.arange(count)
     while active.size:
-        schedule = group._schedule(active, rates, done[active], 1)
-        totals, _ = replay.run_members(active, done[active], schedule)
-        losses = group._measures(totals, replay.samples[active])[:, 0, 0]
+        schedule = rates.schedule(active, done[active], 1)
+        launch = replay.run_members(active, done[active], *schedule)
+        losses = group._measures(launch.last, replay.samples[active])[:, 0]
         parameters = train_state.values()[0].reshape(count, size)
         done[active] += 1
         finite[active] = np.isfinite(losses)

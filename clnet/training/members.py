@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,7 @@ from clnet.formats.sources import check_buffer
 from clnet.nn.defaults import default_optimiser
 from clnet.training.callbacks import EarlyStopping
 from clnet.training.data_set import DataSet, warn_of_reach
+from clnet.training.history import SEEDS
 from clnet.training.options import rule_of
 from clnet.training.setup import chosen_seed
 from clnet.training.streaming import any_set
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 REST = "rest"  # a validation by the samples that are not among a network's rows
-MAX_KEPT = 1024  # options of a training
 LISTS = (list, tuple, np.ndarray)  # of one value a network
 
 
@@ -56,6 +56,79 @@ class Member:
     rows: Array | None
     rest: Array | None
     weight: Array | None
+
+
+@dataclass(frozen=True)
+class Members(Sequence[Member]):
+    """The trainings of many networks, as columns.
+
+    Attributes
+    ----------
+    options : sequence of TrainingOptions
+        Those that differ.
+    which : ndarray of int, shape [members]
+        The options of each network, by their numbers.
+    seeds : ndarray of int, shape [members]
+        As `Member.seed`.
+    rows, rests : sequence of (ndarray of int, or None), or None
+        Those of each network; None: all samples.
+    weights : ndarray, shape [members, samples], or None
+        As `Member.weight`.
+    """
+
+    options: Sequence[TrainingOptions]
+    which: Array
+    seeds: Array
+    rows: Sequence[Array | None] | None = None
+    rests: Sequence[Array | None] | None = None
+    weights: Array | None = None
+
+    @classmethod
+    def of(cls, members: Sequence[Member]) -> Members:
+        """Return members without weights as columns."""
+        options = {id(one.options): one.options for one in members}
+        numbers = {key: number for number, key in enumerate(options)}
+        return cls(
+            list(options.values()),
+            np.array([numbers[id(one.options)] for one in members]),
+            np.array([one.seed for one in members]),
+            [one.rows for one in members], [one.rest for one in members],
+        )
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    @overload
+    def __getitem__(self, index: int) -> Member: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Member]: ...
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        return Member(
+            self.options[self.which[index]], int(self.seeds[index]),
+            *(None if one is None else one[index]
+              for one in (self.rows, self.rests, self.weights)),
+        )
+
+    def part(self, numbers: Array) -> Members:
+        """Return some of the members."""
+        def of(one: Sequence[Array | None] | None) -> list[Array | None] | None:
+            return None if one is None else [one[i] for i in numbers.tolist()]
+
+        chosen, which = np.unique(self.which[numbers], return_inverse=True)
+        return Members(
+            [self.options[i] for i in chosen.tolist()], which, self.seeds[numbers],
+            of(self.rows), of(self.rests),
+            None if self.weights is None else self.weights[numbers],
+        )
+
+    def each(self, value: Callable[[TrainingOptions], Any]) -> Array:
+        """Return a value of each member's options [members, ...]."""
+        found: Array = np.array([value(one) for one in self.options])[self.which]
+        return found
 
 
 @dataclass(frozen=True)
@@ -150,7 +223,7 @@ def members_of(
     network: Model, samples: Samples, count: int, rest: bool,
     rows: Sequence[ArrayLike] | None, sample_weight: ArrayLike | None,
     arguments: Mapping[str, Any], options_of: Callable[..., TrainingOptions],
-) -> list[Member]:
+) -> Members:
     """Return the training of each network.
 
     Parameters
@@ -177,30 +250,60 @@ def members_of(
     """
     n = len(samples.training)
     lists = _lists(rows, count, n)
-    columns = {name: _each(name, value, count) for name, value in arguments.items()}
-    kept = lru_cache(MAX_KEPT, typed=True)(options_of)
-    found = []
-    for i, (own, weight) in enumerate(
-        zip(lists, _weights(sample_weight, count, n), strict=True)
-    ):
+    shared = {name: one for name, one in arguments.items() if not _is_list(one)}
+    columns = {
+        name: _each(name, one, count)
+        for name, one in arguments.items() if name not in shared
+    }
+    seeds = _seeds(columns.pop("seed", None), shared.get("seed"), count)
+    rests = _rests(lists, n, count) if rest else None
+    options: list[TrainingOptions] = []
+    numbers: dict[Any, int] = {}
+    which = np.zeros(count, np.int64)
+    own = [n] if lists is None else [len(one) for one in lists]
+    differing = (lists is not None and len(set(own)) > 1) or bool(columns)
+    for i in range(count if differing else 1):
         given = {name: values[i] for name, values in columns.items()}
-        seed = chosen_seed(given.pop("seed"))
-        others = None
-        if rest:
-            others = np.setdiff1d(np.arange(n), np.arange(n) if own is None else own)
-            if not others.size:
-                raise InputError(
-                    f'validation "rest" are the samples that are not among the rows, '
-                    f"and network {i} has none: give rows without some samples"
-                )
-        samples_of_one = n if own is None else len(own)
+        size = own[i if len(own) > 1 else 0]
+        key = size, *((type(one), one) for one in given.values())
         try:
-            options = kept(samples_of_one, **given)
+            number = numbers.setdefault(key, len(options))
         except TypeError:  # of an argument that is no key
-            options = options_of(samples_of_one, **given)
-        found.append(Member(options, seed, own, others, weight))
-    for options in {id(one.options): one.options for one in found}.values():
-        warn_of_reach(network, options.reach, samples.training.t)
+            number = len(options)
+        if number == len(options):
+            options.append(options_of(size, **{
+                name: shared[name] if name in shared else given[name]
+                for name in arguments if name != "seed"
+            }))
+        which[i] = number
+    for one in options:
+        warn_of_reach(network, one.reach, samples.training.t)
+    weights = _weights(sample_weight, count, n)
+    return Members(options, which, seeds, lists, rests, weights)
+
+
+def _seeds(listed: list[Any] | None, shared: int | None, count: int) -> Array:
+    """Return the seed of each network, of the operating system for None."""
+    if listed is not None:
+        return np.array([chosen_seed(one) for one in listed])
+    if shared is not None:
+        return np.full(count, chosen_seed(shared))
+    return np.frombuffer(os.urandom(8 * count), np.uint64) % SEEDS
+
+
+def _rests(lists: list[Array] | None, n: int, count: int) -> list[Array | None]:
+    """Return the samples that are not among the rows of each network."""
+    found: list[Array | None] = []
+    for i in range(count):
+        kept = np.ones(n, bool)
+        kept[... if lists is None else lists[i]] = False
+        rest = np.flatnonzero(kept)
+        found.append(rest)
+        if not rest.size:
+            raise InputError(
+                f'validation "{REST}" are the samples that are not among the rows, '
+                f"and network {i} has none: give rows without some samples"
+            )
     return found
 
 
@@ -219,10 +322,12 @@ def rule_with_rate(
     return replace(rule, learning_rate=rate)  # type: ignore[call-arg]
 
 
+def _is_list(value: Any) -> bool:
+    return isinstance(value, LISTS)
+
+
 def _each(name: str, value: Any, count: int) -> list[Any]:
     """Return the value of each network."""
-    if not isinstance(value, LISTS):
-        return [value] * count
     if len(value) != count:
         raise InputError(
             f"{name} has {counted(len(value), 'value')}, expected one, or one for each "
@@ -233,17 +338,17 @@ def _each(name: str, value: Any, count: int) -> list[Any]:
 
 def _lists(
     rows: Sequence[ArrayLike] | None, count: int, samples: int
-) -> list[Array | None]:
-    """Return the rows of each network, None for all."""
+) -> list[Array] | None:
+    """Return the rows of each network, None for all of all."""
     if rows is None:
-        return [None] * count
+        return None
     lists = as_items(rows)
     if len(lists) != count:
         raise InputError(
             f"rows has {counted(len(lists), 'list')}, expected one for each of the "
             f"{counted(count, 'network')}"
         )
-    found: list[Array | None] = []
+    found: list[Array] = []
     for number, one in enumerate(lists):
         own = as_array(f"rows of network {number}", one)
         if own.ndim != 1 or not own.size or own.dtype.kind not in "iu":
@@ -262,14 +367,14 @@ def _lists(
 
 def _weights(
     weights: ArrayLike | None, count: int, samples: int
-) -> list[Array | None]:
-    """Return the weights of each network's samples."""
+) -> Array | None:
+    """Return the weights of each network's samples [members, samples], if any."""
     if weights is None:
-        return [None] * count
+        return None
     array = as_array("sample_weight", weights)
     if array.shape not in ((samples,), (count, samples)):
         raise InputError(
             f"sample_weight has shape {list(array.shape)}, expected [{samples}] or "
             f"[{count}, {samples}]"
         )
-    return list(np.broadcast_to(array, (count, samples)))
+    return np.broadcast_to(array, (count, samples))

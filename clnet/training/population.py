@@ -32,6 +32,7 @@ from clnet.training.history import (
     TrainingState,
     interrupted_after,
 )
+from clnet.training.member_log import Histories, MemberLog
 from clnet.training.passes import LIMIT_MARGIN, measures
 from clnet.training.plans import without_backward
 from clnet.variants.members.group_members import GroupMembers
@@ -43,18 +44,22 @@ if TYPE_CHECKING:
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
     from clnet.training.data_set import DataSet
-    from clnet.training.members import Member, Samples
+    from clnet.training.members import Member, Members, Samples
+    from clnet.training.options import TrainingOptions
 
 Array = NDArray[Any]
 
-MAX_EPOCHS = 1 << 10  # of a launch
+MAX_EPOCHS = 1 << 12  # of a launch
+TOTALS_SHARE = 16  # of a device's memory is for totals that are not read yet
+# Why a member has stopped.
+RUNNING, ALL_DONE, REACHED, WAITED, DIVERGED = range(5)
 GROWTH = 8  # of a launch's epochs, at most: the first ones also compile
 
 
 def fit_members(
-    network: Model, parameters: Array, members: Sequence[Member], samples: Samples,
+    network: Model, parameters: Array, members: Members, samples: Samples,
     device: Device, alone: Callable[[int], History], report: Callable[[int], object],
-) -> list[History]:
+) -> Histories:
     """Train all members, and replace their parameters.
 
     Parameters
@@ -63,7 +68,7 @@ def fit_members(
         The shape of all.
     parameters : ndarray, shape [members, size]
         Initial values, replaced by the trained ones.
-    members : sequence of Member
+    members : Members
         Their trainings.
     samples : Samples
         Their data.
@@ -74,56 +79,63 @@ def fit_members(
     report : callable
         Called with numbers of epochs that are done.
     """
-    groups: dict[Any, list[int]] = {}
-    for number, one in enumerate(members):
-        groups.setdefault(_kind(one, len(samples.training)), []).append(number)
-    found: dict[int, History] = {}
+    kinds: dict[Any, int] = {}
+    of_options = np.array([
+        kinds.setdefault(_kind(one, n), len(kinds))
+        for one, n in zip(members.options, _sizes(members, samples), strict=True)
+    ])
+    kind = of_options[members.which]
+    place = np.full(len(members), -1)  # of a member in its group
+    groups: list[_Group] = []
     interrupted = False
-    for numbers in groups.values():
-        group = _Group(network, [members[i] for i in numbers], samples, device)
+    for number in range(len(kinds)):
+        numbers = np.flatnonzero(kind == number)
+        group = _Group(network, members.part(numbers), samples, device)
+        groups.append(group)
         if group.refusal is None and not interrupted:
             with device_errors(session(device)):
-                trained = group.fit(parameters[numbers], report)
+                finite = group.fit(parameters[numbers], report)
             interrupted = group.interrupted
-            for number, (history, values) in zip(numbers, trained, strict=True):
-                if history is not None:
-                    found[number], parameters[number] = history, values
-    for number in range(len(members)):
-        if number not in found and not interrupted:
-            found[number] = alone(number)
-            interrupted = found[number].stopped.startswith(INTERRUPTED)
-    untrained = [i for i in range(len(members)) if i not in found]
-    for number, history in zip(
-        untrained,
-        _histories(network, [members[i] for i in untrained], parameters[untrained]),
-        strict=True,
-    ):
-        found[number] = history
-        history.stopped = interrupted_after(0)
-    return [found[i] for i in range(len(members))]
+            parameters[numbers[finite]] = group.parameters[finite]
+            place[numbers[finite]] = np.flatnonzero(finite)
+    others: dict[int, History] = {}
+    for i in np.flatnonzero(place < 0).tolist():
+        if interrupted:
+            others[i] = _history(network, members[i], parameters[i])
+            others[i].stopped = interrupted_after(0)
+        else:
+            others[i] = alone(i)
+            interrupted = others[i].stopped.startswith(INTERRUPTED)
+    return Histories(
+        len(members),
+        lambda i: others[i] if place[i] < 0 else groups[kind[i]].history(int(place[i])),
+    )
 
 
-def _histories(
-    network: Model, members: Sequence[Member], parameters: Array
-) -> list[History]:
-    """Return histories of no epoch yet; `parameters` [members, size] are initial."""
-    found = []
-    for one, row in zip(members, parameters, strict=True):
-        options = one.options
-        state = options.rule.initial_state(row.size, row.dtype.name)
-        found.append(History(TrainingState(
-            options.rule_text, 0, 0, one.seed, row.copy(), state, network.formats
-        )))
+def _history(network: Model, member: Member, parameters: Array) -> History:
+    """Return a history of no epoch yet; `parameters` [size] are initial."""
+    options = member.options
+    state = options.rule.initial_state(parameters.size, parameters.dtype.name)
+    return History(TrainingState(
+        options.rule_text, 0, 0, member.seed, parameters.copy(), state, network.formats
+    ))
+
+
+def _sizes(members: Members, samples: Samples) -> list[int]:
+    """Return the samples of a training by each of the options."""
+    if members.rows is None:
+        return [len(samples.training)] * len(members.options)
+    found = [0] * len(members.options)
+    for number, rows in zip(members.which.tolist(), members.rows, strict=True):
+        found[number] = len(samples.training) if rows is None else len(rows)
     return found
 
 
-def _kind(member: Member, samples: int) -> Any:
-    """Return what the members of one launch have in common."""
-    options = member.options
+def _kind(options: TrainingOptions, n: int) -> Any:
+    """Return what the members of one launch have in common, of n samples."""
     rule = options.rule
     if hasattr(rule, "learning_rate"):
         rule = replace(rule, learning_rate=0.0)  # type: ignore[call-arg]
-    n = samples if member.rows is None else len(member.rows)
     return (
         rule, options.regularisation, options.loss.name, options.precision,
         options.shuffled, None if options.batch == n else options.batch,
@@ -150,19 +162,29 @@ def members_variant(
 
 
 class _Group:
-    """Members of one kind, and the program of their steps."""
+    """Members of one kind, and the program of their steps.
+
+    Attributes
+    ----------
+    refusal : str or None
+        Why they do not train in one launch.
+    interrupted : bool
+        Whether Ctrl-C has ended the training.
+    parameters : ndarray, shape [members, size]
+        Those that `fit` has trained.
+    """
+
+    parameters: Array
 
     def __init__(
-        self, network: Model, members: list[Member], samples: Samples, device: Device
+        self, network: Model, members: Members, samples: Samples, device: Device
     ) -> None:
         self._network, self._members, self._samples = network, members, samples
         self._device = device
-        self.interrupted = False  # by Ctrl-C
-        first, data = members[0].options, samples.training
-        batch = max(one.options.batch for one in members)
-        self._variant = members_variant(
-            device, len(members), any(one.rows is not None for one in members)
-        )
+        self.interrupted: bool = False
+        first, data = members.options[0], samples.training
+        batch = max(one.batch for one in members.options)
+        self._variant = members_variant(device, len(members), members.rows is not None)
         gathers = self._variant.subsets or batch < len(data)
         self._program = program_of(
             network, first.loss, first.rule, first.precision,
@@ -171,9 +193,9 @@ class _Group:
         )
         self._step, self.refusal = self._step_of(self._program, batch, self._variant)
         weighted = samples.validation is not None and samples.validation.weighted
-        if weighted or any(one.weight is not None for one in members):
+        if weighted or members.weights is not None:
             self.refusal = "it takes samples without weights"
-        if not all(one.options.predictable for one in members):
+        if not all(one.predictable for one in members.options):
             self.refusal = "a schedule reads the training"
 
     def _step_of(
@@ -185,127 +207,108 @@ class _Group:
         configs = () if refusal else variant.space(span, self._device)
         return Step(span, variant, next(iter(configs), {}), self._device), refusal
 
-    def fit(
-        self, start: Array, report: Callable[[int], object]
-    ) -> list[tuple[History | None, Array]]:
-        """Return the history and parameters of each; None: one is not finite.
+    def fit(self, start: Array, report: Callable[[int], object]) -> Array:
+        """Train all members; return which ones are finite [members].
 
         `start` are the initial parameters [members, size].
         """
         count, size = start.shape
-        place, options = session(self._device), [one.options for one in self._members]
-        state = options[0].rule.initial_state(size, start.dtype.name)
+        place, members = session(self._device), self._members
+        state = members.options[0].rule.initial_state(size, start.dtype.name)
         train_state = TrainState(
             place, start.reshape(-1),
             np.tile(state, (count, 1)).reshape(len(state), count * size),
         )
-        replay = self._training_replay(train_state)
+        replay = self.training_replay(train_state)
         validation = self._validation_replay(train_state)
-        histories = _histories(self._network, self._members, start)
-        most = np.array([one.epochs for one in options])
-        rates = self._rates(int(most.max()))
-        stoppable = np.array([
-            self._samples.patience is not None or one.desired is not None
-            for one in options
-        ])
-        best = _Best(start.copy())
+        rates = Rates(members)
+        patience = self._samples.patience
+        most = members.each(lambda one: one.epochs)
+        self._start = start
+        self._log = MemberLog(count, self._device.global_memory // TOTALS_SHARE)
+        self._best = best = _Best(start.copy())
+        self._targets = [
+            replay.samples, replay.samples if validation is None else validation.samples
+        ]
+        self._done = done = np.zeros(count, int)
+        self._stopped = np.full(count, RUNNING)
         active, per_launch = np.arange(count), 1
-        done = np.zeros(count, int)
         try:
             while active.size:
-                left = int((most - done)[active].min())
+                before = done[active]
+                left = int((most[active] - before).min())
                 epochs = min(per_launch, replay.epochs, left)
-                schedule = self._schedule(active, rates, done[active], epochs)
+                schedule = rates.schedule(active, before, epochs)
                 begin = time.perf_counter()
-                totals, ran = replay.run_members(active, done[active], schedule)
+                launch = replay.run_members(active, before, *schedule)
                 seconds = time.perf_counter() - begin
-                rows = self._measures(totals, replay.samples[active])
-                checks: Array | None = None
-                if validation is not None:
-                    checked, _ = validation.run_members(
-                        active, done[active], schedule[:, :2]
-                    )
-                    checks = self._measures(checked, validation.samples[active])
-                    better = best.improved(active, checks[:, 0, 0], done[active] + 1)
-                    if self._samples.patience is not None and better.size:
-                        best.parameters[better] = train_state.values()[0].reshape(
-                            count, size
-                        )[better]
-                else:
+                done[active] += launch.ran
+                last = self._measures(launch.last, replay.samples[active])
+                stopped = np.where(done[active] == most[active], ALL_DONE, RUNNING)
+                stopped[self._reached(active, last)] = REACHED
+                if validation is None:
+                    self._log.add(active, launch, seconds / epochs)
                     growth = min(GROWTH, RUN_SECONDS / seconds)
                     per_launch = max(1, int(per_launch * growth))
-                done[active] += ran
-                finite = np.isfinite(rows[:, epochs - 1]).all(axis=1)
-                may_stop = (
-                    stoppable[active] | (done == most)[active] | (ran < epochs)
-                    | ~finite
-                )
-                stays = np.ones(active.size, bool)
-                for at, i in enumerate(active.tolist()):
-                    history = histories[i]
-                    history.epochs.add(
-                        rows[at, : ran[at]], None if checks is None else checks[at],
-                        seconds / epochs,
+                else:
+                    totals = validation.run_members(active, before, schedule[0][:1, :2])
+                    self._log.add_checked(
+                        active, before, launch.last, totals.last, seconds
                     )
-                    if may_stop[at]:
-                        waited = len(history) - int(best.epoch[i])
-                        history.stopped = self._stopped(i, history, waited)
-                        stays[at] = not history.stopped
-                report(int(ran.sum()))
-                active = active[stays]
+                    checks = self._measures(totals.last, validation.samples[active])
+                    better = best.improved(active, checks[:, 0], done[active])
+                    if patience is not None:
+                        if better.size:
+                            best.parameters[better] = train_state.values()[0].reshape(
+                                count, size
+                            )[better]
+                        waited = done[active] - best.epoch[active]
+                        stopped[waited >= patience] = WAITED
+                stopped[~np.isfinite(last[:, :2]).all(axis=1)] = DIVERGED
+                self._stopped[active] = stopped
+                report(int(launch.ran.sum()))
+                active = active[stopped == RUNNING]
         except KeyboardInterrupt:
             self.interrupted = True
-            for i in active.tolist():
-                histories[i].stopped = interrupted_after(len(histories[i]))
         values, states = train_state.values()
-        parameters = values.reshape(count, size)
-        states = states.reshape(count, len(state), size)
-        return [
-            (self._ended(i, one, parameters[i], states[i], best), parameters[i])
-            for i, one in enumerate(histories)
-        ]
+        self.parameters = values.reshape(count, size)
+        self._states = states.reshape(count, len(state), size)
+        if patience is not None:
+            found = best.loss < np.inf
+            self.parameters[found] = best.parameters[found]
+        finite = np.isfinite(self.parameters).all(axis=1)
+        return np.asarray(finite & (self._stopped != DIVERGED))
 
-    def _stopped(self, number: int, history: History, waited: int) -> str:
-        """Return why a member stops after its last epoch, or an empty text.
+    def _reached(self, active: Array, last: Array) -> Array:
+        """Return which members [active] have their desired error, by measures."""
+        found = np.zeros(len(active), bool)
+        which = self._members.which[active]
+        for number, options in enumerate(self._members.options):
+            if options.desired is not None:
+                own = which == number
+                found[own] = options.desired.reached_by(last[own])
+        return found
 
-        `waited` are the epochs since the best one.
-        """
-        options, last, patience = (
-            self._members[number].options, history[-1], self._samples.patience
-        )
-        if not last.training.finite:
-            history.diverged = True
-            return "not finite"
-        if patience is not None and waited >= patience:
-            return f"EarlyStopping stopped after epoch {last.number}"
-        reached = options.desired and options.desired.reached(last)
-        if reached:
-            return reached
-        if last.number < options.epochs:
-            return ""
-        subject = f"all {last.number} epochs are" if last.number > 1 else "the epoch is"
-        return f"{subject} done"
-
-    def _ended(
-        self, number: int, history: History, parameters: Array, values: Array,
-        best: _Best,
-    ) -> History | None:
-        """Complete a history, and set the parameters to those of the best epoch."""
-        if self._samples.patience is not None and best.loss[number] < np.inf:
-            parameters[...] = best.parameters[number]
-            history.best_epoch = int(best.epoch[number])
+    def history(self, number: int) -> History:
+        """Return the history of one member."""
+        member, epochs = self._members[number], int(self._done[number])
+        history = _history(self._network, member, self._start[number])
+        self._log.fill(history, number, epochs, np.array([
+            [int(samples[number]), self._network.n_out] for samples in self._targets
+        ]))
+        history.stopped = self._reason(number, history)
+        if self._samples.patience is not None and self._best.loss[number] < np.inf:
+            history.best_epoch = int(self._best.epoch[number])
             history.stopped += (
                 f"; epoch {history.best_epoch} was the best by validation_loss, and "
                 "its parameters are restored"
             )
-        if history.diverged or not np.isfinite(parameters).all():
-            return None
-        member, epochs = self._members[number], len(history)
         samples = self._samples.training if member.rows is None else member.rows
         history.state = replace(
             history.state, epoch=epochs,
             count=epochs * -(-len(samples) // member.options.batch),
-            parameters=parameters.copy(), values=values.copy(),
+            parameters=self.parameters[number].copy(),
+            values=self._states[number].copy(),
         )
         history.plan = (
             f"{self._variant.name} of {self._device.name}: "
@@ -313,89 +316,132 @@ class _Group:
         )
         return history
 
-    def _training_replay(self, train_state: TrainState) -> MemberReplay:
+    def _reason(self, number: int, history: History) -> str:
+        """Return why a member has stopped."""
+        epochs, code = len(history), self._stopped[number]
+        if code == RUNNING:
+            return interrupted_after(epochs)
+        if code == WAITED:
+            return f"EarlyStopping stopped after epoch {epochs}"
+        if code == REACHED:
+            desired = self._members[number].options.desired
+            assert desired is not None
+            return str(desired.reached(history[-1]))
+        subject = f"all {epochs} epochs are" if epochs > 1 else "the epoch is"
+        return f"{subject} done"
+
+    def training_replay(self, train_state: TrainState) -> MemberReplay:
         """Return the launches of steps, which end at the members' limits."""
-        members, samples = self._members, self._samples.training
+        members = self._members
         replay = self._replay(
-            self._step, train_state, [one.rows for one in members], samples,
-            min(MAX_EPOCHS, max(one.options.epochs for one in members)),
+            self._step, train_state, members.rows, self._samples.training,
+            min(MAX_EPOCHS, max(one.epochs for one in members.options)),
         )
+        sizes = _sizes(members, self._samples)
         limits = np.array([
-            (0.0, 0.0) if one.options.desired is None else
-            one.options.desired.limits(n * self._network.n_out)
-            for one, n in zip(members, replay.samples.tolist(), strict=True)
-        ]) * (1 + LIMIT_MARGIN)
+            (0.0, 0.0) if one.desired is None else
+            one.desired.limits(n * self._network.n_out)
+            for one, n in zip(members.options, sizes, strict=True)
+        ])[members.which] * (1 + LIMIT_MARGIN)
         replay.set_members(
-            seed=np.array([one.seed & 0xFFFFFFFF for one in members], np.uint32),
+            seed=(members.seeds & 0xFFFFFFFF).astype(np.uint32),
             squares_limit=limits[:, 0], fails_limit=limits[:, 1],
         )
         return replay
 
     def _validation_replay(self, train_state: TrainState) -> MemberReplay | None:
         """Return the launches that measure the validation, if there is one."""
-        samples, first = self._samples.validation, self._members[0].options
+        samples, first = self._samples.validation, self._members.options[0]
         if samples is None:
             return None
-        lists = [one.rest for one in self._members]
-        subsets = any(rows is not None for rows in lists)
-        batch = max(len(samples) if rows is None else len(rows) for rows in lists)
+        lists = self._members.rests
+        batch = len(samples) if lists is None else max(
+            len(samples) if rows is None else len(rows) for rows in lists
+        )
         program = without_backward(program_of(
             self._network, first.loss, None, first.precision, dropout=False,
-            samples=len(samples) if subsets else None, weighted=False,
+            samples=None if lists is None else len(samples), weighted=False,
         ))
         step, _ = self._step_of(
-            program, batch, replace(self._variant, subsets=subsets)
+            program, batch, replace(self._variant, subsets=lists is not None)
         )
         return self._replay(step, train_state, lists, samples, 1)
 
     def _replay(
-        self, step: Step, train_state: TrainState, subsets: list[Array | None],
-        samples: DataSet, epochs: int,
+        self, step: Step, train_state: TrainState,
+        subsets: Sequence[Array | None] | None, samples: DataSet, epochs: int,
     ) -> MemberReplay:
         replay = MemberReplay(
-            session(self._device), step, self._network.layout, train_state, subsets,
-            len(samples), epochs,
+            session(self._device), step, self._network.layout, train_state,
+            subsets or [None] * len(self._members), len(samples), epochs,
         )
         inputs = accepted_step(step.span).data
         for value, array in zip(inputs, samples.arrays, strict=True):
             replay.write(value, array)
         return replay
 
-    def _rates(self, epochs: int) -> Array:
-        """Return the learning rate of each member and epoch [members, epochs]."""
-        found = np.empty((len(self._members), epochs))
-        for row, member in zip(found, self._members, strict=True):
-            options = member.options
-            factor = find_schedule(options.schedule, options.epochs)
-            row[:] = options.rule.rate
-            if options.schedule is not None:
-                row[: options.epochs] *= [factor(i) for i in range(options.epochs)]
-        return found
-
-    def _schedule(
-        self, active: Array, rates: Array, done: Array, epochs: int
-    ) -> Array:
-        """Return order and rate of the epochs after those done, and a row of zeros.
-
-        They are of shape [active, epochs + 1].
-        """
-        found = np.zeros((active.size, epochs + 1), EPOCH)
-        columns = done[:, np.newaxis] + np.arange(epochs)
-        found["rate"][:, :epochs] = rates[active[:, np.newaxis], columns]
-        if self._members[0].options.shuffled:
-            seeds = [self._members[i].seed for i in active.tolist()]
-            starts = list(zip(seeds, done.tolist(), strict=True))
-            known = {start: keys(*start, epochs) for start in set(starts)}
-            found["key"][:, :epochs] = [known[start] for start in starts]
-        return found
-
     def _measures(self, totals: Array, samples: Array) -> Array:
-        """Return the `Measures` of each member and epoch [active, epochs, 3]."""
-        found = measures(totals.reshape(-1, totals.shape[-1]), 1, 1)
-        found = found.reshape(*totals.shape[:2], -1)
-        found[..., :2] /= samples[:, np.newaxis, np.newaxis]
-        found[..., 1] /= self._network.n_out
+        """Return the `Measures` of an epoch of each member [active, 3]."""
+        found = measures(totals, 1, 1)
+        found[:, :2] /= samples[:, np.newaxis]
+        found[:, 1] /= self._network.n_out
         return found
+
+
+class Rates:
+    """Orders and rates of the epochs of all members.
+
+    Parameters
+    ----------
+    members : Members
+        Of one kind.
+    """
+
+    def __init__(self, members: Members) -> None:
+        self._which, self._seeds = members.which, members.seeds
+        self._shuffled = members.options[0].shuffled
+        self._rates = []
+        for options in members.options:
+            rates = np.full(options.epochs, options.rule.rate)
+            if options.schedule is not None:
+                factor = find_schedule(options.schedule, options.epochs)
+                rates *= [factor(i) for i in range(options.epochs)]
+            self._rates.append(rates)
+
+    def schedule(
+        self, active: Array, done: Array, epochs: int
+    ) -> tuple[Array, Array]:
+        """Return the epochs after those done, of members that differ.
+
+        Returns
+        -------
+        schedule : ndarray of `launch.EPOCH`, shape [plans, epochs + 1]
+            The last epoch is of zeros.
+        plans : ndarray of int, shape [active]
+            The row of each member.
+        """
+        differing = [self._which[active], done]
+        if self._shuffled:
+            differing.append(self._seeds[active])
+        plans, number = np.zeros(len(active), np.int64), 1
+        for column in differing:
+            if (column != column[0]).any():
+                values, inverse = np.unique(column, return_inverse=True)
+                plans = plans * len(values) + inverse
+                number *= len(values)
+        if number > 1:
+            _, first, plans = np.unique(plans, return_index=True, return_inverse=True)
+        else:
+            first = np.zeros(1, int)
+        found = np.zeros((len(first), epochs + 1), EPOCH)
+        for row, at in zip(found, first.tolist(), strict=True):
+            start, member = int(done[at]), active[at]
+            row["rate"][:epochs] = self._rates[self._which[member]][
+                start : start + epochs
+            ]
+            if self._shuffled:
+                row["key"][:epochs] = keys(int(self._seeds[member]), start, epochs)
+        return found, plans
 
 
 class _Best:

@@ -54,21 +54,18 @@ static inline float norm_of(__local const float *values, __local const float *su
 }
 #endif
 
-// Arguments, in the order of clnet/variants/training/members.py:
+// Arguments, in the order of clnet/variants/members/group_members.py:
 //
 // parameters [members, SIZE], x, t [n, width]: the data set
-// state [members, SLOTS, SIZE], totals [members, records, record_stride]
-// members [count_of_members], schedule [count_of_members, epochs + 1]
+// state [members, SLOTS, SIZE]
 // places [SIZE]  where each element of the flat buffer is in local memory; -1: padding
-// epochs        of each member
+// and those of member.h
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
 group_members(__global const Neuron *neurons, __global float *parameters,
               __global const float *x, __global const float *t,
-              const float bit_fail_limit, __global float *state, __global float *totals,
+              const float bit_fail_limit, __global float *state,
               __global const int *places, const int outputs, const int batch,
-              __global const Member *members, const int count_of_members,
-              __global const int *subsets, __global const Epoch *schedule,
-              const int epochs, const int records, const int record_stride)
+              MEMBER_ARGUMENTS)
 {
     __local float memory[LOCAL_VALUES] ALIGNED, values[VALUES] ALIGNED;
     __local float sums[VALUES + RECORD * PARTS] ALIGNED, own_totals[2 * RECORD];
@@ -85,7 +82,7 @@ group_members(__global const Neuron *neurons, __global float *parameters,
     __global float *own = parameters + (size_t)member.index * SIZE;
     __global float *own_state = state + (size_t)member.index * SLOTS * SIZE;
     __global float *first_totals =
-        totals + (size_t)member.index * records * record_stride;
+        totals + (size_t)member.record * epochs * 2 * RECORD;
     for (int i = id; i < LOCAL_VALUES; i += GROUP) memory[i] = 0;
     for (int i = id; i < VALUES; i += GROUP) values[i] = 0;  // as padding stays
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -104,8 +101,8 @@ group_members(__global const Neuron *neurons, __global float *parameters,
         member.first < 0 ? 0 : subsets + member.first,
 #endif
     };
-    __global const Epoch *plan = schedule + (size_t)get_group_id(0) * (epochs + 1);
-    Run run = {full, samples, 0, 1, record_stride, 1, plan, member.squares_limit,
+    __global const Epoch *plan = schedule + (size_t)member.plan * (epochs + 1);
+    Run run = {full, samples, 0, 1, 2 * RECORD, 1, plan, member.squares_limit,
                member.fails_limit, first_totals, 0, 0, full, vload8(0, plan->key),
                plan->rate, own_totals};
     int loaded = -1;
@@ -146,7 +143,9 @@ group_members(__global const Neuron *neurons, __global float *parameters,
         if (!goes_on) break;
         if (GATHERED == 2 && run.begin == 0) loaded = -1;  // another order
     }
-    if (id == 0) store_epochs(&run);
+    __global float *end = ends + (size_t)member.record * END;
+    if (id < 2 * RECORD) end[id] = own_totals[id];
+    if (id == 0) end[2 * RECORD] = run.epoch;
 #if UPDATE
     for (int i = id; i < SIZE; i += GROUP) {
         const int at = places[i];

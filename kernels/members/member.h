@@ -1,6 +1,8 @@
 // A row of the table of members (MEMBER of clnet/opencl/launch.py).
 typedef struct {
-    int index;    // of the member's parameters, state and totals
+    int index;    // of the member's parameters and state
+    int record;   // of its totals and its end
+    int plan;     // its row of the schedule
     int samples;  // of an epoch
     int first;    // of its list of samples in `subsets`; -1: all samples
     int bits;     // of half a sample's index, for the random order
@@ -8,3 +10,16 @@ typedef struct {
     uint seed;
     float squares_limit, fails_limit;  // as of Run
 } Member;
+
+// Arguments of all kernels of members, in the order of `MEMBER_ARGUMENTS` of
+// clnet/variants/members/members.py:
+//
+// totals [members, epochs, 2 * RECORD]  sums of each epoch
+// ends [members, END]  the totals of a member's last epoch, and its number of epochs
+// members [count_of_members], schedule [plans, epochs + 1]
+// epochs        of each member
+#define END (2 * RECORD + 1)
+#define MEMBER_ARGUMENTS                                                             \
+    __global float *totals, __global float *ends, __global const Member *members,    \
+        const int count_of_members, __global const int *subsets,                     \
+        __global const Epoch *schedule, const int epochs

@@ -28,9 +28,8 @@
 // x, t, weight  the data set [n, width]; not GATHERED: from `transpose` of epoch.cl
 // memory [workers, memory_size], gradients [workers, 2, size + APART]
 // sync          initially zero: [0] members claimed, [1] workers that have left
-// state [members, SLOTS, size], totals [members, records, record_stride]
-// members [count_of_members], schedule [count_of_members, epochs + 1]
-// epochs        of each member
+// state [members, SLOTS, size]
+// and those of member.h
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 members(__global const Layer *layers, __global const Neuron *neurons,
         __global float *parameters, __global const float *x, __global const float *t,
@@ -39,11 +38,8 @@ members(__global const Layer *layers, __global const Neuron *neurons,
         const int batch, const int tile_size, const int pitch, const int tiles,
         const int x_offset, const int t_offset, const int weight_offset,
         const int dx_offset, const int gradient_offset, const int memory_size,
-        const float bit_fail_limit, __global float *state, __global float *totals,
-        __global const uchar *live, const int outputs,
-        __global const Member *members, const int count_of_members,
-        __global const int *subsets, __global const Epoch *schedule, const int epochs,
-        const int records, const int record_stride)
+        const float bit_fail_limit, __global float *state, __global const uchar *live,
+        const int outputs, MEMBER_ARGUMENTS)
 {
     const size_t worker = get_global_id(0);
     __global float *own = memory + worker * memory_size;
@@ -64,9 +60,10 @@ members(__global const Layer *layers, __global const Neuron *neurons,
         };
         const UpdateArguments update = {sum, state + index * SLOTS * size, live, outputs,
                                         member.seed};
-        __global const Epoch *plan = schedule + (size_t)i * (epochs + 1);
-        __global float *first_totals = totals + index * records * record_stride;
-        Run run = {full, samples, 0, 1, record_stride, 1, plan, member.squares_limit,
+        __global const Epoch *plan = schedule + (size_t)member.plan * (epochs + 1);
+        __global float *first_totals =
+            totals + (size_t)member.record * epochs * 2 * RECORD;
+        Run run = {full, samples, 0, 1, 2 * RECORD, 1, plan, member.squares_limit,
                    member.fails_limit, first_totals, 0, 0, full, vload8(0, plan->key),
                    plan->rate, first_totals};
         for (int s = 0; s < epochs * steps; ++s) {
@@ -75,7 +72,10 @@ members(__global const Layer *layers, __global const Neuron *neurons,
             finish_step(&net, &update, &run, 1, gradient, member.epochs * steps + s);
             if (!next_step(&run)) break;
         }
-        store_epochs(&run);
+        __global float *end = ends + (size_t)member.record * END;
+        for (int k = 0; k < 2 * RECORD; ++k)
+            end[k] = first_totals[(run.epoch - 1) * 2 * RECORD + k];
+        end[2 * RECORD] = run.epoch;
     }
     if (add_seq_cst(sync + 1, 1) == (int)get_global_size(0) - 1) sync[0] = sync[1] = 0;
 }

@@ -12,19 +12,15 @@ from numpy.typing import NDArray
 from clnet.ir.training_ops import RECORD
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
-    EpochTable,
     Launch,
     Launches,
-    Members,
-    MemberTotals,
     Parameters,
-    Scalar,
     State,
-    Subsets,
     Table,
 )
 from clnet.opencl.program import matrix_units
 from clnet.variants.cost import Cost, span_flops
+from clnet.variants.members.members import MEMBER_ARGUMENTS
 from clnet.variants.team import team_group
 from clnet.variants.training.group_step import LocalLayout, layer_neurons
 from clnet.variants.training.whole_step import (
@@ -134,10 +130,9 @@ class GroupMembers:
                 (self.members * group,), (group,),
                 (
                     Table.of(neuron_table(step)), Parameters(), x, t,
-                    float(step.loss.bit_fail_limit), State(), MemberTotals(),
+                    float(step.loss.bit_fail_limit), State(),
                     Table.of(_places(step, layout.layers, layers)), t.width, span.batch,
-                    Members(), Scalar("members"), Subsets(), EpochTable(),
-                    Scalar("epochs"), Scalar("records"), Scalar("record_stride"),
+                    *MEMBER_ARGUMENTS,
                 ),
             ),
         )

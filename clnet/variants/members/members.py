@@ -10,6 +10,7 @@ from clnet.opencl.launch import (
     EpochTable,
     Launch,
     Launches,
+    MemberEnds,
     Members,
     MemberTotals,
     Parameters,
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
 
 SYNC_WORDS = 16
+MEMBER_ARGUMENTS: tuple[Argument, ...] = (  # of all kernels of members (member.h)
+    MemberTotals(), MemberEnds(), Members(), Scalar("members"), Subsets(), EpochTable(),
+    Scalar("epochs"),
+)
 
 
 @dataclass(frozen=True)
@@ -100,9 +105,7 @@ class TrainMembers(Untuned):
                     Scratch("sync", 4 * SYNC_WORDS),
                     len(step.layers), shape.size, span.batch, tile, tile_pitch(tile),
                     shape.tiles, *shape.offsets, float(step.loss.bit_fail_limit),
-                    State(), MemberTotals(), live, t.width,
-                    Members(), Scalar("members"), Subsets(), EpochTable(),
-                    Scalar("epochs"), Scalar("records"), Scalar("record_stride"),
+                    State(), live, t.width, *MEMBER_ARGUMENTS,
                 ),
             ),
         )

@@ -75,8 +75,10 @@ def check(sizes, samples, rule=None, batch=None, *, activation="tanh", loss="mse
     schedule = np.zeros((N, EPOCHS + 1), EPOCH)
     schedule["rate"] = RATES[:, np.newaxis]
     schedule["key"][:, :EPOCHS] = [key(3, epoch) for epoch in range(EPOCHS)]
-    totals, ran = bound.run_members(np.arange(N), np.zeros(N, int), schedule)
-    assert (ran == EPOCHS).all()
+    launch = bound.run_members(
+        np.arange(N), np.zeros(N, int), schedule, np.arange(N)
+    )
+    assert (launch.ran == EPOCHS).all()
     found = train_state.values()[0].reshape(parameters.shape)
     live = live_elements(network.layout, network.storages)
     arithmetic = FP16_SPLIT["highest"] if matrix_units(DEVICE) else FLOAT32
@@ -93,6 +95,7 @@ def check(sizes, samples, rule=None, batch=None, *, activation="tanh", loss="mse
         }
         full = min(batch, n)
         firsts = [(e, first) for e in range(EPOCHS) for first in range(0, n, full)]
+        np.testing.assert_array_equal(launch.totals_of(i)[-1], launch.last[i])
         exact, deviation = deviations(
             one.ops, {**values, "state": state}, parameters[i], arithmetic,
             [{"first": first, "samples": min(full, n - first), "batch": full,
@@ -105,7 +108,7 @@ def check(sizes, samples, rule=None, batch=None, *, activation="tanh", loss="mse
         limit = LAMBDA * deviation[name][0] + tiny("float32")
         assert (error <= limit)[live].all(), (i, (error / limit)[live].max())
         assert not found[i][~live].any()
-        sums = totals[i, -1, :3] + totals[i, -1, 3:]
+        sums = launch.last[i, :3] + launch.last[i, 3:]
         error = np.abs(sums - exact["totals"][0, :3])
         assert (error <= LAMBDA * deviation["totals"][0, :3] + tiny("float32")).all()
 
