@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import PRECISIONS, as_array, as_items, as_numbers, as_whole, is_whole
+from clnet.checks import (
+    INT_MAX,
+    PRECISIONS,
+    as_array,
+    as_items,
+    as_numbers,
+    as_whole,
+    is_whole,
+)
 from clnet.errors import FormatError, InputError, counted, quoted, reason, unknown
 from clnet.formats import safetensors, suffix_of
 from clnet.formats.files import as_path
@@ -79,7 +87,10 @@ class Population:
     def __init__(self, network: Network, seeds: int | Iterable[int]) -> None:
         if not isinstance(network, Network):
             raise InputError(f"a population is of a Network, not {network!r}")
-        numbers = range(as_whole("seeds", seeds)) if is_whole(seeds) else seeds
+        numbers = (
+            range(as_whole("seeds", seeds, most=INT_MAX // network.layout.size))
+            if is_whole(seeds) else seeds
+        )
         if not isinstance(numbers, Iterable):
             raise InputError(f"seeds must be whole numbers, one a network: {seeds!r}")
         self.network: Network = copy(network)

@@ -312,6 +312,8 @@ def rule_with_rate(
     samples: int, batch_size: int | None,
 ) -> Optimiser:
     """Return the optimiser of one network, with a learning rate if one is given."""
+    if batch_size is not None:
+        batch_size = as_whole("batch_size", batch_size)
     if optimiser is None:
         optimiser = default_optimiser(network, samples, batch_size)
     rule = rule_of(network, optimiser)

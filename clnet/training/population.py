@@ -400,13 +400,10 @@ class Rates:
     def __init__(self, members: Members) -> None:
         self._which, self._seeds = members.which, members.seeds
         self._shuffled = members.options[0].shuffled
-        self._rates = []
-        for options in members.options:
-            rates = np.full(options.epochs, options.rule.rate)
-            if options.schedule is not None:
-                factor = find_schedule(options.schedule, options.epochs)
-                rates *= [factor(i) for i in range(options.epochs)]
-            self._rates.append(rates)
+        self._rates = [
+            (options.rule.rate, find_schedule(options.schedule, options.epochs))
+            for options in members.options
+        ]
 
     def schedule(
         self, active: Array, done: Array, epochs: int
@@ -434,11 +431,14 @@ class Rates:
         else:
             first = np.zeros(1, int)
         found = np.zeros((len(first), epochs + 1), EPOCH)
+        rates: dict[tuple[int, int], list[float]] = {}
         for row, at in zip(found, first.tolist(), strict=True):
             start, member = int(done[at]), active[at]
-            row["rate"][:epochs] = self._rates[self._which[member]][
-                start : start + epochs
-            ]
+            key = int(self._which[member]), start
+            if key not in rates:
+                rate, factor = self._rates[key[0]]
+                rates[key] = [rate * factor(start + i) for i in range(epochs)]
+            row["rate"][:epochs] = rates[key]
             if self._shuffled:
                 row["key"][:epochs] = keys(int(self._seeds[member]), start, epochs)
         return found, plans

@@ -168,6 +168,12 @@ def test_a_network_that_diverges_disturbs_no_other():
     )
 
 
+def test_epochs_without_end_take_no_memory():
+    population = Population(shape(), 2)
+    histories = population.fit(X, T, epochs=1 << 40, desired_error=10.0)
+    assert [len(one.epochs) for one in histories] == [1, 1]
+
+
 def test_interrupts_keep_what_is_trained(monkeypatch, cores):
     population = Population(shape(), 3)
     before = population.parameters
@@ -283,7 +289,7 @@ def test_a_network_is_no_population(tmp_path):
     ({"patience": 3}, "patience takes a validation"),
     ({"patience": 0, "validation": (X, T)}, "patience"),
     ({"sample_weight": np.ones((2, SAMPLES))}, "sample_weight has shape"),
-    ({"optimiser": "none"}, "optimiser"),
+    ({"optimiser": "none"}, "optimiser"), ({"batch_size": "full"}, "batch_size"),
     ({"l2": [0, 0]}, "l2 has 2 values"),
     ({"l2": -1.0}, "l2"),
     ({"precision": "none"}, "precision"),
@@ -299,6 +305,7 @@ def test_wrong_arguments(options, sentence):
 
 @pytest.mark.parametrize("make", [
     lambda: Population(shape(), 0), lambda: Population(shape(), []),
+    lambda: Population(shape(), 1 << 40),
     lambda: Population(shape(), 1.5), lambda: Population(shape(), ["a"]),
     lambda: Population.of([]), lambda: Population.of([1]),
     lambda: Population.of([shape(), Network.mlp([3, 8, 2])]),
