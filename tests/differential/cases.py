@@ -29,12 +29,15 @@ FAMILY = 128  # cases of one network
 BATCHES = 4  # batch sizes of one network
 SEASON = 16 * FAMILY  # cases of one palette
 
-TASKS = {"predict": 0.6, "gradients": 0.15, "train": 0.15, "fit": 0.1}
+TASKS = {"predict": 0.6, "gradients": 0.15, "train": 0.15, "fit": 0.06,
+         "population": 0.04}
 """The kinds of cases, and their shares.
 
 ``predict``: outputs. ``gradients``: a training step without an update. ``train``:
 epochs of steps, replayed. ``fit``: `Network.fit`, with all its options.
+``population``: `Population.fit`, of which each network is compared.
 """
+CHAINS = {"dense": 0.8, "deep": 0.2}  # networks that may train side by side
 NETWORKS = {"dense": 0.35, "deep": 0.1, "local": 0.15, "sparse": 0.2, "mixed": 0.2}
 
 # Around whole vectors, warps, groups and tiles.
@@ -45,7 +48,7 @@ BATCH_SIZES = (1, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 
                128, 129)
 LARGE_BATCHES = (255, 256, 257, 1000)
 # At most, for the oracle's sake, which runs a training some times:
-PARAMETERS = {"predict": 40_000}
+PARAMETERS = {"predict": 40_000, "population": 2_000}
 TRAINED_PARAMETERS = 6_000
 PRODUCTS = 100  # of a call or step, times as many
 STEEPNESS = (1.0, 1.0, 0.5, 2.0, -1.0, 0.1)
@@ -76,7 +79,12 @@ class Options:
     devices : int
         Devices that share a batch; of ``fit``.
     validation : int
-        Samples of the validation set; of ``fit``.
+        Samples of the validation set; of ``fit``. Of ``population`` the training's own,
+        if it is not 0.
+    members : int
+        Networks of a population.
+    subsets, rates : bool
+        Whether each trains on samples of its own, and at a rate of its own.
     """
 
     rule: Optimiser
@@ -90,6 +98,9 @@ class Options:
     schedule: str | None = None
     devices: int = 1
     validation: int = 0
+    members: int = 1
+    subsets: bool = False
+    rates: bool = False
 
 
 @dataclass(frozen=True)
@@ -286,6 +297,7 @@ def family(number: int) -> Iterator[Case]:
     season = number * FAMILY // SEASON
     palette = Palette.of(season)
     task = draw.one(TASKS)
+    dtype = "float32" if task == "population" else palette.dtype  # of its kernels
     most = PARAMETERS.get(task, TRAINED_PARAMETERS)
     size = most + 1
     while size > most:
@@ -306,7 +318,7 @@ def family(number: int) -> Iterator[Case]:
             draw, palette, rule, task, layers, batch
         )
         shapes.append(Case(
-            0, task, n_in, layers, palette.dtype, palette.fann, batch,
+            0, task, n_in, layers, dtype, palette.fann, batch,
             palette.precision, options, cover, season, one_group=one_group,
         ))
     for member in range(FAMILY):
@@ -316,7 +328,8 @@ def family(number: int) -> Iterator[Case]:
 def _layers(
     draw: Draw, palette: Palette, task: str
 ) -> tuple[int, tuple[Layer, ...]]:
-    kind = draw.one(NETWORKS)
+    chains = task == "population" and draw.chance(0.9)
+    kind = draw.one(CHAINS if chains else NETWORKS)
     widths = WIDTHS if draw.chance(0.9) else (*WIDTHS, *WIDE)
 
     def neurons(n: int, last: bool) -> dict[str, Any]:
@@ -331,7 +344,7 @@ def _layers(
         elif draw.chance(0.03):
             steepness = tuple(draw.one(palette.steepness) for _ in range(n))
         dropout = 0.0
-        if task != "predict" and not last and draw.chance(0.15):
+        if task != "predict" and not last and not chains and draw.chance(0.15):
             dropout = draw.one((0.1, 0.5))
         return {"activation": names, "steepness": steepness, "dropout": dropout}
 
@@ -424,15 +437,21 @@ def _options(
     if task == "fit" and draw.chance(0.15) and not any(n.dropout for n in layers):
         devices = min(draw.count(2, 3), size)
     schedule = None
-    if task == "fit" and draw.chance(0.3) and hasattr(rule, "learning_rate"):
+    fits = task in ("fit", "population")
+    if fits and draw.chance(0.3) and hasattr(rule, "learning_rate"):
         schedule = draw.one(list(SCHEDULES))
+    several = {} if task != "population" else {
+        "members": draw.count(1, 5), "subsets": draw.chance(0.5),
+        "rates": draw.chance(0.5),
+    }
     return Options(
         rule, loss, samples=draw.count(size, 3 * size + 2) if batches else size,
         batches=batches, shuffled=batches and draw.chance(0.5),
         weighted=draw.chance(0.25),
         regularisation=palette.penalty if draw.chance(0.5) else PLAIN,
         epochs=draw.count(1, 2), schedule=schedule, devices=devices,
-        validation=draw.count(1, 40) if task == "fit" and draw.chance(0.3) else 0,
+        validation=draw.count(1, 40) if fits and draw.chance(0.3) else 0,
+        **several,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from typing import Any
@@ -46,7 +47,10 @@ def functions() -> dict[str, Callable[[Any], Any]]:
         # Its slope at 0 is FANN's 1; that of PyTorch's function is LEAK.
         "leaky_relu": lambda v: torch.where(v < 0, LEAK * v, v),
         "elu": functional.elu, "gelu": functional.gelu, "silu": functional.silu,
-        "gelu_tanh": lambda v: functional.gelu(v, approximate="tanh"),
+        # PyTorch's function adds 1 to a tanh near -1, and its error is beyond rounding.
+        "gelu_tanh": lambda v: v * torch.sigmoid(
+            math.sqrt(8 / math.pi) * (v + 0.044715 * v**3)
+        ),
         "mish": functional.mish, "hardswish": functional.hardswish,
         "softplus": lambda v: torch.logaddexp(v, torch.zeros_like(v)),
     }

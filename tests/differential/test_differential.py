@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from bounds import activation_bound
 from devices import H200
 
 from clnet import Dense
@@ -17,12 +18,13 @@ from clnet.nn.optimisers import SGD
 from clnet.opencl.discovery import device
 from clnet.runtime.executable import Executable
 from clnet.runtime.replay import Replay
+from clnet.training import population as module
 
 from . import pytorch
 from .__main__ import _todo
 from .cases import FAMILY, SEASON, TASKS, Case, Options, Outcome, Palette, family
-from .check import Runner
 from .covers import candidates
+from .runner import Runner
 from .shrink import shrunk
 from .workers import Job, Result, jobs
 
@@ -49,7 +51,7 @@ def check(runner, cases):
 
 
 @pytest.mark.parametrize("number", [
-    3, pytest.param(11, marks=pytest.mark.sweep), 27,
+    3, pytest.param(11, marks=pytest.mark.sweep), 27, 93,
 ])
 def test_fixed_seeds(runner, number):
     check(runner, list(family(number))[:4])
@@ -88,7 +90,7 @@ def test_palettes_have_every_activation():
 
 
 def test_families_have_every_task():
-    tasks = {next(iter(family(number))).task for number in range(2 * SEASON // FAMILY)}
+    tasks = {next(iter(family(number))).task for number in range(6 * SEASON // FAMILY)}
     assert tasks == set(TASKS)
 
 
@@ -102,7 +104,22 @@ def test_covers_of_equal_devices_are_equal():
     assert all("generic" in found for found in one.values())
 
 
-@pytest.mark.skipif(not pytorch.AVAILABLE, reason="PyTorch is not installed")
+with_pytorch = pytest.mark.skipif(
+    not pytorch.AVAILABLE, reason="PyTorch is not installed"
+)
+
+
+@with_pytorch
+def test_pytorchs_activations_are_as_exact_as_the_oracles():
+    import torch
+
+    v = np.linspace(-8, 8, 4001)
+    for name, function in pytorch.functions().items():
+        off = np.abs(function(torch.from_numpy(v)).numpy() - ACTIVATIONS[name].value(v))
+        assert (off <= activation_bound(name, v, 0.0, "float64")).all(), name
+
+
+@with_pytorch
 @pytest.mark.parametrize("v", [-1.0, 0.0, 1.0])
 def test_slopes_at_kinks_are_pytorchs(v):
     """Both sides agree on a value at a kink, such as the sum of no weights."""
@@ -168,6 +185,27 @@ def test_a_wrong_gradient_is_found(monkeypatch):
 
     assert Runner(device()).run(case).fault is None
     monkeypatch.setattr(Replay, "read_gradients", wrong)
+    assert "times its bound" in Runner(device()).run(case).fault
+
+
+@pytest.mark.parametrize("variant", ["members", "group_members"])
+def test_a_wrong_network_of_a_population_is_found(monkeypatch, variant):
+    options = Options(SGD(), "mse", 7, members=3, subsets=True, rates=True, epochs=2)
+    case = dataclasses.replace(
+        SIMPLE, task="population", options=options, only=(variant, {})
+    )
+    fit = module._Group.fit
+
+    def wrong(self, *arguments):
+        finite = fit(self, *arguments)
+        self.parameters[-1] *= 1.0001
+        return finite
+
+    outcome = Runner(device()).run(case)
+    assert outcome.fault is None
+    if device().type == "cpu" or variant == "group_members":
+        assert {name for name, _ in outcome.steps} == {variant}
+    monkeypatch.setattr(module._Group, "fit", wrong)
     assert "times its bound" in Runner(device()).run(case).fault
 
 

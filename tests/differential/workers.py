@@ -116,7 +116,7 @@ def _serve(pipe: Any, now: Any, spec: str | None, number: int) -> None:
     where = os.environ.get("POCL_CACHE_DIR", str(Path.home() / ".cache" / "pocl"))
     os.environ["POCL_CACHE_DIR"] = str(Path(where) / f"differential-{number}")
     Path(os.environ["POCL_CACHE_DIR"]).mkdir(parents=True, exist_ok=True)
-    from .check import Runner, default_device
+    from .runner import Runner, default_device
 
     runner = Runner(default_device(spec))
     with suppress(EOFError, BrokenPipeError):  # the parent has ended
