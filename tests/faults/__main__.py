@@ -8,10 +8,9 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .kills import WORK, faults
+from .kills import FILES, WORK, faults
 
 PROCESSES = 3  # at the same time
-FILES = ("save", "checkpoint", "store")
 
 
 def main() -> int:

@@ -42,6 +42,12 @@ def work(number):
     network.save(folder / "net.net")
     clnet.save_data(folder / "data.npz", x * 0 + number, t + number)
 """,
+    "population": """
+population = clnet.Population(network, 200)
+def work(number):
+    population.parameters = np.full_like(population.parameters, number)
+    population.save(folder / "population.safetensors")
+""",
     "checkpoint": """
 def work(number):
     history = network.fit(
@@ -69,6 +75,7 @@ def work(number):
     network.compile(CPU, 3, variants=["naive", "split"], tune=True)(x)
 """,
 }
+FILES = ("save", "population", "checkpoint", "store")  # of the work: it writes these
 LOOP = """
 try:
     work(0)
@@ -140,6 +147,11 @@ def unreadable(folder: Path) -> list[str]:
         name = path.name
         if name == "state.safetensors":
             TrainingState.load(path)
+        elif name == "population.safetensors":
+            parameters = clnet.Population.load(path).parameters
+            # A layer's weights are padded with zeros.
+            if len({*np.unique(parameters)} - {0}) > 1:
+                found.append(f"{name} is of two times")
         elif name.startswith("net"):
             parameters = clnet.load(path).parameters
             if not np.isfinite(parameters).all():

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import clnet
-from clnet import Checkpoint, Device, EarlyStopping, Network, Sparse
+from clnet import Checkpoint, Device, EarlyStopping, Network, Population, Sparse
 from clnet.cli.main import main
 from clnet.errors import ClnetError
 from clnet.opencl.discovery import Devices
@@ -23,9 +23,10 @@ from clnet.opencl.store import Store, Timing
 from clnet.planning import inference
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
 from clnet.planning.tuning.times import store_of
-from clnet.training import plans
+from clnet.training import plans, population
 from clnet.training.history import History, TrainingState
 from clnet.variants.dense.naive import Naive
+from clnet.variants.members.group_members import GroupMembers
 
 CPU = clnet.device("cpu")
 # The same device, as if it shared no memory with the host: buffers and copies.
@@ -187,6 +188,31 @@ def fitted(
     return scenario
 
 
+def together(device: Device = CPU, *, groups: bool = False) -> Scenario:
+    """A population: in one launch, by workers or a work-group each."""
+    rows = [np.arange(9), np.arange(2, 9), np.arange(5)]
+
+    def scenario(folder: Path) -> Callable[[], Any]:
+        def run() -> Any:
+            made = Population(mlp(), 3)
+            with pytest.MonkeyPatch.context() as patch:
+                if groups:
+                    patch.setattr(
+                        population, "members_variant",
+                        lambda device, *given: GroupMembers(*given),
+                    )
+                histories = made.fit(
+                    X, T, device=device, epochs=[3, 2, 4], seed=1, optimiser="adam",
+                    batch_size=4, rows=rows, validation=(X, T), patience=2,
+                )
+            losses = [uninterrupted(one).loss for one in histories]
+            return np.hstack([*losses, made.parameters.reshape(-1)])
+
+        return run
+
+    return scenario
+
+
 def checkpointed(folder: Path) -> Callable[[], Any]:
     network_file = folder / "net.safetensors"
 
@@ -270,6 +296,16 @@ def saved(suffix: str) -> Scenario:
     return scenario
 
 
+def population_saved(folder: Path) -> Callable[[], Any]:
+    path, made = folder / "population.safetensors", Population(mlp(), 3)
+
+    def run() -> Any:
+        made.save(path)
+        return Population.load(path).parameters
+
+    return run
+
+
 def data_saved(suffix: str) -> Scenario:
     def scenario(folder: Path) -> Callable[[], Any]:
         path = folder / f"data{suffix}"
@@ -326,6 +362,10 @@ SCENARIOS: dict[str, Scenario] = {
     "fit the best": fitted(
         validation=(X, T), callbacks=[EarlyStopping(patience=1)]
     ),
+    "population": together(),
+    "population apart": together(APART),
+    "population by groups": together(APART, groups=True),
+    "save population": population_saved,
     "checkpoint": checkpointed,
     "resumed": resumed,
     **{f"save {suffix}": saved(suffix) for suffix in (".net", ".safetensors")},

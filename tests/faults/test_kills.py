@@ -10,9 +10,7 @@ import pytest
 from children import child_environment
 
 import clnet
-from faults.kills import HEAD, WORK, faults
-
-FILES = ("save", "checkpoint", "store")
+from faults.kills import FILES, HEAD, WORK, faults
 
 
 @pytest.mark.parametrize("work", FILES)
