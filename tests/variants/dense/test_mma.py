@@ -247,7 +247,9 @@ def test_refusals():
     without = dataclasses.replace(H200, compute_capability=None)
     assert "matrix units" in Mma().refuse(span, without)
     double = Network(3, [Dense(4, "tanh")], dtype="float64")
-    assert "float32" in Mma().refuse(forward(double, 4), H200)
+    assert "float32" in Mma().refuse(
+        forward(double, 4), dataclasses.replace(H200, fp64=True)
+    )
     local = Network(9, [Local(window=3)])
     assert "dense layers" in Mma().refuse(forward(local, 4), H200)
 

@@ -149,7 +149,7 @@ def test_refusals():
         old = replace(H200, compute_capability=capability)
         assert sentence in refuse(whole(network, 64), old)
     double = Network.mlp([3, 4, 2], seed=1, dtype="float64")
-    assert "float32 only" in refuse(whole(double, 64), H200)
+    assert "float32 only" in refuse(whole(double, 64), replace(H200, fp64=True))
     small = replace(H200, unit_local_memory=140 << 10)
     span = whole(network, 64, "medium")
     found = list(MmaChain().space(span, small))

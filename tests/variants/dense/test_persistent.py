@@ -146,8 +146,8 @@ def test_nan_of_any_bits_is_published():
 def test_zero_copy_outputs(monkeypatch):
     """Nothing is copied, and after MAX_POLLS polls the host waits for the kernel."""
     monkeypatch.setattr(executable, "copy_out", None)
-    device = replace(posing(1), fine_svm=False, companions=(), mapped_host_memory=None)
-    device = clnet.device(device)
+    device = replace(posing(1), fine_svm=False, companions=(), emulated=False)
+    device = clnet.device(replace(device, mapped_host_memory=None))
     assert device.mapped_host_memory
     for polls in (2000, 1):
         monkeypatch.setattr(executable, "MAX_POLLS", polls)
@@ -163,7 +163,9 @@ def test_refusals():
     device = posing(1)
     assert "one sample" in refuse(network.program.span(0, 4, 2), device)
     double = Network.mlp([3, 4, 2], seed=1, dtype="float64")
-    assert "float32 only" in refuse(double.program.span(0, 4, 1), device)
+    assert "float32 only" in refuse(
+        double.program.span(0, 4, 1), replace(device, fp64=True)
+    )
     wide = Network.mlp([9000, 2], seed=1).program.span(0, 2, 1)
     assert "9000" in refuse(wide, replace(device, local_memory=1 << 15))
 

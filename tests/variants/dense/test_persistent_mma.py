@@ -177,7 +177,7 @@ def test_refusals():
     old = replace(H200, compute_capability=(7, 5))
     assert "matrix units" in refuse(whole(network, 4), old)
     double = Network.mlp([3, 4, 2], seed=1, dtype="float64")
-    assert "float32 only" in refuse(whole(double, 4), H200)
+    assert "float32 only" in refuse(whole(double, 4), replace(H200, fp64=True))
     local = Network(9, [Local(window=3)])
     assert "dense layers" in refuse(whole(local, 4), H200)
 

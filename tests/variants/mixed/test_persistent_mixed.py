@@ -164,7 +164,7 @@ def test_refusals():
     )
     assert "one sample" in refuse(program.span(0, n, 2), device)
     assert "float32 only" in refuse(
-        replace(program.span(0, n, 1), dtype="float64"), device
+        replace(program.span(0, n, 1), dtype="float64"), replace(device, fp64=True)
     )
     assert "this is one" in refuse(program.span(n - 6, n - 4, 1), device)
     assert "more is read later" in refuse(
