@@ -1,4 +1,4 @@
-"""Scaling: a training by 1, 2 and 4 ranks of MPI, each on one core of a host.
+"""Scaling: a training by 1, 2 and 4 ranks of MPI, each on one core of a host; by GPUs.
 
 Strong scaling shares a step's samples among the ranks; weak scaling gives each rank as
 many. `model` predicts both from measurements of one rank and of messages.
@@ -23,15 +23,16 @@ from ..cases.training import TrainingCase, compare
 from ..harness import Options, Trial
 from ..report.plots import Plot
 from ..report.tables import fill, tables, text
-from . import rank_processes
+from . import rank_processes, scaling_devices
 from .feedforward import CONFIGURATIONS
 from .rank_model import BLOCKS, MAX_RANKS, Interconnect, Line, Training
 from .rank_processes import RankProcesses
 
 TAKES = frozenset({"model"})
-ABOUT = "scaling: a training by 1, 2 and 4 ranks of MPI, and a model to 1024"
+ABOUT = "scaling: a training by 1, 2 and 4 ranks of MPI or GPUs, a model to 1024"
 BASES = {
-    "epoch": "one epoch, set-up and a first epoch not counted",
+    "epoch": "one epoch, set-up and a first epoch not counted; all samples of a file",
+    "step": "one step, set-up and a first epoch not counted",
     "message": "one message one way, one sum over ranks, or one addition",
 }
 RANKS = (1, 2, 4)
@@ -144,7 +145,12 @@ class _Requires(Candidate):
 
 
 def trials(device: Device, options: Options) -> tuple[Trial, ...]:
-    """Return the trials: messages, one rank's steps, strong and weak scaling."""
+    """Return the trials: messages, one rank's steps, strong and weak scaling.
+
+    Of a GPU those of `scaling_devices`.
+    """
+    if device.type != "cpu":
+        return scaling_devices.trials(device)
     cores = os.cpu_count() or 1
     ranks = [n for n in RANKS if n <= cores]
     found = [

@@ -28,7 +28,7 @@ ALIGNMENT = 64  # bytes; a cache line, and the widest vector
 # The fill pattern of a new buffer. It is 16 bytes wide: with single bytes a driver
 # failed beyond 2^31 repetitions (NVIDIA, 580).
 ZERO = np.zeros(2, np.uint64)
-LARGE_COPY = 1 << 24  # bytes from which threads pay: their start takes 50 to 120 us
+LARGE_COPY = 1 << 22  # bytes from which threads pay: their start takes 50 to 120 us
 
 
 class Memory:

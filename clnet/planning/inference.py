@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,8 @@ Where = str | tuple[Device, ...]
 
 SEARCH_SECONDS = 5.0  # limit of measuring for `predict`, which then takes the best
 CALL_SECONDS = 2e-5  # of a call by NumPy, at least: some operations of 5 us each
+CHUNK_BYTES = 1 << 25  # of the widest layer's values in a call of a GPU, at most
+LEAST_CALLS = 4  # of large chunks: fewer overlap little
 MAX_CACHED_PLANS = 16  # cached by a network for `predict`
 
 Plans = OrderedDict[tuple[Any, ...], Plan | ParallelPlan]
@@ -206,45 +209,89 @@ def predict(
         )
     if rows.shape[0] == 0:
         raise InputError("x has no sample: give at least one")
+    n = rows.shape[0]
     length = CHUNK
-    if rows.shape[0] > length:  # else `plan_for` alone resolves them, once
-        device = resolve_devices(device)
-        length *= 1 if isinstance(device, str) else len(device)
-    if rows.shape[0] <= length:
+    if n > length:  # else `plan_for` alone resolves them, once
+        where = device = resolve_devices(device)
+        length = chunk_length(network, where, n)
+    if n <= length:
         chunk = rows if dense else as_numbers("x", rows, network.dtype)
-        y: NDArray[Any] = plan_for(device, rows.shape[0], precision)(chunk)
+        y: NDArray[Any] = plan_for(device, n, precision)(chunk)
         return into(out, y[0] if array.ndim == 1 else y)
-    y = np.empty((rows.shape[0], network.n_out), network.dtype) if out is None else out
+    y = np.empty((n, network.n_out), network.dtype) if out is None else out
+    parts = [slice(start, start + length) for start in range(0, n, length)]
+    chunks = ((rows[part], y[part]) for part in parts)
+    deque(pipelined(network, plan_for, chunks, device, precision), maxlen=0)
+    return y
+
+
+def chunk_length(network: Model, where: Where, samples: int | None) -> int:
+    """Return the samples of a call of all devices, of so many or an unknown number.
+
+    Of narrow networks GPUs take many at once, so that threads copy them.
+    """
+    if isinstance(where, str):
+        return CHUNK
+    length = CHUNK * len(where)
+    if samples is None or any(one.type == "cpu" for one in where):
+        return length
+    width = max(network.n_in + network.n_out, *network.sizes)
+    most = CHUNK_BYTES // (width * np.dtype(network.dtype).itemsize) // CHUNK
+    fitting = samples // (LEAST_CALLS * length)
+    return length * (1 << max(0, min(most, fitting).bit_length() - 1))
+
+
+def pipelined(
+    network: Model,
+    plan_for: PlanFor,
+    chunks: Iterable[tuple[Any, NDArray[Any] | None]],
+    device: Devices,
+    precision: str,
+) -> Iterator[NDArray[Any]]:
+    """Yield the outputs of chunks, in order.
+
+    Double buffering: while devices compute a chunk, the host copies the inputs of the
+    next one and the outputs of the one before.
+
+    Parameters
+    ----------
+    network, plan_for, device, precision
+        As of `predict`.
+    chunks : iterable of (x, out)
+        Inputs, of one length but for the last ones, and the array for their outputs;
+        None: a new one.
+    """
     parameters = network.parameters  # of all chunks
-    whole = plan_for(device, length, precision)
-    in_flight: list[tuple[Plan | ParallelPlan, NDArray[Any]]] = []
+    whole: Plan | ParallelPlan | None = None
+    in_flight: list[tuple[Plan | ParallelPlan, NDArray[Any] | None]] = []
 
-    def finish() -> None:
+    def finish() -> NDArray[Any]:
         plan, out = in_flight[0]
-        plan.finish(out)
+        y = plan.finish(out)
         in_flight.pop(0)
+        return y
 
-    # Double buffering: while the device computes a chunk, the host copies the inputs of
-    # the next one and the outputs of the one before.
-    with whole.alternation:
+    with ExitStack() as held:
         try:
-            for number, start in enumerate(range(0, rows.shape[0], length)):
-                chunk = as_numbers("x", rows[start : start + length], network.dtype)
+            for number, (x, out) in enumerate(chunks):
+                chunk = as_numbers("x", x, network.dtype)
+                if whole is None:
+                    whole = plan_for(device, len(chunk), precision)
+                    held.enter_context(whole.alternation)
                 plan = whole.twin() if number % 2 else whole
-                if len(chunk) < length:
+                if len(chunk) != whole.batch:
                     plan = plan_for(device, len(chunk), precision)
                 if in_flight and in_flight[0][0] is plan:
-                    finish()
-                in_flight.append((plan, y[start : start + length]))
+                    yield finish()
+                in_flight.append((plan, out))
                 plan.start(chunk, parameters)
                 if len(in_flight) > 1:
-                    finish()
+                    yield finish()
             while in_flight:
-                finish()
+                yield finish()
         finally:
             for plan, _ in in_flight:
                 plan.cancel()
-    return y
 
 
 def into(out: NDArray[Any] | None, y: NDArray[Any]) -> NDArray[Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,8 +27,13 @@ from clnet.formats.sources import (
     source_of,
 )
 from clnet.nn.labels import encoded
-from clnet.planning.inference import PlanFor, predict
-from clnet.runtime.plan import CHUNK
+from clnet.planning.inference import (
+    PlanFor,
+    chunk_length,
+    pipelined,
+    predict,
+    resolve_devices,
+)
 
 if TYPE_CHECKING:
     from clnet.nn.metrics import Evaluation, Metrics
@@ -67,16 +73,20 @@ def predict_any(
     elif source.samples is not None:
         out = np.empty((source.samples, network.n_out), network.dtype)
     found, first = [], 0
-    for part in predicted_parts(source, network, room):
-        y = predict(network, plan_for, part.x, device, scaling, precision)
+    ys = predicted(
+        network, plan_for, predicted_parts(source, network, room, device), device,
+        scaling, precision,
+    )
+    for y, _ in ys:
         if out is None:
             found.append(y)
             continue
-        first = part.first + len(y)
-        if first > len(out):
+        last = first + len(y)
+        if last > len(out):
             raise InputError(f"out has {len(out)} rows, and x more samples")
-        out[part.first : first] = y
-        forget(out[part.first : first])
+        out[first:last] = y
+        forget(out[first:last])
+        first = last
     if out is None:
         return np.concatenate(found)
     if first < len(out):
@@ -84,8 +94,39 @@ def predict_any(
     return out
 
 
-def predicted_parts(source: Source, network: Model, buffer: int) -> Iterator[Part]:
-    """Yield the samples of a source in parts for `predict`.
+def predicted(
+    network: Model, plan_for: PlanFor, parts: Iterable[Part], device: Devices,
+    scaling: Scaling | None, precision: str,
+) -> Iterator[tuple[Array, Any]]:
+    """Yield the outputs of parts with their targets, if any, in order.
+
+    Inputs are read while devices compute those of the part before.
+    """
+    targets: deque[Any] = deque()
+
+    def chunks() -> Iterator[tuple[Array, None]]:
+        for part in parts:
+            x, _ = named_inputs(network.columns, part.x)
+            x = as_numbers("x", x)
+            if x.ndim != 2 or x.shape[1] != network.n_in:
+                raise InputError(
+                    f"x has shape {list(x.shape)}, expected [batch, {network.n_in}]"
+                )
+            if scaling is not None:
+                x = scaling.scale_input(as_numbers("x", x, "float64"))
+            targets.append(part.t)
+            yield x, None
+
+    for y in pipelined(network, plan_for, chunks(), device, precision):
+        yield (
+            y if scaling is None else scaling.descale_output(y), targets.popleft()
+        )
+
+
+def predicted_parts(
+    source: Source, network: Model, buffer: int, device: Devices
+) -> Iterator[Part]:
+    """Yield the samples of a source in parts of one call of the devices each.
 
     Raises
     ------
@@ -94,16 +135,18 @@ def predicted_parts(source: Source, network: Model, buffer: int) -> Iterator[Par
     """
     width = network.n_in + network.n_out
     rows = rows_of(buffer, width, np.dtype(network.dtype).itemsize)
-    rows = rows // CHUNK * CHUNK or rows
-    parts = source.parts(rows)
-    if isinstance(source, BatchSource):
-        parts = map(joined, grouped(_numbers(parts, network), rows))
-    empty = True
+    length = min(
+        rows, chunk_length(network, resolve_devices(device), source.samples)
+    )
     # A memory map is read where it is used.
     lazy = isinstance(getattr(source, "x", None), np.memmap)
-    for part in parts if lazy else read_ahead(parts):
+    parts = source.parts(length if lazy else rows // length * length)
+    if isinstance(source, BatchSource):
+        parts = _numbers(parts, network)
+    empty = True
+    for held in grouped(parts if lazy else read_ahead(parts), length):
         empty = False
-        yield part
+        yield joined(held)
     if empty:
         raise InputError(f"{source.name}x has no sample: give at least one")
 
@@ -163,17 +206,24 @@ def evaluate_any(
         raise InputError("t is missing: only sources have targets of their own")
     precision = PRECISIONS[0]
     if source is None or is_sparse(x):
-        parts = iter([Part(0, x, t)])
-    else:
-        parts = predicted_parts(source, network, room)
-    for part in parts:
-        if part.t is None:
-            raise InputError("the batches have no targets to compare the outputs with")
         y = predict_any(
-            network, plan_for, part.x, device, scaling, precision, buffer=buffer
+            network, plan_for, x, device, scaling, precision, buffer=buffer
         )
-        expected, _ = encoded(network, part.t, network.classes) if y.ndim == 2 else (
-            part.t, None
+        pairs = iter([(y, t)])
+    else:
+        parts = predicted_parts(source, network, room, device)
+        pairs = predicted(
+            network, plan_for, map(_with_targets, parts), device, scaling, precision
+        )
+    for y, given in pairs:
+        expected, _ = encoded(network, given, network.classes) if y.ndim == 2 else (
+            given, None
         )
         metrics.add(y, expected)
     return metrics.evaluation()
+
+
+def _with_targets(part: Part) -> Part:
+    if part.t is None:
+        raise InputError("the batches have no targets to compare the outputs with")
+    return part

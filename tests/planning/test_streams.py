@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from clnet import InputError, Network
+from clnet import InputError, Network, device
+from clnet.planning import inference
+from clnet.runtime.plan import Plan
+from clnet.variants.dense.naive import Naive
+from clnet.variants.reference.host import Host
 
 CPU = "cpu"
 NETWORK = Network.mlp([8, 4, 2], seed=1)
@@ -119,3 +125,41 @@ def test_one_sentence_says_what_is_wrong():
         NETWORK.evaluate(X, device=CPU)
     with pytest.raises(InputError, match="buffer must be"):
         NETWORK.predict(X, CPU, buffer=0)
+
+
+CARDS = [replace(device(CPU), type="gpu", fine_svm=False, companions=(), index=f"9:{i}")
+         for i in (7, 8)]
+
+
+@pytest.mark.parametrize("devices", [CARDS[:1], CARDS], ids=["one", "two"])
+def test_narrow_networks_take_many_samples_a_call(monkeypatch, devices):
+    monkeypatch.setattr(inference, "VARIANTS", (Naive(), Host()))
+    monkeypatch.setattr(inference, "CHUNK", 4)
+    monkeypatch.setattr(inference, "CHUNK_BYTES", 4 * 4 * 10 * 4)  # four times as many
+    network = Network.mlp([8, 4, 2], seed=1)
+    as_near(network.predict(X, devices))
+    calls = {batch for _, batch, _ in network._plans}
+    assert max(calls) == 16 * len(devices)
+    monkeypatch.setattr(inference, "CHUNK_BYTES", 1)
+    assert inference.chunk_length(network, tuple(devices), 1000) == 4 * len(devices)
+
+
+def test_a_map_is_read_while_the_device_computes(tmp_path, monkeypatch):
+    """Each part starts before the outputs of the one before are waited for."""
+    events = []
+
+    def noting(name):
+        call = getattr(Plan, name)
+
+        def noted(self, *arguments):
+            events.append(name)
+            return call(self, *arguments)
+
+        return noted
+
+    for name in "start", "finish":
+        monkeypatch.setattr(Plan, name, noting(name))
+    monkeypatch.setattr(inference, "VARIANTS", (Naive(), Host()))
+    network = Network.mlp([8, 4, 2], seed=1)
+    as_near(network.predict(mapped(tmp_path / "x.npy", X), CARDS[:1], buffer=BUFFER))
+    assert events[:4] == ["start", "start", "finish", "start"]
