@@ -9,9 +9,11 @@ import json
 import os
 import pickle
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +37,7 @@ from .rank_processes import RanksError
 DEVICES = (1, 2, 4)
 STEP: tuple[int, ...] = (784, 4096, 4096, 10)
 SAMPLES = 16384  # a step of all devices
-STEPS = 4  # an epoch
+STEPS = 2  # an epoch
 CHECKED = 512  # samples of the checked training
 PREDICTED: dict[tuple[int, ...], int] = {STEP: 1 << 18, (64, 256, 256, 10): 1 << 20}
 ANSWER_SECONDS = 120.0
@@ -147,15 +149,15 @@ class FromFile(Candidate):
     def prepare(self, case: FileCase, device: Device) -> Prepared:
         """Return the prediction."""
         where = _used(case, device)
-        folder = tempfile.TemporaryDirectory()
-        path = Path(folder.name) / "x.npy"
+        folder = tempfile.mkdtemp()
+        path = Path(folder) / "x.npy"
         np.save(path, case.data[0])
         network = case.network()
 
         def predict() -> Any:
-            held = folder  # the file stays as long as the prediction
-            assert held.name
             return network.predict(np.load(path, mmap_mode="r"), where)
+
+        weakref.finalize(predict, shutil.rmtree, folder, ignore_errors=True)
 
         def check() -> float:
             y = predict()

@@ -114,14 +114,17 @@ def permuted(i: NDArray[Any], n: int, words: NDArray[np.uint32]) -> NDArray[np.u
     bits = np.uint32(half_bits(n))
     mask = np.uint32((1 << int(bits)) - 1)
     x = np.minimum(np.asarray(i, np.uint32), np.uint32(n - 1))
-    waiting = np.ones(x.shape, bool)
-    while waiting.any():
-        left, right = x >> bits, x & mask
+    found = some = x.reshape(-1)
+    places = np.arange(found.size)
+    while some.size:  # those that are not below n go on
+        left, right = some >> bits, some & mask
         for word in words:
             left, right = right, left ^ (mixed(right ^ word) & mask)
-        x = np.where(waiting, (left << bits) | right, x)
-        waiting = x >= n
-    return x
+        some = (left << bits) | right
+        below = some < n
+        found[places[below]] = some[below]
+        some, places = some[~below], places[~below]
+    return found.reshape(x.shape)
 
 
 def hashes(seed: int, count: int, n: int) -> NDArray[np.uint32]:

@@ -46,9 +46,8 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 DEVICE_BLOCKS = 2  # one that steps read, one that is filled
-# Bytes of samples that a thread checks and places at a time: a quarter of it takes half
-# as long again, as each call waits for Python's lock.
-CHUNK = 1 << 22
+# Bytes of samples that a thread checks and places at a time, while they are in a cache.
+CHUNK = 1 << 20
 
 
 @dataclass
@@ -246,8 +245,7 @@ class Block:
     def write(self, arrays: Sequence[Array]) -> None:
         """Write inputs, targets and weights, if any, [samples, …] in their order.
 
-        Threads check, convert and write some of them at a time. On a CPU the steps take
-        all cores, and Python's lock: no sooner is a step's end than all cores read.
+        Threads check, convert and write some of them at a time.
         """
         places = None
         if self.order is not None:

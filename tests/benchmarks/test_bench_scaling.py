@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from clnet.benchmarks import command, harness, measurements
-from clnet.benchmarks.studies import rank_processes, scaling
+from clnet.benchmarks.studies import rank_processes, scaling, scaling_devices
 from clnet.benchmarks.studies.rank_model import BLOCKS, Interconnect
 from studies import BRIEF, CPU, GPU
 
@@ -147,3 +147,30 @@ def test_ranks_find_the_oracles_errors(name):
     )
     runner.run(harness.Trial("strong", case, (candidate,), roofline=False))
     assert [(row.status, row.threads) for row in rows] == [("measured", ranks)]
+
+
+def test_devices_share_steps_and_files(monkeypatch):
+    """On one CPU; GPUs are counted by those alike."""
+    monkeypatch.setattr(scaling_devices, "CHECKED", 8)
+    cpu = clnet.device("cpu")
+    step = scaling_devices._case((6, 5, 3), 1)
+    step = replace(step, samples=32, batch=16)
+    prepared = scaling_devices.Devices().prepare(step, cpu)
+    assert prepared.check() <= step.tolerance
+    assert prepared.timers["step"]()(1) > 0
+    file = scaling_devices.FileCase(
+        "file", (6, 5, 3), step.optimiser, "", 100, 100, 1, "epoch", hidden="relu",
+        output="softmax",
+    )
+    prepared = scaling_devices.FromFile().prepare(file, cpu)
+    assert prepared.check() <= file.tolerance
+    assert prepared.timers["epoch"]()(1) > 0
+    with pytest.raises(scaling.RefusedError, match="like"):
+        scaling_devices.Devices().prepare(replace(step, devices=9), cpu)
+
+
+def test_a_gpu_has_trials_of_its_own(monkeypatch):
+    monkeypatch.setattr(scaling_devices, "_alike", lambda device: [GPU, GPU])
+    found = scaling.trials(GPU, Options())
+    assert {trial.table for trial in found} == {"devices", "file"}
+    assert {trial.case.devices for trial in found} == {1, 2}
