@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import PRECISIONS
-from clnet.errors import counted
+from clnet.errors import InputError, counted
 from clnet.nn.defaults import BLOCKS, EPOCHS
 from clnet.nn.description import mlp_layers
 from clnet.nn.labels import decided, encoded
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from clnet.formats.sources import Source
     from clnet.ir.ops import Program
+    from clnet.nn.cascade.constants import Cascade
     from clnet.nn.metrics import Evaluation, Metrics
     from clnet.nn.optimisers import Optimiser
     from clnet.nn.scaling import Scaling
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 class Network(Model):
     """A feed-forward network: layers in a row, and one flat parameter buffer.
 
-    The description never changes. The parameters may be replaced; every compiled plan
-    uses the new ones from its next call on.
+    The description changes by cascade training alone. The parameters may be replaced;
+    every compiled plan uses the new ones from its next call on.
 
     Parameters
     ----------
@@ -507,9 +508,10 @@ class Network(Model):
         x: ArrayLike | Source,
         t: ArrayLike | None = None,
         *,
-        optimiser: str | Optimiser | None = None,
+        optimiser: str | Optimiser | Cascade | None = None,
         loss: str | None = None,
         epochs: int = EPOCHS,
+        max_neurons: int | None = None,
         batch_size: int | None = None,
         shuffle: bool | None = None,
         validation: tuple[ArrayLike, ...] | Iterable[Any] | None = None,
@@ -561,7 +563,10 @@ class Network(Model):
             sorted, where there are none yet.
         optimiser : str, Optimiser or None
             A name of `clnet.optimisers`, with its default constants, or one of its
-            rows; ``"fann"``: the optimiser and constants of the ``.net`` file. None:
+            rows; ``"fann"``: the optimiser and constants of the ``.net`` file.
+            ``"cascade"``, or a `Cascade`: a shortcut network grows, with the constants
+            of the ``.net`` file or FANN's defaults; see ``docs/how_to/cascade.md``
+            for the arguments that apply. None:
             ``"fann"`` for a network from FANN's files; else ``"adam"``, or ``"rprop"``
             where a step takes the whole training set: by `batch_size`, or because the
             set is no larger than a mini-batch of 32.
@@ -570,6 +575,8 @@ class Network(Model):
             the error function of a network from FANN's files, else mse.
         epochs : int
             Passes over the data set at most; with `resume`, those before it included.
+        max_neurons : int or None
+            Neurons that cascade training adds at most; None: 30. Of no other training.
         batch_size : int or None
             Samples a step; None: the optimiser's ``default_batch``: 32 for the
             stochastic ``"sgd"``, ``"adam"``, ``"adamw"`` and ``"rmsprop"``, one for
@@ -679,6 +686,30 @@ class Network(Model):
         >>> history.mse[-1] <= 1e-3, net.classify(x).tolist()
         (True, [0, 1, 1, 0])
         """
+        from clnet.nn.cascade.constants import CASCADE, Cascade
+
+        if optimiser == CASCADE or isinstance(optimiser, Cascade):
+            from clnet.training.cascade import fit_cascade
+
+            return fit_cascade(
+                self, optimiser, x, t, loss=loss, max_neurons=max_neurons,
+                validation=validation, callbacks=callbacks, seed=seed, device=device,
+                desired=desired_error, stop=stop, progress=progress,
+                scaling=scaling_to_apply(self._scaling, scale),
+                others={
+                    "epochs": epochs, "batch_size": batch_size, "shuffle": shuffle,
+                    "sample_weight": sample_weight, "devices": devices,
+                    "schedule": schedule, "l1": l1, "l2": l2, "clip_norm": clip_norm,
+                    "clip_value": clip_value, "state": state, "resume": resume,
+                    "tune": tune, "precision": precision, "comm": comm,
+                    "blocks": blocks, "buffer": buffer,
+                },
+            )
+        if max_neurons is not None:
+            raise InputError(
+                "max_neurons is of cascade training: leave it out, or give optimiser="
+                f'"{CASCADE}"'
+            )
         from clnet.training.fit import fit
         from clnet.training.setup import training_setup
 

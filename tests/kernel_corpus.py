@@ -16,6 +16,7 @@ from clnet import Dense, Local, Network, Sparse
 from clnet.ir.lowering import lower, lower_training
 from clnet.ir.ops import Program, Span
 from clnet.nn.activations import ACTIVATIONS
+from clnet.nn.cascade.constants import RULES, Cascade, network_neuron
 from clnet.nn.losses import LOSSES, loss_function
 from clnet.nn.optimisers import OPTIMISERS, optimiser
 from clnet.nn.regularisation import Regularisation
@@ -26,6 +27,11 @@ from clnet.opencl.program import source_text
 from clnet.planning.training_planner import TRAINING_VARIANTS
 from clnet.variants import ALL_VARIANTS, STUDY_VARIANTS
 from clnet.variants.base import Config, Variant
+from clnet.variants.cascade.cascade import (
+    CascadeSamples,
+    NeuronsTraining,
+    NeuronValues,
+)
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.packing import merge_packings
 from clnet.variants.training.gradient_sum import gradient_sum
@@ -247,6 +253,23 @@ def member_launches(device: Device) -> Iterator[Launch]:
             yield from variant.launches(span, config, device)
 
 
+def cascade_launches(device: Device) -> Iterator[Launch]:
+    """Yield launches of cascade training."""
+    samples = CascadeSamples("training", 100, 9, 2)
+    outputs = tuple(network_neuron(name, 1.0, True) for name in ("tanh", "sigmoid"))
+    for rule in RULES:
+        of_outputs = NeuronsTraining(
+            samples, outputs, False, optimiser(rule), "fann_tanh", 0.35, 4, True, True
+        )
+        candidates = replace(of_outputs, neurons=Cascade().neurons(), candidates=True)
+        yield of_outputs.launch(device)
+        yield candidates.launch(device)
+        for residuals in (False, True):
+            yield NeuronValues(
+                samples, outputs, of_outputs.parameters, residuals, True, True
+            ).launch(device)
+
+
 def sources(device: Device, networks=small) -> dict[str, Source]:
     """Return the distinct programs for a device by their text."""
     found: dict[str, Source] = {}
@@ -261,6 +284,8 @@ def sources(device: Device, networks=small) -> dict[str, Source]:
     for case in cases(device, networks):
         for launch in case.launches(device):
             add(f"{case.name} {dict(case.config)}", launch)
-    for launch in (*single_launches(device), *member_launches(device)):
+    for launch in (
+        *single_launches(device), *member_launches(device), *cascade_launches(device)
+    ):
         add(launch.source, launch)
     return found

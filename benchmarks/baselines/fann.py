@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from clnet.network import Network
 from clnet.opencl.device import Device
 
 from ..candidates import Baseline, Prepared, RefusedError, forward
@@ -112,6 +113,14 @@ def load_library(file: str) -> ctypes.CDLL:
         "fann_train_on_data": (
             None, [handle, handle, ctypes.c_uint, ctypes.c_uint, real]
         ),
+        "fann_cascadetrain_on_data": (
+            None, [handle, handle, ctypes.c_uint, ctypes.c_uint, real]
+        ),
+        "fann_set_callback": (None, [handle, ctypes.c_void_p]),
+        "fann_get_MSE": (real, [handle]),
+        "fann_test_data": (real, [handle, handle]),
+        "fann_save": (ctypes.c_int, [handle, text]),
+        "fann_get_total_neurons": (ctypes.c_uint, [handle]),
         "fann_get_total_connections": (ctypes.c_uint, [handle]),
         "fann_run": (reals, [handle, handle]),
     }
@@ -124,6 +133,26 @@ def load_library(file: str) -> ctypes.CDLL:
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library
+
+
+def samples_of(fann: ctypes.CDLL, x: Array, t: Array) -> Handle:
+    """Return FANN's copy of samples x [n, n_in] and t [n, n_out]."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder, "data")
+        header = f"{len(x)} {x.shape[1]} {t.shape[1]}"
+        rows = np.concatenate([x, t], axis=1)
+        np.savetxt(data, rows, fmt="%.9g", header=header, comments="")
+        return Handle(
+            fann.fann_read_train_from_file(bytes(data)), fann.fann_destroy_train
+        )
+
+
+def network_of(fann: ctypes.CDLL, network: Network) -> Handle:
+    """Return FANN's copy of a network, by a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        net = Path(folder, "start.net")
+        network.save(net)
+        return Handle(fann.fann_create_from_file(bytes(net)), fann.fann_destroy)
 
 
 @dataclass(frozen=True)
@@ -183,18 +212,7 @@ class FannTraining(FannBaseline):
         """Return the training of networks read from a file that clnet wrote."""
         fann = self.loaded()
         network = case.network(fann=True)
-        with tempfile.TemporaryDirectory() as folder:
-            data = Path(folder, "data")
-            x, t = case.data
-            rows = np.concatenate([x, t], axis=1)
-            header = f"{case.samples} {case.sizes[0]} {case.sizes[-1]}"
-            np.savetxt(data, rows, fmt="%.9g", header=header, comments="")
-            samples = Handle(
-                fann.fann_read_train_from_file(bytes(data)), fann.fann_destroy_train
-            )
-            net = Path(folder, "start.net")
-            network.save(net)
-            first = Handle(fann.fann_create_from_file(bytes(net)), fann.fann_destroy)
+        samples, first = samples_of(fann, *case.data), network_of(fann, network)
         algorithm = fann.fann_get_training_algorithm(first.pointer)
 
         def train_one(epochs: int) -> Trained:

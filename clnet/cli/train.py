@@ -22,7 +22,8 @@ from clnet.formats.pictures import PICTURES, figure, picture_file
 from clnet.ir.lowering import output_middles
 from clnet.network import Network, load
 from clnet.nn.activations import SOFTMAX
-from clnet.nn.defaults import EPOCHS, default_optimiser
+from clnet.nn.cascade.constants import CASCADE
+from clnet.nn.defaults import EPOCHS, MAX_NEURONS, default_optimiser
 from clnet.nn.fann_parameters import STOP_FUNCTIONS
 from clnet.nn.initialisers import INITIALISER_NAMES, WIDROW_NGUYEN
 from clnet.nn.optimisers import FANN, MINI_BATCH, OPTIMISER_NAMES, Adam, Rprop
@@ -103,6 +104,7 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
     add(
         "--optimiser", metavar="NAME",
         help=f"{', '.join(OPTIMISER_NAMES)}; {FANN}: by the parameters of a .net file; "
+        f"{CASCADE}: add neurons to a network without hidden layers; "
         f"default: {FANN} with a .net file, else {Adam.name}, or {Rprop.name} where a "
         "step takes all samples",
     )
@@ -119,6 +121,10 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
         ) + "; default: by the last layer's activation",
     )
     add("--epochs", type=count, metavar="N", help=f"default: {EPOCHS}")
+    add(
+        "--max-neurons", type=count, metavar="N",
+        help=f"neurons that {CASCADE} adds at most; default: {MAX_NEURONS}",
+    )
     add(
         "--batch-size", type=count, metavar="N",
         help=f"samples a step; default: {MINI_BATCH}; of FANN's rules one for "
@@ -249,6 +255,7 @@ def _prepared(
     return devices, network, sets, {
         "optimiser": _optimiser(arguments, network, len(training)),
         "loss": arguments.loss, "epochs": arguments.epochs or EPOCHS,
+        "max_neurons": arguments.max_neurons,
         "batch_size": arguments.batch_size, "seed": arguments.seed,
         "desired_error": arguments.desired_error, "stop": arguments.stop,
         "validation": _validation(test) if watched else None,
@@ -277,11 +284,15 @@ def _trained(
     from clnet.cli.commands import LARGEST_BATCH, devices_of, unused_scaling
 
     training, scale = sets["training"], options["scale"]
+    alone = comm is None and len(devices) == 1
     history = network.fit(
         *training.arguments, resume=resume, comm=comm,
         blocks=mpi.blocks_of(arguments),
-        device=None if comm is None else devices_of(arguments.device),
-        devices=devices if comm is None else None, **options,
+        device=(
+            devices[0] if alone else
+            None if comm is None else devices_of(arguments.device)
+        ),
+        devices=devices if comm is None and not alone else None, **options,
     )
     if comm is not None and comm.Get_rank() > 0:
         return 0
@@ -418,7 +429,8 @@ def _digits(arguments: argparse.Namespace) -> tuple[Samples, Samples]:
     order = np.random.default_rng(0).permutation(len(labels))
     x = (images[order] / images.max()).astype(np.float32)
     t: NDArray[Any] = np.eye(10, dtype=np.float32)[labels[order]]
-    if arguments.network is None and arguments.layers is None:
+    grows = arguments.optimiser == CASCADE
+    if arguments.network is None and arguments.layers is None and not grows:
         arguments.layers, arguments.hidden = DIGITS_LAYERS, "relu"
         arguments.output = "softmax"
     if arguments.optimiser is None:
@@ -507,13 +519,15 @@ def _layers(
     arguments: argparse.Namespace, data: Samples
 ) -> tuple[list[int], list[str]]:
     """Return the sizes and activations of a new network."""
-    layers = arguments.layers or f"{data.x.shape[1]}-{HIDDEN}-{data.n_out}"
+    cascade = arguments.optimiser == CASCADE
+    hidden = "" if cascade else f"-{HIDDEN}"
+    layers = arguments.layers or f"{data.x.shape[1]}{hidden}-{data.n_out}"
     parts = layers.split("-")
     if len(parts) < 2 or not all(part.isdecimal() for part in parts):
         raise InputError(f"--layers is {layers!r}, expected sizes as in 125-32-2")
     sizes = [int(part) for part in parts]
     output = arguments.output or (
-        SOFTMAX if data.labelled and sizes[-1] > 1 else
+        SOFTMAX if data.labelled and sizes[-1] > 1 and not cascade else
         "sigmoid" if data.labelled or data.are_binary(0) else
         "tanh" if data.are_binary(-1) else "identity"
     )
@@ -531,6 +545,12 @@ def _optimiser(
     name = arguments.optimiser or default_optimiser(
         network, samples, arguments.batch_size
     )
+    if name == CASCADE:
+        for option, instead in (
+            ("rate", "leave it out"), ("epochs", "give --max-neurons")
+        ):
+            if getattr(arguments, option) is not None:
+                raise InputError(f"{CASCADE} has no --{option}: {instead}")
     if arguments.rate is None:
         return str(name)
     rule = rule_of(network, name)

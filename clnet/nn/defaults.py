@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from clnet.nn.model import Model
 
 EPOCHS = 200
+MAX_NEURONS = 30  # of cascade training
 BLOCKS = 8  # of a step that ranks share
 
 

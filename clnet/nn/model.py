@@ -28,8 +28,8 @@ MASKED = 1 << 12  # parameters below which a mask of all is faster than layer by
 class Model(Description):
     """A feed-forward network: layers in a row, and one flat parameter buffer.
 
-    The description never changes; the parameters may be replaced. Everything below the
-    façade, `clnet.Network`, names this class.
+    The description changes by cascade training alone (`become`); the parameters may be
+    replaced. Everything below the façade, `clnet.Network`, names this class.
 
     Parameters
     ----------
@@ -113,6 +113,16 @@ class Model(Description):
         parameters.flags.writeable = False
         self._parameters = parameters
         self._version += 1
+
+    def become(self, other: Model) -> None:
+        """Take the description and parameters of another network, which has grown.
+
+        Plans compiled before tell so at their next call.
+        """
+        version = self._version
+        self.__dict__.clear()
+        self.__dict__.update(other.__dict__)
+        self._version = version + 1
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

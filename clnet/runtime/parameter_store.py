@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.errors import InputError
 from clnet.opencl.memory import Action, Memory
 from clnet.runtime.turn import release
 
@@ -57,12 +58,15 @@ class ParameterStore:
     ----------
     parameters : ndarray
         The network's array that all buffers hold; `NO_PARAMETERS`: there is none.
+    count : int
+        Elements of the flat buffer.
     lock : threading.RLock
         Held while buffers are added or refilled.
     """
 
     def __init__(self, session: Session, network: Model) -> None:
         self._session = session
+        self.count: int = network.parameters.size
         self.memory: Memory = Memory(session, network.parameters.nbytes)
         self.parameters: Array = NO_PARAMETERS
         self.lock: threading.RLock = threading.RLock()
@@ -102,7 +106,17 @@ class ParameterStore:
         """Fill all buffers by a network's array, which they hold inside the context.
 
         No reader enqueues a run meanwhile, so that none reads old and new parameters.
+
+        Raises
+        ------
+        InputError
+            If the network has grown.
         """
+        if parameters.size != self.count:
+            raise InputError(
+                f"this plan is of {self.count} parameters, and the network, which has "
+                f"{parameters.size}, has grown since: compile it again"
+            )
         with self.lock, ExitStack() as held:
             readers = list(self._readers)
             for reader in readers:
@@ -124,6 +138,6 @@ class ParameterStore:
 def parameter_store(session: Session, network: Model) -> ParameterStore:
     """Return the copy of a network's parameters on a session's device."""
     found: ParameterStore | None = session.parameter_stores.get(network)
-    if found is None:
+    if found is None or found.count != network.parameters.size:
         found = session.parameter_stores[network] = ParameterStore(session, network)
     return found

@@ -50,9 +50,13 @@ FLUSH_SECONDS = 1.0  # from one write of a learning curve to the next
 class Training(Protocol):
     """A running training, as callbacks see it: ``training.training.Training``."""
 
-    network: Model
     history: History
     parameters: NDArray[Any]
+
+    @property
+    def network(self) -> Model:
+        """The network that is trained."""
+        ...
 
     @property
     def validates(self) -> bool:

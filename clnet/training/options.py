@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from clnet.checks import as_whole, is_number
 from clnet.errors import InputError, unknown
 from clnet.nn.activations import SOFTMAXES, activation
+from clnet.nn.cascade.constants import CASCADE, Cascade
 from clnet.nn.defaults import default_optimiser
 from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
 from clnet.nn.losses import LossFunction, loss_function
@@ -58,6 +59,10 @@ class DesiredError:
 
     measure: str
     most: float
+
+    def met_by(self, measures: Measures) -> bool:
+        """Return whether measures have the error."""
+        return bool(getattr(measures, self.measure) <= self.most)
 
     def reached(self, epoch: Epoch) -> str | None:
         """Return a sentence if an epoch has the error, else None."""
@@ -145,7 +150,7 @@ def training_options(
     epochs: int,
     batch_size: int | None,
     shuffle: bool | None,
-    desired_error: float | None,
+    desired: float | None,
     stop: str | None,
     schedule: str | Schedule | None,
     l1: float,
@@ -182,7 +187,7 @@ def training_options(
         epochs=epochs, batch=batch, shuffled=bool(shuffle) and batch < n, rule=rule,
         rule_text=repr(rule), loss=row, regularisation=regularisation,
         schedule=schedule, predictable=predictable(schedule),
-        desired=_desired_error(network, desired_error, stop), precision=precision,
+        desired=desired_error(network, desired, stop), precision=precision,
         fann=_fann_parameters(network, rule, row, stop),
         reach=tuple(
             (0.0, 1.0) if name in SOFTMAXES else activation(name).limits
@@ -220,6 +225,10 @@ def rule_of(network: Model, chosen: str | Optimiser) -> Optimiser:
                 "this network carries none"
             )
         return fann_optimiser(network.fann)
+    if chosen == CASCADE or isinstance(chosen, Cascade):
+        raise InputError(
+            "cascade training grows one network, by Network.fit: give another optimiser"
+        )
     return optimiser(chosen)
 
 
@@ -263,9 +272,10 @@ def _changed(
     return replace(parameters or FannParameters(), **dict(changes))
 
 
-def _desired_error(
+def desired_error(
     network: Model, desired: float | None, stop: str | None
 ) -> DesiredError | None:
+    """Return the error at which a training stops, or None; see `Network.fit`."""
     if stop is None:
         stop = "mse" if network.fann is None else network.fann.train_stop_function
     if stop not in STOP_FUNCTIONS:

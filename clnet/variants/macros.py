@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 from clnet.ir.ops import VALUE_ALIGNMENT, LayerOps, Nonlinearity, Span, Value
 from clnet.nn.storage.dense import RowStorage
 from clnet.opencl.launch import Argument, Parameters
 
 
-def real(span: Span) -> str:
+class Typed(Protocol):
+    """A span, or another thing of one dtype."""
+
+    @property
+    def dtype(self) -> str:
+        """Type of all values."""
+        ...
+
+
+def real(span: Typed) -> str:
     """Return the OpenCL type of the span's dtype."""
     return "double" if span.dtype == "float64" else "float"
 
 
-def number(value: float, span: Span) -> str:
+def number(value: float, span: Typed) -> str:
     """Return a constant of the span's type as OpenCL text."""
     if math.isinf(value):
         return "INFINITY" if value > 0 else "-INFINITY"

@@ -11,6 +11,7 @@ from clnet.variants.macros import number
 if TYPE_CHECKING:
     from clnet.ir.ops import Span
     from clnet.ir.training_ops import Loss
+    from clnet.variants.macros import Typed
 
 
 def gradient_function(name: str, fann_compatible: bool) -> tuple[str, bool]:
@@ -23,7 +24,7 @@ def gradient_function(name: str, fann_compatible: bool) -> tuple[str, bool]:
     return f"{'fann_' * fann}grad_{name}", row.reads == "v"
 
 
-def gradient_defines(span: Span) -> dict[str, int | str]:
+def gradient_defines(span: Typed) -> dict[str, int | str]:
     """Return the macros of ``gradients.h``."""
     low, high = FANN_SIGMOID_ENDS
     return {
@@ -34,7 +35,14 @@ def gradient_defines(span: Span) -> dict[str, int | str]:
 
 def loss_defines(op: Loss, span: Span) -> dict[str, int | str]:
     """Return the macros of ``losses.h`` and of kernels that compute the loss."""
-    row = loss_function(op.loss)
+    return {
+        **loss_function_defines(op.loss, span), "WEIGHTED": int(op.weight is not None)
+    }
+
+
+def loss_function_defines(name: str, span: Typed) -> dict[str, int | str]:
+    """Return the macros of ``losses.h`` for a loss by its name."""
+    row = loss_function(name)
     functions: dict[str, int | str] = {}
     if row.fused != "softmax":
         functions = {
@@ -42,7 +50,7 @@ def loss_defines(op: Loss, span: Span) -> dict[str, int | str]:
         }
     return {
         "SIGMOID": int(row.fused == "sigmoid"), "SOFTMAX": int(row.fused == "softmax"),
-        "MEAN": int(row.mean), "WEIGHTED": int(op.weight is not None),
+        "MEAN": int(row.mean),
         "HUBER_DELTA": number(HUBER_DELTA, span),
         "FANN_TANH_LIMIT": number(FANN_TANH_LIMIT, span),
         "FANN_TANH_ERROR": number(FANN_TANH_ERROR, span), **functions,

@@ -38,7 +38,9 @@ from clnet.variants.macros import number, real
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Span
+    from clnet.nn.optimisers import Optimiser
     from clnet.opencl.device import Device
+    from clnet.variants.macros import Typed
 
 LEAST = {
     "rprop": RPROP_LEAST_STEP,
@@ -98,7 +100,13 @@ class Optimisers(Untuned):
 
 def rule_defines(op: Update, span: Span) -> dict[str, int | str]:
     """Return the macros of ``optimisers.h``."""
-    rule = op.optimiser
+    return {
+        **optimiser_defines(op.optimiser, span), **regularisation_defines(op, span)
+    }
+
+
+def optimiser_defines(rule: Optimiser, span: Typed) -> dict[str, int | str]:
+    """Return the macros of a rule without regularisation."""
     constants: dict[str, float] = {**rule.constants, "CLAMP": FANN_CLAMP}
     if rule.name in LEAST:
         constants["LEAST"] = LEAST[rule.name]
@@ -108,7 +116,6 @@ def rule_defines(op: Update, span: Span) -> dict[str, int | str]:
             name: int(value) if isinstance(value, bool) else number(value, span)
             for name, value in constants.items()
         },
-        **regularisation_defines(op, span),
     }
 
 

@@ -1,0 +1,227 @@
+"""Cascade training's constants, and the neurons that it trains.
+
+FANN's cascade2: Fahlman and Lebiere, "The cascade-correlation learning architecture",
+1990, with candidates that have output weights, and are judged by the squared error that
+they leave.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from clnet.errors import InputError
+from clnet.nn.activations import FANN_SUM_LIMIT, activation, sum_limit
+from clnet.nn.fann_parameters import FannParameters
+from clnet.nn.optimisers import (
+    Optimiser,
+    as_fann_parameters,
+    fann_optimiser,
+    optimiser,
+)
+
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
+
+CASCADE = "cascade"  # the name of the way to train
+RULES = ("rprop", "quickprop", "sarprop")  # of FANN's, those that train by whole sets
+_PREFIX = "cascade_"  # of FannParameters' fields
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """Cascade training: a shortcut network grows a neuron at a time.
+
+    Output weights are trained; then candidates, one for each activation function,
+    steepness and group; the best becomes a neuron that reads all earlier ones; and so
+    on. The constants have FANN's names and defaults.
+
+    Parameters
+    ----------
+    rule : str or Optimiser
+        The update rule of the weights: ``"rprop"``, ``"quickprop"``, ``"sarprop"``, or
+        a row of these.
+    output_change_fraction, candidate_change_fraction : float
+        Change of the error's improvement, or of the best candidate's score, that counts
+        as progress.
+    output_stagnation_epochs, candidate_stagnation_epochs : int
+        Epochs without progress after which the training of outputs, or of candidates,
+        ends.
+    max_out_epochs, min_out_epochs, max_cand_epochs, min_cand_epochs : int
+        Epochs of the training of outputs, and of candidates, at most and at least.
+    num_candidate_groups : int
+        Candidates of each function and steepness.
+    candidate_limit : float
+        Share of the squared error that the best candidate cancels, from which on the
+        training of candidates ends.
+    weight_multiplier : float
+        Factor of the best candidate's output weights.
+    activation_functions : sequence of str
+        Of candidates; FANN's.
+    activation_steepnesses : sequence of float
+        Of candidates; FANN's steepnesses: ``1 / (1 + exp(-2 s x))`` is its sigmoid.
+
+    Raises
+    ------
+    InputError
+        If a value is not as above.
+
+    Examples
+    --------
+    >>> cascade = clnet.Cascade(activation_functions=["tanh"], num_candidate_groups=8)
+    >>> cascade.candidates
+    32
+    """
+
+    rule: str | Optimiser = "rprop"
+    output_change_fraction: float = FannParameters.cascade_output_change_fraction
+    output_stagnation_epochs: int = FannParameters.cascade_output_stagnation_epochs
+    candidate_change_fraction: float = FannParameters.cascade_candidate_change_fraction
+    candidate_stagnation_epochs: int = (
+        FannParameters.cascade_candidate_stagnation_epochs
+    )
+    max_out_epochs: int = FannParameters.cascade_max_out_epochs
+    min_out_epochs: int = FannParameters.cascade_min_out_epochs
+    max_cand_epochs: int = FannParameters.cascade_max_cand_epochs
+    min_cand_epochs: int = FannParameters.cascade_min_cand_epochs
+    num_candidate_groups: int = FannParameters.cascade_num_candidate_groups
+    candidate_limit: float = FannParameters.cascade_candidate_limit
+    weight_multiplier: float = FannParameters.cascade_weight_multiplier
+    activation_functions: tuple[str, ...] = FannParameters.cascade_activation_functions
+    activation_steepnesses: tuple[float, ...] = (
+        FannParameters.cascade_activation_steepnesses
+    )
+
+    def __post_init__(self) -> None:
+        rule = optimiser(self.rule)
+        if rule.name not in RULES:
+            raise InputError(
+                f"cascade training updates weights by one of {', '.join(RULES)}, not "
+                f"by {rule.name}"
+            )
+        object.__setattr__(self, "rule", rule)
+        checked = FannParameters(**self._fields())
+        for name in self._fields():
+            object.__setattr__(self, name[len(_PREFIX):], getattr(checked, name))
+        for name in ("max_out_epochs", "max_cand_epochs"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} of cascade training must be at least 1")
+        if not self.candidates:
+            raise InputError(
+                "cascade training needs candidates: at least one activation function, "
+                "one steepness and one group"
+            )
+
+    @property
+    def update(self) -> Optimiser:
+        """The rule as a row."""
+        assert isinstance(self.rule, Optimiser)
+        return self.rule
+
+    @property
+    def candidates(self) -> int:
+        """Their number."""
+        kinds = len(self.activation_functions) * len(self.activation_steepnesses)
+        return kinds * self.num_candidate_groups
+
+    def neurons(self) -> tuple[Neuron, ...]:
+        """Return the candidates, in FANN's order."""
+        return tuple(
+            neuron
+            for name in self.activation_functions
+            for steepness in self.activation_steepnesses
+            for neuron in self.num_candidate_groups * (_candidate(name, steepness),)
+        )
+
+    @classmethod
+    def of_fann(cls, parameters: FannParameters) -> Cascade:
+        """Return the training that FANN's parameters describe.
+
+        Raises
+        ------
+        InputError
+            If their algorithm is none of cascade training.
+        """
+        return cls(fann_optimiser(parameters), **{
+            field.name: getattr(parameters, f"{_PREFIX}{field.name}")
+            for field in dataclasses.fields(cls) if field.name != "rule"
+        })
+
+    def as_fann(self) -> dict[str, Any]:
+        """Return the fields of FannParameters that describe the training."""
+        return {**as_fann_parameters(self.update), **self._fields()}
+
+    def _fields(self) -> dict[str, Any]:
+        return {
+            f"{_PREFIX}{field.name}": getattr(self, field.name)
+            for field in dataclasses.fields(self) if field.name != "rule"
+        }
+
+
+def cascade_of(network: Model, chosen: str | Cascade) -> Cascade:
+    """Return cascade training by its name or as it is.
+
+    By name, constants are those of the network's FannParameters, or the defaults.
+    """
+    if isinstance(chosen, Cascade):
+        return chosen
+    return Cascade() if network.fann is None else Cascade.of_fann(network.fann)
+
+
+@dataclass(frozen=True)
+class Neuron:
+    """One neuron: ``y = f(steepness * clip(sum))``.
+
+    Attributes
+    ----------
+    activation : str
+        A name of `clnet.nn.activations`.
+    steepness : float
+        clnet's.
+    limit : float
+        Of the sum's magnitude.
+    """
+
+    activation: str
+    steepness: float = 1.0
+    limit: float = math.inf
+
+
+@cache
+def network_neuron(name: str, steepness: float, fann_compatible: bool) -> Neuron:
+    """Return a neuron of a network."""
+    limit = math.inf
+    if fann_compatible and steepness:
+        limit = sum_limit(activation(name), steepness) / abs(steepness)
+    return Neuron(name, steepness, limit)
+
+
+@cache
+def _candidate(name: str, steepness: float) -> Neuron:
+    """Return a candidate of FANN's steepness."""
+    return Neuron(
+        name, activation(name).fann_factor * steepness,
+        FANN_SUM_LIMIT / abs(steepness) if steepness else math.inf,
+    )
+
+
+def candidate_gradient(name: str) -> tuple[bool, Literal["y", "v", "x"]]:
+    """Return how FANN takes the derivative of a candidate's activation.
+
+    FANN hands its derivatives the sum without the steepness here, which makes those of
+    gaussians, sines and cosines exact, and those of elliots read another place.
+
+    Returns
+    -------
+    fann : bool
+        Whether the derivative is the row's ``fann_gradient``.
+    reads : {"y", "v", "x"}
+        Its argument: the output, the sum times the steepness, or the sum.
+    """
+    if name.startswith("elliot"):
+        return False, "x"
+    row = activation(name)
+    return not name.startswith(("gaussian", "sin", "cos")), row.reads

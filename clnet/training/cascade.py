@@ -1,0 +1,530 @@
+"""`fit` by cascade training: outputs, candidates, one more neuron, and so on.
+
+The rules are FANN's, of its cascade2: stagnation, scores, initial weights, the weights
+of a new neuron. A training of candidates is a few launches, each of many epochs of all.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+import warnings
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clnet.checks import as_whole
+from clnet.errors import ClnetWarning, InputError, counted, quoted
+from clnet.formats.sources import check_buffer
+from clnet.ir import cascade as oracle
+from clnet.nn.activations import activation
+from clnet.nn.cascade.constants import CASCADE, Cascade, cascade_of, network_neuron
+from clnet.nn.cascade.shortcut import Row, Shortcut
+from clnet.nn.defaults import MAX_NEURONS
+from clnet.nn.fann_parameters import FannParameters
+from clnet.nn.layers import Dense
+from clnet.nn.losses import LossFunction, loss_function
+from clnet.nn.metrics import BIT_FAIL_LIMIT
+from clnet.opencl.discovery import device_list
+from clnet.opencl.session import device_errors, session
+from clnet.training.callbacks import Checkpoint
+from clnet.training.cascade_launches import Parts
+from clnet.training.data_set import DataSet, warn_of_reach
+from clnet.training.history import (
+    INTERRUPTED,
+    SEEDS,
+    History,
+    Measures,
+    TrainingState,
+)
+from clnet.training.options import DesiredError, default_loss, desired_error
+from clnet.training.streaming import any_set
+from clnet.variants.cascade.cascade import CascadeSamples, NeuronsTraining
+
+if TYPE_CHECKING:
+    from clnet.formats.sources import Source
+    from clnet.nn.model import Model
+    from clnet.nn.scaling import Scaling
+    from clnet.opencl.device import Device
+    from clnet.opencl.discovery import Devices
+    from clnet.training.callbacks import Callback
+    from clnet.training.saved import SavedTraining
+
+Array = NDArray[Any]
+
+LOSSES = ("mse", "fann_linear", "fann_tanh")  # of squared errors, as candidates'
+SCALE_ENDS = 0.5, 8.0  # of candidates' initial weights
+SCALE_FACTOR, SCALE_SHARE = 2.0, 0.7
+
+
+def fit_cascade(
+    network: Model,
+    chosen: str | Cascade,
+    x: ArrayLike | Source,
+    t: ArrayLike | None,
+    *,
+    loss: str | None,
+    max_neurons: int | None,
+    validation: Any,
+    callbacks: Iterable[Callback],
+    seed: int | None,
+    device: Devices,
+    desired: float | None,
+    stop: str | None,
+    progress: bool | None,
+    scaling: Scaling | None,
+    others: Mapping[str, Any],
+) -> History:
+    """Train a network by cascade training, which grows; see `Network.fit`.
+
+    `others` are the other arguments of `Network.fit`, which must be their defaults.
+    """
+    cascade, kind = cascade_of(network, chosen), cast("Any", type(network))
+    _refuse(others, inspect.signature(kind.fit).parameters)
+    shortcut = Shortcut.of(network)
+    neurons = as_whole(
+        "max_neurons", MAX_NEURONS if max_neurons is None else max_neurons, 0
+    )
+    room = check_buffer(None)
+    data, classes, columns = any_set(
+        network, (x, t, None), network.classes, network.columns, scaling, room
+    )
+    other = None
+    if validation is not None:
+        if not isinstance(validation, (tuple, list)) or len(validation) != 2:
+            raise InputError("the validation of cascade training must be (x, t)")
+        other, classes, _ = any_set(
+            network, (*validation, None), classes, columns, scaling, room, "validation "
+        )
+    for one in (data, other):
+        if one is not None and not isinstance(one, DataSet):
+            raise InputError(
+                "cascade training keeps all samples on the device: give arrays, not "
+                "sources that are read by parts"
+            )
+    assert isinstance(data, DataSet) and (other is None or isinstance(other, DataSet))
+    row = default_loss(network, CASCADE) if loss is None else loss_function(loss)
+    if row.name not in LOSSES:
+        raise InputError(
+            f"candidates are judged by squared errors: cascade training takes the loss "
+            f"{', '.join(LOSSES[:-1])} or {LOSSES[-1]}, not {row.name}"
+        )
+    place, *more = device_list(device)
+    if more:
+        raise InputError("cascade training takes one device, not several")
+    listed = list(callbacks)
+    for callback in listed:
+        if not callable(callback):
+            raise InputError(f"a callback must be callable, and {callback!r} is not")
+        if isinstance(callback, Checkpoint):
+            raise _no_checkpoint()
+    seed = int(np.random.SeedSequence().entropy % SEEDS) if seed is None else as_whole(  # type: ignore[operator]
+        "a seed", seed, 0, SEEDS - 1
+    )
+    warn_of_reach(
+        network,
+        [activation(one.activation).limits for one in
+         shortcut.output.neurons(network.fann_compatible)], data.t,
+    )
+    network.classes, network.columns = classes, columns
+    training = CascadeTraining(
+        network, shortcut, cascade, row, data, other, neurons, seed,
+        place, desired_error(network, desired, stop),
+    )
+    with device_errors(training.session):
+        training.run(listed, bool(progress))
+    return training.history
+
+
+def _no_checkpoint() -> InputError:
+    return InputError(
+        "cascade training goes on from a network, not from a checkpoint: save "
+        "training.network in a callback"
+    )
+
+
+def _refuse(others: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+    """Raise InputError for an argument of `fit` that cascade training does not take."""
+    for name, value in others.items():
+        default = parameters[name].default
+        if (value is not None) if default is None else (value != default):
+            instead = {
+                "epochs": ": give max_neurons, and epochs of each training to Cascade",
+                "state": ": fit goes on from the network as it is",
+                "resume": ": fit goes on from the network as it is",
+                "devices": ": give device",
+            }.get(name, "")
+            raise InputError(
+                f"cascade training takes no {name}, found {quoted(value)}{instead}"
+            )
+
+
+class Stagnation:
+    """FANN's rule of the end of a training: no change of a value for some epochs.
+
+    Parameters
+    ----------
+    fraction : float
+        Of the value at the last change, by which it changes again.
+    patience, least, most : int
+        Epochs without a change, at least and at most.
+    """
+
+    def __init__(self, fraction: float, patience: int, least: int, most: int) -> None:
+        self._fraction, self._patience, self._least = fraction, patience, least
+        self._up, self._down = 0.0, -1e20
+        self._end = most
+
+    def earliest(self, done: int) -> int:
+        """Return the number of epochs after which the training may end, at least.
+
+        `done` epochs have been told of.
+        """
+        return max(min(self._end, done + self._patience), self._least) + 1
+
+    def ends(self, epoch: int, value: float, *, falling: bool = False) -> bool:
+        """Return whether a training ends after an epoch, counted from 0.
+
+        With `falling`, a value below 0 changes by going down, as the improvement of
+        outputs does in FANN.
+        """
+        changed = value > self._up or value < self._down
+        if falling and self._up < 0:
+            changed = value < self._up or value > self._down
+        if changed:
+            self._up = value * (1 + self._fraction)
+            self._down = value * (1 - self._fraction)
+            self._end = epoch + self._patience
+        return epoch >= self._end and epoch >= self._least
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """The outputs after a training: the last epoch's measures and squared error."""
+
+    measures: Measures
+    squares: float
+
+
+class CascadeTraining:
+    """A running cascade training, as callbacks see it.
+
+    An epoch of its history is the training of the outputs of one more neuron.
+
+    Attributes
+    ----------
+    history : History
+        The measures after the training of the outputs for each number of neurons.
+    """
+
+    def __init__(
+        self, network: Model, shortcut: Shortcut, cascade: Cascade, loss: LossFunction,
+        data: DataSet, validation: DataSet | None, max_neurons: int, seed: int,
+        device: Device, desired: DesiredError | None,
+    ) -> None:
+        self._model, self._shortcut, self._cascade = network, shortcut, cascade
+        self._loss, self._data, self._validation = loss, data, validation
+        self._max_neurons, self._seed = max_neurons, seed
+        self._desired, self._device = desired, device
+        self._rng = np.random.default_rng(seed)
+        self._steps = self._candidate_epochs = 0
+        self._networks: dict[int, Shortcut] = {}  # by the size of the parameters
+        self._stored: tuple[Shortcut, Model] | None = None
+        rule, fann = cascade.update, network.fann_compatible
+        self.history = History(TrainingState(
+            repr(cascade), 0, 0, seed, network.parameters.copy(),
+            rule.initial_state(network.layout.size, network.dtype), network.formats,
+        ))
+        outputs = shortcut.output.neurons(fann)
+        limit = BIT_FAIL_LIMIT if network.fann is None else network.fann.bit_fail_limit
+        self._limit = limit
+        epochs = max(cascade.max_out_epochs, cascade.max_cand_epochs)
+        rows = shortcut.read + max_neurons
+        samples = CascadeSamples("training", len(data), rows, network.n_out)
+        sets = [samples]
+        if validation is not None:
+            sets.append(replace(samples, name="validation", samples=len(validation)))
+        self._halved = fann or loss.fann
+        trained = NeuronsTraining(
+            samples, outputs, False, rule, loss.name, limit, epochs, self._halved, fann
+        )
+        candidates = replace(trained, neurons=cascade.neurons(), candidates=True)
+        self._added = tuple(
+            network_neuron(one.activation, one.steepness, fann)
+            for one in candidates.neurons
+        )
+        self.session = session(device)
+        with device_errors(self.session):
+            parts = Parts(tuple(sets), trained, candidates, self._added)
+            self._bound = parts.bound(self.session)
+            for number, one in enumerate(filter(None, (data, validation))):
+                self._bound.upload(number, self._read(one.x), one.t.T)
+
+    @property
+    def network(self) -> Model:
+        """The network as it is now."""
+        if self._stored is None or self._stored[0] is not self._shortcut:
+            self._stored = self._shortcut, self._shortcut.network(self._model)
+        return self._stored[1]
+
+    @property
+    def parameters(self) -> Array:
+        """The network's parameters; assigning earlier ones takes its neurons back."""
+        found = self.network.parameters.copy()
+        self._networks[found.size] = self._shortcut
+        return found
+
+    @parameters.setter
+    def parameters(self, values: Array) -> None:
+        earlier = self._networks[values.size].network(self._model)
+        earlier.parameters = values
+        self._shortcut = Shortcut.of(earlier)
+
+    @property
+    def validates(self) -> bool:
+        """Whether a validation set is measured."""
+        return self._validation is not None
+
+    def update_network(self) -> None:
+        """Let the network that is trained be the present one."""
+        self._model.become(self.network)
+
+    def saved(self) -> SavedTraining:
+        """Raise InputError: there is no checkpoint of a cascade training."""
+        raise _no_checkpoint()
+
+    def run(self, callbacks: list[Callback], progress: bool) -> None:
+        """Train, and let the network be the grown one."""
+        for callback in callbacks:
+            if hasattr(callback, "start"):
+                callback.start(self)
+        try:
+            with _bar(self._max_neurons) if progress else nullcontext() as bar:
+                self._run(callbacks, bar)
+        except KeyboardInterrupt:
+            count = len(self.history)
+            self.history.stopped = (
+                f"{INTERRUPTED} after {counted(count, 'training')} of the outputs; the "
+                "network of the last one is kept"
+            )
+        except Exception:  # a callback's: the network gets the neurons so far
+            self.update_network()
+            raise
+        for callback in callbacks:
+            if hasattr(callback, "end"):
+                callback.end(self)
+        changes = self._cascade.as_fann()
+        if self._loss.fann:
+            changes["train_error_function"] = self._loss.name.removeprefix("fann_")
+        self._model.fann = replace(self._model.fann or FannParameters(), **changes)
+        self.update_network()
+        self._end_history()
+        self._bound.keep()
+
+    def _run(self, callbacks: list[Callback], bar: Any) -> None:
+        """Add neurons until a rule holds; `history.stopped` tells it."""
+        history, name = self.history, "neuron"
+        for neurons in range(self._max_neurons + 1):
+            begin = time.perf_counter()
+            last = neurons == self._max_neurons
+            trained = self._train_outputs(None if last else self._desired)
+            reached = (
+                not last and self._desired is not None
+                and self._desired.met_by(trained.measures)
+            )
+            if reached:
+                trained = self._train_outputs(None)
+            if not trained.measures.finite:
+                history.diverged = True
+                history.stopped = (
+                    f"training diverged with {counted(neurons, name)}: the mse is "
+                    f"{trained.measures.mse}; the network before is kept"
+                )
+                warnings.warn(history.stopped, ClnetWarning, stacklevel=5)
+                return
+            self._accept()
+            checked = self._validated()
+            history.epochs.add(
+                np.array([[*_numbers(trained.measures)]]),
+                None if checked is None else np.array([[*_numbers(checked)]]),
+                time.perf_counter() - begin,
+            )
+            epoch = history[-1]
+            if bar is not None:
+                bar.update(neurons - bar.n)
+                bar.set_postfix(mse=f"{epoch.mse:.4g}", refresh=False)
+            stopping = [one for one in callbacks if bool(one(self, epoch))]
+            if reached:
+                assert self._desired is not None
+                history.stopped = (
+                    f"{self._desired.measure} is at most {self._desired.most:g} with "
+                    f"{counted(neurons, name)}"
+                )
+            elif stopping:
+                which = getattr(stopping[0], "__name__", type(stopping[0]).__name__)
+                history.stopped = f"{which} stopped after {counted(neurons, name)}"
+            elif last:
+                history.stopped = f"max_neurons {neurons} is reached"
+            if history.stopped:
+                return
+            self._add_neuron(trained.squares)
+
+    def _train_outputs(self, desired: DesiredError | None) -> _Trained:
+        """Train the outputs; None: as long as their error falls."""
+        cascade, n, outputs = self._cascade, len(self._data), self._bound.outputs
+        goal = DesiredError("mse", 0.0) if desired is None else desired
+        if desired is None and self._desired is not None:
+            goal = replace(self._desired, most=0.0)
+        rule = Stagnation(
+            cascade.output_change_fraction, cascade.output_stagnation_epochs,
+            cascade.min_out_epochs, cascade.max_out_epochs,
+        )
+        start: list[float] = []  # the error of the first epoch
+        found: list[_Trained] = []
+
+        def judge(done: int, records: Array) -> int | None:
+            sums = records.sum(axis=1, dtype=np.float64)
+            rows = sums / [n, n * records.shape[1], 1]
+            met = goal.reached_by(rows) | ~np.isfinite(rows[:, :2]).all(axis=1)
+            last = int(met.argmax()) + 1 if met.any() else None
+            errors = rows[:last, 1].tolist()
+            start.extend(errors[: 1 - len(start)])
+            for epoch, mse in enumerate(errors, done):
+                if epoch and rule.ends(epoch, start[0] - mse, falling=True):
+                    last = epoch - done + 1
+                    break
+            loss, mse, fails = rows[-1 if last is None else last - 1].tolist()
+            squares = float(sums[-1 if last is None else last - 1, 1])
+            found[:] = [_Trained(Measures(loss, mse, int(fails)), squares)]
+            return last
+
+        outputs.start(self._shortcut.output.weights)
+        self._steps += outputs.train(
+            self._shortcut.read, cascade.max_out_epochs, rule.earliest, judge,
+            error=0.0, steps=self._steps, seed=self._seed % 2**32,
+        )
+        return found[0]
+
+    def _accept(self) -> None:
+        """Take the outputs' weights, and compute their errors."""
+        read = self._shortcut.read
+        for errors in self._bound.errors:
+            for output in range(self._model.n_out):
+                errors(output, read, output)
+        self._shortcut = self._shortcut.with_output(self._bound.outputs.weights(read))
+
+    def _add_neuron(self, squares: float) -> None:
+        """Train candidates, and add the best one."""
+        cascade, read, outputs = self._cascade, self._shortcut.read, self._model.n_out
+        rule = Stagnation(
+            cascade.candidate_change_fraction, cascade.candidate_stagnation_epochs,
+            cascade.min_cand_epochs, cascade.max_cand_epochs,
+        )
+        best: list[int] = []
+
+        def judge(done: int, records: Array) -> int | None:
+            scores = squares - records[:, :, 1].astype(float)
+            scores[np.isnan(scores)] = -np.inf
+            indices = scores.argmax(axis=1).tolist()
+            highest = scores.max(axis=1).tolist()
+            for epoch, (index, score) in enumerate(
+                zip(indices, highest, strict=True), done
+            ):
+                best[:] = [index]
+                limited = score > cascade.candidate_limit * squares
+                if limited or rule.ends(epoch, score):
+                    return epoch - done + 1
+            return None
+
+        self._bound.candidates.start(self._initial_weights(read, outputs))
+        mse = squares / (len(self._data) * outputs)
+        self._candidate_epochs += self._bound.candidates.train(
+            read, cascade.max_cand_epochs, rule.earliest, judge,
+            error=mse, steps=self._steps,
+            seed=(self._seed + 1 + self._candidate_epochs) % 2**32,
+        )
+        for install in self._bound.install:
+            install(best[0], read, read)
+        weights = self._bound.candidates.weights(read + outputs)[best[0]]
+        neuron = self._added[best[0]]
+        to_outputs = weights[read:, np.newaxis] * np.float32(cascade.weight_multiplier)
+        self._shortcut = self._shortcut.grown(
+            Row(
+                Dense(1, neuron.activation, neuron.steepness, initialiser="fann"),
+                weights[np.newaxis, :read],
+            ),
+            np.concatenate([self._shortcut.output.weights, to_outputs], axis=1),
+        )
+
+    def _initial_weights(self, read: int, outputs: int) -> Array:
+        """Return candidates' weights [candidates, read + outputs], as FANN draws them.
+
+        FANN counts the constant as a hidden neuron.
+        """
+        n_in, count = self._model.n_in, self._cascade.candidates
+        width = SCALE_FACTOR * (SCALE_SHARE * (read - n_in)) ** (1 / n_in)
+        width = min(max(width, SCALE_ENDS[0]), SCALE_ENDS[1])
+        weights = self._rng.uniform(0, width, (count, read + outputs))
+        weights[:, n_in] = self._rng.uniform(-width, width, count)
+        return weights
+
+    def _validated(self) -> Measures | None:
+        """Return the measures of the validation set."""
+        if self._validation is None:
+            return None
+        errors = self._bound.residuals(1).T.astype(float)
+        fann = self._halved
+        half = np.array([
+            0.5 if fann and activation(one.activation).symmetric else 1.0
+            for one in self._shortcut.output.neurons(fann)
+        ])
+        t = self._validation.t.astype(float)
+        values = self._loss.value(t - errors / half, t, half).sum(axis=1)
+        if self._loss.mean:
+            values = values / t.shape[1]
+        fails = int(np.count_nonzero(np.abs(errors) >= self._limit))
+        return Measures(float(values.mean()), float((errors**2).mean()), fails)
+
+    def _read(self, x: Array) -> Array:
+        """Return the values [read, n] that the outputs read for inputs x [n, n_in]."""
+        found = np.concatenate([x, np.ones((len(x), 1), x.dtype)], axis=1).T
+        for row in self._shortcut.hidden:
+            neurons = row.neurons(self._model.fann_compatible)
+            values = [
+                oracle.value(neuron, w @ found)
+                for neuron, w in zip(neurons, row.weights, strict=True)
+            ]
+            found = np.concatenate([found, np.stack(values)])
+        return found
+
+    def _end_history(self) -> None:
+        """Complete the history."""
+        parameters = self._model.parameters.copy()
+        self.history.state = replace(
+            self.history.state, epoch=len(self.history), count=self._steps,
+            parameters=parameters,
+            values=self._cascade.update.initial_state(parameters.size, "float32"),
+            formats=self._model.formats,
+        )
+        kind = "cascade" if self._device.type == "cpu" else "group_cascade"
+        self.history.plan = (
+            f"{kind} of {self._device.name}: "
+            f"{counted(self._cascade.candidates, 'candidate')} together; "
+            f"{counted(self._steps, 'epoch')} of outputs, {self._candidate_epochs} of "
+            "candidates"
+        )
+
+
+def _numbers(measures: Measures) -> tuple[float, float, int]:
+    return measures.loss, measures.mse, measures.bit_fail
+
+
+def _bar(neurons: int) -> Any:
+    """Return a progress bar on stderr."""
+    from tqdm.auto import tqdm
+
+    return tqdm(total=neurons, unit=" neurons", dynamic_ncols=True)

@@ -1,0 +1,219 @@
+"""Launches of cascade training: the device's side of `cascade`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.ir.training_ops import RECORD
+from clnet.runtime.replay import GPU_RATIO, RUN_FLOPS
+from clnet.runtime.workspace import Workspace
+from clnet.training.bound import KEPT_BYTES, MAX_KEPT
+from clnet.variants.cascade.cascade import (
+    CascadeSamples,
+    NeuronsTraining,
+    NeuronValues,
+    neuron_table,
+)
+
+if TYPE_CHECKING:
+    from clnet.nn.cascade.constants import Neuron
+    from clnet.opencl.session import Session
+
+Array = NDArray[Any]
+
+Judge = Callable[[int, Array], int | None]
+"""Of the number of epochs before and the records [epochs, neurons, RECORD] of a launch:
+how many of these epochs there are to its last; None: the training goes on."""
+
+
+class Population:
+    """Candidates, or outputs, on a device.
+
+    Parameters
+    ----------
+    workspace : Workspace
+        Of the training.
+    training : NeuronsTraining
+        The description.
+    """
+
+    def __init__(self, workspace: Workspace, training: NeuronsTraining) -> None:
+        self._workspace, self._training = workspace, training
+        device = workspace.session.device
+        self._launch = workspace.bound(training.launch(device))
+        workspace.write(training.table, neuron_table(training))
+        self._half = 0  # of the parameters that are the present ones
+        cores = device.compute_units if device.type == "cpu" else GPU_RATIO
+        self._flops = RUN_FLOPS * cores
+
+    def start(self, weights: Array) -> None:
+        """Set the weights [neurons, n]; the rule's state begins anew."""
+        training = self._training
+        shape = training.shape
+        state = training.rule.initial_state(shape[2], "float32")
+        parameters = np.zeros(shape, np.float32)
+        parameters[:, 0, : weights.shape[1]] = weights
+        parameters[:, 1:, : weights.shape[1]] = state[:, : weights.shape[1]]
+        self._half = 0
+        self._workspace.write(training.parameters, parameters)
+
+    def train(
+        self, n_in: int, most: int, earliest: Callable[[int], int], judge: Judge,
+        **scalars: float,
+    ) -> int:
+        """Train until an epoch is the last, and return the number of epochs.
+
+        A launch ends where the training may, at the earliest; if it ended within, the
+        launch is repeated with fewer epochs.
+
+        Parameters
+        ----------
+        n_in : int
+            Values that a neuron reads.
+        most : int
+            Epochs at most.
+        earliest : callable
+            Returns the number of epochs after which the training may end, at the
+            earliest, when it is given the number of epochs so far.
+        judge : Judge
+            Called after each launch.
+        scalars
+            ``error``, ``steps``, ``seed`` of the launches, as in `CHANGING`.
+        """
+        training, done = self._training, 0
+        count = len(training.neurons)
+        flops = 4 * n_in * count * training.samples.samples
+        longest = max(1, min(training.epochs, self._flops // flops))
+        scalars["rate"] = training.rule.rate
+        cools = not training.candidates
+        while True:
+            epochs = max(1, min(most, earliest(done), done + longest) - done)
+            now = {
+                **scalars, "n_in": n_in, "seed": (int(scalars["seed"]) + done) % 2**32,
+                "steps": scalars["steps"] + done * cools,
+                "from": self._half * training.size,
+                "to": (1 - self._half) * training.size,
+            }
+            self._launch(epochs=epochs, **now)
+            records = self._workspace.read(
+                training.records, epochs * count * len(RECORD)
+            ).reshape(epochs, count, len(RECORD))
+            last = judge(done, records)
+            ran = epochs if last is None else last
+            if ran < epochs:
+                self._launch(epochs=ran, **now)
+            self._half, done = 1 - self._half, done + ran
+            if last is not None or done == most:
+                return done
+
+    def offset(self, neuron: int) -> int:
+        """Return where a neuron's weights begin in the parameters."""
+        _, rows, stride = self._training.shape
+        return self._half * self._training.size + neuron * rows * stride
+
+    def weights(self, n: int) -> Array:
+        """Return the weights [neurons, n]."""
+        training = self._training
+        found = self._workspace.read(training.parameters, 2 * training.size)
+        return found.reshape(2, *training.shape)[self._half, :, 0, :n]
+
+
+class Values:
+    """A neuron's values, or an output's errors, computed for all samples."""
+
+    def __init__(
+        self, workspace: Workspace, values: NeuronValues, population: Population
+    ) -> None:
+        self._population = population
+        self._launch = workspace.bound(values.launch(workspace.session.device))
+        workspace.write(values.table, neuron_table(values))
+
+    def __call__(self, neuron: int, n_in: int, row: int) -> None:
+        """Compute the neuron, which reads n_in values; they become the numbered row."""
+        self._launch(
+            number=neuron, offset=self._population.offset(neuron), n_in=n_in, row=row
+        )
+
+
+class CascadeBinding:
+    """All launches of a training, bound to memory.
+
+    Attributes
+    ----------
+    outputs, candidates : Population
+        The neurons that are trained.
+    install, errors : list of Values
+        Of the training set, and of the validation set if there is one: the values of a
+        candidate as a neuron of the network, and the errors of an output.
+    """
+
+    def __init__(self, session: Session, parts: Parts) -> None:
+        self._workspace, self._parts = Workspace(session), parts
+        outputs, candidates = parts.outputs, parts.candidates
+        self.outputs: Population = Population(self._workspace, outputs)
+        self.candidates: Population = Population(self._workspace, candidates)
+        fann = outputs.fann_compatible
+        self.install: list[Values] = [
+            Values(self._workspace, NeuronValues(
+                one, parts.added, candidates.parameters, False, False, fann
+            ), self.candidates)
+            for one in parts.samples
+        ]
+        self.errors: list[Values] = [
+            Values(self._workspace, NeuronValues(
+                one, outputs.neurons, outputs.parameters, True, outputs.halved, fann
+            ), self.outputs)
+            for one in parts.samples
+        ]
+
+    def upload(self, number: int, inputs: Array, targets: Array) -> None:
+        """Fill the memory of samples by values [read, n] and targets [outputs, n]."""
+        samples = self._parts.samples[number]
+        rows = np.zeros((samples.rows, samples.samples), np.float32)
+        rows[: len(inputs)] = inputs
+        self._workspace.write(samples.inputs, samples.tiled(rows))
+        self._workspace.write(samples.targets, samples.tiled(targets))
+
+    def residuals(self, number: int) -> Array:
+        """Return the scaled errors [outputs, n] of samples."""
+        samples = self._parts.samples[number]
+        count = samples.outputs * samples.padded
+        return samples.plain(self._workspace.read(samples.residuals, count))
+
+    def keep(self) -> None:
+        """Leave the binding to the next training that is alike, unless it is large."""
+        session = self._workspace.session
+        if self._workspace.size <= KEPT_BYTES:
+            while len(session.kept) >= MAX_KEPT:
+                session.kept.pop(next(iter(session.kept)), None)
+            session.kept[self._parts] = self
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The descriptions of a training's launches.
+
+    Attributes
+    ----------
+    samples : tuple of CascadeSamples
+        The training set, and the validation set if there is one.
+    outputs, candidates : NeuronsTraining
+        On the training set.
+    added : tuple of Neuron
+        The candidates as neurons of the network.
+    """
+
+    samples: tuple[CascadeSamples, ...]
+    outputs: NeuronsTraining
+    candidates: NeuronsTraining
+    added: tuple[Neuron, ...]
+
+    def bound(self, session: Session) -> CascadeBinding:
+        """Return them bound to memory, by a kept binding if there is one."""
+        found: CascadeBinding | None = session.kept.pop(self, None)
+        return CascadeBinding(session, self) if found is None else found

@@ -1,0 +1,1 @@
+"""Launches of cascade training, whose kernels are in ``kernels/cascade``."""
