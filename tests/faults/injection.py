@@ -99,27 +99,30 @@ class Injector:
         """Interrupt the process at one point in clnet, as Ctrl-C does.
 
         The points are those where Python handles signals: the begin of a function, and
-        the return from a call. They are counted from 0 in the order in which they run;
-        -1: at none.
+        the return from a call, where both have the same handler. They are counted from
+        0 in the order in which they run; -1: at none.
         """
         self.calls = []
-        codes: dict[Any, bytes] = {}
+        codes: dict[Any, tuple[bytes, dict[int, int]]] = {}
 
         def traced(frame: Any) -> Any:
             handles = True  # the begin
+            handler = -1  # of the call before; -1: of none
 
             def opcode(frame: Any, event: str, argument: object) -> Any:
-                nonlocal handles
+                nonlocal handles, handler
                 if event != "opcode":
                     return opcode
-                if handles:
+                if frame.f_code not in codes:
+                    codes[frame.f_code] = frame.f_code.co_code, handlers(frame.f_code)
+                code, found = codes[frame.f_code]
+                now = found.get(frame.f_lasti, 0)
+                if handles and handler in (-1, now):
                     self.calls.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
                     if len(self.calls) - 1 == at:
                         raise KeyboardInterrupt
-                code = codes.get(frame.f_code)
-                if code is None:
-                    code = codes[frame.f_code] = frame.f_code.co_code
                 handles = dis.opname[code[frame.f_lasti]] in CALLS
+                handler = now
                 return opcode
 
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
@@ -323,6 +326,19 @@ def leaks_since(
 
     until(none, RELEASE_SECONDS)
     return now, leaked
+
+
+def handlers(code: Any) -> dict[int, int]:
+    """Return the place of the handler of each instruction that has one.
+
+    Before Python 3.11 an instruction begins and ends a handler's part.
+    """
+    table = getattr(dis, "_parse_exception_table", lambda code: ())(code)
+    found: dict[int, int] = {}
+    for part in table:
+        for at in range(part.start, part.end, 2):
+            found.setdefault(at, part.target)
+    return found
 
 
 def outcome(scenario: Callable[[], Any]) -> Any:

@@ -19,6 +19,8 @@ from clnet import Checkpoint, Device, EarlyStopping, Network, Population, Sparse
 from clnet.cli.main import main
 from clnet.errors import ClnetError
 from clnet.opencl.discovery import Devices
+from clnet.opencl.memory import Memory
+from clnet.opencl.session import session
 from clnet.opencl.store import Store, Timing
 from clnet.planning import inference
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
@@ -54,6 +56,13 @@ def compiled(
         return run
 
     return scenario
+
+
+def buffered(folder: Path) -> Callable[[], Any]:
+    def run() -> Any:
+        return Memory(session(APART), 80).read(session(APART), 20, "float32")
+
+    return run
 
 
 def called(*variants: str, device: Device = CPU) -> Scenario:
@@ -339,6 +348,7 @@ SCENARIOS: dict[str, Scenario] = {
     "csr": compiled(
         "csr", make=lambda: Network(6, [Sparse(3, density=0.5, seed=1)], seed=1)
     ),
+    "buffer": buffered,
     "called": called("naive"),
     "called apart": called("naive", device=APART),
     "new parameters": called_with_new_parameters,

@@ -21,7 +21,7 @@ QUICK = {
     "opencl": ("naive apart", "cpu", "called", "chunks"),
     "file": ("save .net", "save .safetensors", "data .npz", "store"),
     "memory": ("naive", "csr", "save .net"),
-    "interrupt": ("called", "called apart", "store", "data .npz"),
+    "interrupt": ("buffer", "called", "called apart", "store", "data .npz"),
 }
 MOST_POINTS = 1000
 # A file that cannot be deleted stays.

@@ -56,7 +56,7 @@ PTX_ONLY = {("dense/persistent_ring.cl", "persistent_ring")}  # no path in plain
 WITHOUT = "without the check of uninitialised values"
 packing.PACKERS = 64  # more would have nothing to pack, and take most of the time
 CASE = "== case "
-CHUNK = 20  # cases of a process
+CHUNK = 5  # cases of a process, whose results are kept when it ends
 LIMIT = 1200  # seconds of a case: then its process ends
 REPORT = re.compile(  # of oclgrind, and of `run_cases`
     r"^(Uninitialized|Invalid|Oclgrind -|.*(race|divergence|FATAL|ended the case))",
@@ -244,6 +244,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--limit", type=int, default=sys.maxsize, metavar="N",
                         help="run the first N cases: new kernels and configurations")
+    parser.add_argument("--variants", nargs="+", metavar="NAME",
+                        help="run the cases of these alone")
     parser.add_argument("--results", type=Path, metavar="FILE",
                         help="append results to it; run no case again")
     parser.add_argument("--cases", nargs=3, help=argparse.SUPPRESS)
@@ -256,7 +258,10 @@ def main() -> int:
     if not real.emulated:
         raise SystemExit(f"{real.name} is not oclgrind: set OCL_ICD_VENDORS")
     described = descriptions(real)
-    rows = distinct(described, options.records)[: options.limit]
+    rows = [
+        row for row in distinct(described, options.records)
+        if not options.variants or row[1].variant.name in options.variants
+    ][: options.limit]
     print(f"{'record':16}{'kernels':>9}{'configurations':>16}{'cases':>7}")
     for name in (*described, "all"):
         chosen = [row for row in rows if name in (row[0], "all")]
