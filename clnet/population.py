@@ -282,6 +282,7 @@ class Population:
         progress: bool | None = None,
         scale: bool | None = None,
         precision: str = PRECISIONS[0],
+        comm: Any = None,
     ) -> Sequence[History]:
         """Train each network, as `Network.fit` would by itself; return the histories.
 
@@ -308,6 +309,9 @@ class Population:
             As for `clnet.device`.
         progress : bool or None
             True: show the epochs done on stderr.
+        comm : mpi4py.MPI.Comm or None
+            Ranks of MPI, each of which trains some of the networks; all end with all
+            networks and histories.
 
         Returns
         -------
@@ -331,6 +335,10 @@ class Population:
         clipping differ train in a launch for each kind. All others train one after the
         other.
         """
+        if comm is not None:
+            return self._fit_by_ranks(**{
+                name: value for name, value in locals().items() if name != "self"
+            })
         from clnet.opencl.discovery import device as find_device
         from clnet.training.members import members_of, rule_with_rate, samples_of
         from clnet.training.population import fit_members
@@ -374,6 +382,24 @@ class Population:
             histories = fit_members(
                 network, parameters, members, samples, where, alone, report
             )
+        self._replace(parameters)
+        return histories
+
+    def _fit_by_ranks(
+        self, x: ArrayLike, t: ArrayLike, comm: Any, **options: Any
+    ) -> Sequence[History]:
+        from clnet.training.rank_population import fit_by_ranks
+
+        def train(
+            part: slice, options: dict[str, Any]
+        ) -> tuple[Array, Sequence[History]]:
+            some = self[part]
+            histories = some.fit(x, t, **options)
+            return some.parameters, histories
+
+        parameters, histories = fit_by_ranks(
+            comm, self._parameters, train, options, EACH
+        )
         self._replace(parameters)
         return histories
 

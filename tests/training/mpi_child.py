@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from clnet import Network, device
+from clnet import Network, Population, device
 from clnet.cli.main import main as cli
 from clnet.errors import ClnetError
 from clnet.nn.optimisers import SGD
@@ -74,6 +74,24 @@ def in_pieces():
             found.append(equal_on_all_ranks(net.parameters))
             plans.append(history.plan)
     return found, plans
+
+
+def population():
+    """Return checksums of a population's parameters and errors: alone, and by ranks."""
+    found = []
+    for comm in None, COMM:
+        networks = Population(network(), 5)
+        histories = networks.fit(
+            X, T, optimiser=["adam"] * 5, epochs=[1, 2, 3, 2, 1], seed=[3, 1, 4, 1, 5],
+            rows=[np.arange(40 + i) for i in range(5)], batch_size=16, device="cpu",
+            sample_weight=np.arange(5 * 101.0).reshape(5, 101), comm=comm,
+        )
+        errors = np.concatenate([one.epochs.rows[:, :-1] for one in histories])
+        found.append([
+            equal_on_all_ranks(networks.parameters), equal_on_all_ranks(errors),
+            [len(one) for one in histories],
+        ])
+    return found
 
 
 def linear():
@@ -172,6 +190,7 @@ def main(folder):
         steps = Generic(), GenericBackward()
         patch.setattr(training_planner, "TRAINING_VARIANTS", steps)
         results["in_pieces"] = in_pieces()
+    results["population"] = population()
     if COMM.size < 4:
         results["command_line"] = command_line(folder)
     if COMM.size == 2:

@@ -65,6 +65,15 @@ def test_sums_during_the_backward_pass_have_the_same_bits(found):
         assert early == [True, False] * 2
 
 
+def test_ranks_share_the_networks_of_a_population(found):
+    """Of five networks, four ranks have one or two each; bits are those of none."""
+    for ranks in 1, 2, 4:
+        alone, shared = found[ranks]["population"]
+        assert shared == alone
+        assert shared == found[1]["population"][0]
+    assert shared[2] == [1, 2, 3, 2, 1]
+
+
 def test_ranks_train_as_one_process(found):
     """Exactly, where sums of few digits have no rounding."""
     alone, ordered, fast = found[2]["exact"]
