@@ -31,7 +31,8 @@
 static inline float reduce(float v, const int size, __local float *partial)
 {
     const int id = get_local_id(0);
-    barrier(CLK_LOCAL_MEM_FENCE);  // the previous partial sums have been read
+    // The previous partial sums have been read, and so have weights that change next.
+    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
     partial[id] = v;
     for (int stride = size / 2; stride > 0; stride /= 2) {
         barrier(CLK_LOCAL_MEM_FENCE);

@@ -195,6 +195,15 @@ def test_ctrl_c_keeps_the_network_so_far():
     assert history.stopped.startswith("interrupted after 2 trainings of the outputs")
 
 
+def test_progress_counts_neurons(capsys):
+    x, t = parity(3)
+    net = Network(3, [Dense(1, "sigmoid")], seed=0)
+    net.fit(x, t, optimiser=FEW, max_neurons=2, seed=0, progress=True)
+    assert "2/2" in capsys.readouterr().err
+    net.fit(x, t, optimiser=FEW, max_neurons=1, seed=0)
+    assert capsys.readouterr().err == ""
+
+
 def test_labels_scaling_and_a_later_fit():
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.normal(m, 1, (30, 2)) for m in (10, 14)])

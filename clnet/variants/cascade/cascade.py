@@ -273,7 +273,7 @@ class NeuronValues:
                 **_function_defines(self.neurons, False, self.fann_compatible),
                 "WIDTH": width, "RESIDUALS": int(self.residuals),
             },
-            (samples.padded // width,), (TILE // LANES,),
+            (samples.padded // width,), (TILE // width,),
             (
                 samples.inputs, samples.targets, self.table, self.parameters,
                 samples.residuals if self.residuals else samples.inputs,
