@@ -686,7 +686,8 @@ class Network(Model):
         >>> history.mse[-1] <= 1e-3, net.classify(x).tolist()
         (True, [0, 1, 1, 0])
         """
-        from clnet.nn.cascade.constants import CASCADE, Cascade
+        from clnet.nn.cascade.constants import Cascade
+        from clnet.nn.optimisers import CASCADE
 
         if optimiser == CASCADE or isinstance(optimiser, Cascade):
             from clnet.training.cascade import fit_cascade

@@ -22,11 +22,10 @@ from clnet.formats.pictures import PICTURES, figure, picture_file
 from clnet.ir.lowering import output_middles
 from clnet.network import Network, load
 from clnet.nn.activations import SOFTMAX
-from clnet.nn.cascade.constants import CASCADE
 from clnet.nn.defaults import EPOCHS, MAX_NEURONS, default_optimiser
 from clnet.nn.fann_parameters import STOP_FUNCTIONS
 from clnet.nn.initialisers import INITIALISER_NAMES, WIDROW_NGUYEN
-from clnet.nn.optimisers import FANN, MINI_BATCH, OPTIMISER_NAMES, Adam, Rprop
+from clnet.nn.optimisers import CASCADE, FANN, MINI_BATCH, OPTIMISER_NAMES, Adam, Rprop
 
 if TYPE_CHECKING:
     from clnet.nn.columns import Columns

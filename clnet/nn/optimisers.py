@@ -442,6 +442,7 @@ _FANN_FIELDS = {
 
 FANN = "fann"  # the optimiser that a network's `FannParameters` describe
 OPTIMISER_NAMES = (*OPTIMISERS, FANN)
+CASCADE = "cascade"  # no rule: the training of networks that grow, `nn.cascade`
 
 
 def optimiser(chosen: str | Optimiser) -> Optimiser:
@@ -456,7 +457,7 @@ def optimiser(chosen: str | Optimiser) -> Optimiser:
     """
     if isinstance(chosen, Optimiser):
         return chosen
-    return named_row(OPTIMISER, chosen, OPTIMISERS, [FANN])()
+    return named_row(OPTIMISER, chosen, OPTIMISERS, [FANN, CASCADE])()
 
 
 def fann_optimiser(parameters: FannParameters) -> Optimiser:

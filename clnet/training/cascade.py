@@ -22,13 +22,14 @@ from clnet.errors import ClnetWarning, InputError, counted, quoted
 from clnet.formats.sources import check_buffer
 from clnet.ir import cascade as oracle
 from clnet.nn.activations import activation
-from clnet.nn.cascade.constants import CASCADE, Cascade, cascade_of, network_neuron
+from clnet.nn.cascade.constants import Cascade, cascade_of, network_neuron
 from clnet.nn.cascade.shortcut import Row, Shortcut
 from clnet.nn.defaults import MAX_NEURONS
 from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.layers import Dense
 from clnet.nn.losses import LossFunction, loss_function
 from clnet.nn.metrics import BIT_FAIL_LIMIT
+from clnet.nn.optimisers import CASCADE
 from clnet.opencl.discovery import device_list
 from clnet.opencl.session import device_errors, session
 from clnet.training.callbacks import Checkpoint

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from clnet.checks import as_whole, is_number
 from clnet.errors import InputError, unknown
 from clnet.nn.activations import SOFTMAXES, activation
-from clnet.nn.cascade.constants import CASCADE, Cascade
+from clnet.nn.cascade.constants import Cascade
 from clnet.nn.defaults import default_optimiser
 from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
 from clnet.nn.losses import LossFunction, loss_function
 from clnet.nn.optimisers import (
+    CASCADE,
     FANN,
     Optimiser,
     as_fann_parameters,

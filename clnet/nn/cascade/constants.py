@@ -26,7 +26,6 @@ from clnet.nn.optimisers import (
 if TYPE_CHECKING:
     from clnet.nn.model import Model
 
-CASCADE = "cascade"  # the name of the way to train
 RULES = ("rprop", "quickprop", "sarprop")  # of FANN's, those that train by whole sets
 _PREFIX = "cascade_"  # of FannParameters' fields
 
