@@ -252,7 +252,8 @@ static inline void sample_loss(const Net *net, __local float *memory, const int 
                             __local const float *x, HOME float *gradient,            \
                             const int add)                                           \
     {                                                                                \
-        const int across = layer.stride / COLUMNS;                                   \
+        /* in group_members.cl a stride is beyond the rows of x */                   \
+        const int across = min(layer.stride, (layer.n_in + 3) / 4 * 4) / COLUMNS;    \
         const int down = (layer.n_out + ROWS - 1) / ROWS;                            \
         for (int item = get_local_id(0); item < down * across; item += GROUP) {      \
             const int o = item / across * ROWS, i = item % across;                   \

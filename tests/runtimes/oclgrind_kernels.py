@@ -189,16 +189,37 @@ def run_cases(path: Path, first: int, end: int) -> None:
             print(f"\n{type(error).__name__} ended the case: {error}", flush=True)
 
 
-def reports(output: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each case of a process's output with its reports, known ones left out."""
+def reports(output: str) -> list[str]:
+    """Return the reports of an output, known ones left out."""
+    blocks = [block.strip() for block in re.split(r"\n\n+", output)]
+    return [
+        block for block in blocks
+        if REPORT.search(block) and not FLAGGED.search(block)
+        and not any(known in block for known in KNOWN)
+    ]
+
+
+def reports_of_cases(output: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each case of a process's output with its reports."""
     for part in output.split(CASE)[1:]:
         name, _, rest = part.partition("\n")
-        blocks = [block.strip() for block in re.split(r"\n\n+", rest)]
-        yield name, [
-            block for block in blocks
-            if REPORT.search(block) and not FLAGGED.search(block)
-            and not any(known in block for known in KNOWN)
-        ]
+        yield name, reports(rest)
+
+
+def run_tests(paths: Sequence[str]) -> int:
+    """Run tests, and print the reports; return 1 if there are any, or a test fails.
+
+    Kernels are optimised here, so that uninitialised values are not looked for.
+    """
+    child = subprocess.run(
+        [sys.executable, "-m", "pytest", "-v", "-s", *paths],
+        env={**os.environ, **UNCHECKED, "OCLGRIND_MAX_ERRORS": "10000"}, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+    )
+    found = reports(child.stdout)
+    print(*found, child.stdout.splitlines()[-1], sep="\n\n")
+    print(f"{len(found)} reports")
+    return int(bool(found or child.returncode))
 
 
 def run_process(
@@ -210,7 +231,7 @@ def run_process(
         env={**os.environ, **settings}, stdout=subprocess.PIPE, check=False,
         stderr=subprocess.STDOUT, text=True, errors="replace",
     )
-    ran = list(reports(child.stdout))
+    ran = list(reports_of_cases(child.stdout))
     if not ran:
         raise SystemExit(f"no case runs: {child.stdout[-2000:]}")
     return child.returncode, ran
@@ -248,6 +269,8 @@ def main() -> int:
                         help="run the cases of these alone")
     parser.add_argument("--results", type=Path, metavar="FILE",
                         help="append results to it; run no case again")
+    parser.add_argument("--tests", nargs="+", metavar="PATH",
+                        help="run tests instead, as those of populations and cascades")
     parser.add_argument("--cases", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.cases:
@@ -257,6 +280,8 @@ def main() -> int:
     real = device()
     if not real.emulated:
         raise SystemExit(f"{real.name} is not oclgrind: set OCL_ICD_VENDORS")
+    if options.tests:
+        return run_tests(options.tests)
     described = descriptions(real)
     rows = [
         row for row in distinct(described, options.records)
