@@ -155,6 +155,7 @@ class MemberReplay(Replay):
                 end += len(subset)
         sizes, inverse = np.unique(self._rows["samples"], return_inverse=True)
         self._rows["bits"] = np.array([half_bits(n) for n in sizes.tolist()])[inverse]
+        self.set(most=int(sizes[-1]))
         steps = -(-int(sizes[-1]) // self.batch)
         # Of all members of a launch, by operations: as many as `RUN_FLOPS` a core.
         flops = RUN_FLOPS * session.device.compute_units

@@ -36,8 +36,10 @@ from clnet.training.member_log import Histories, MemberLog
 from clnet.training.passes import LIMIT_MARGIN, measures
 from clnet.training.plans import without_backward
 from clnet.variants.members.group_members import GroupMembers
+from clnet.variants.members.lane_members import LaneMembers
 from clnet.variants.members.members import TrainMembers
-from clnet.variants.training.whole_step import accepted_step
+from clnet.variants.members.vector_members import VectorMembers
+from clnet.variants.training.whole_step import LANES, accepted_step
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Program
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from clnet.training.options import TrainingOptions
 
 Array = NDArray[Any]
+MembersVariant = VectorMembers | TrainMembers | LaneMembers | GroupMembers
 
 MAX_EPOCHS = 1 << 12  # of a launch
 TOTALS_SHARE = 16  # of a device's memory is for totals that are not read yet
@@ -142,10 +145,10 @@ def _kind(options: TrainingOptions, n: int) -> Any:
     )
 
 
-def members_variant(
-    device: Device, members: int, subsets: bool
-) -> TrainMembers | GroupMembers:
-    """Return the variant for a device, without a measurement.
+def members_variants(
+    device: Device, members: int, samples: int, subsets: bool, alike: bool
+) -> tuple[MembersVariant, ...]:
+    """Return the variants for a device, the fastest first; no time is measured.
 
     Parameters
     ----------
@@ -153,12 +156,20 @@ def members_variant(
         Where the members train.
     members : int
         Their number.
+    samples : int
+        Of the data set.
     subsets : bool
         Whether one may train on some of the data set's rows.
+    alike : bool
+        Whether all take the same samples in the same order.
     """
-    if device.type == "cpu":
-        return TrainMembers(min(device.compute_units, members), subsets)
-    return GroupMembers(members, subsets)
+    if device.type != "cpu":
+        return LaneMembers(members, samples, subsets), GroupMembers(members, subsets)
+    cores = device.compute_units
+    rows = TrainMembers(min(cores, members), subsets)
+    if members < LANES * cores:  # lanes and cores would be idle
+        return (rows,)
+    return VectorMembers(min(cores, -(-members // LANES)), alike and not subsets), rows
 
 
 class _Group:
@@ -184,14 +195,17 @@ class _Group:
         self.interrupted: bool = False
         first, data = members.options[0], samples.training
         batch = max(one.batch for one in members.options)
-        self._variant = members_variant(device, len(members), members.rows is not None)
-        gathers = self._variant.subsets or batch < len(data)
+        subsets = members.rows is not None
+        gathers = subsets or batch < len(data)
         self._program = program_of(
             network, first.loss, first.rule, first.precision,
             samples=len(data) if gathers else None, shuffled=first.shuffled,
             weighted=False, regularisation=first.regularisation,
         )
-        self._step, self.refusal = self._step_of(self._program, batch, self._variant)
+        same_order = not first.shuffled or len(set(members.seeds.tolist())) == 1
+        self._step, self.refusal = self._step_of(
+            self._program, batch, len(data), subsets, same_order
+        )
         weighted = samples.validation is not None and samples.validation.weighted
         if weighted or members.weights is not None:
             self.refusal = "it takes samples without weights"
@@ -199,13 +213,22 @@ class _Group:
             self.refusal = "a schedule reads the training"
 
     def _step_of(
-        self, program: Program, batch: int, variant: TrainMembers | GroupMembers
+        self, program: Program, batch: int, samples: int, subsets: bool, alike: bool
     ) -> tuple[Step, str | None]:
-        """Return the launch of a program, or its span alone and why there is none."""
+        """Return the launch of a program, or its span alone and why there is none.
+
+        `samples`, `subsets` and `alike` as for `members_variants`.
+        """
         span = program.span(0, len(program.ops), batch)
-        refusal = variant.refuse(span, self._device)
-        configs = () if refusal else variant.space(span, self._device)
-        return Step(span, variant, next(iter(configs), {}), self._device), refusal
+        variants = members_variants(
+            self._device, len(self._members), samples, subsets, alike
+        )
+        for variant in variants:
+            refusal = variant.refuse(span, self._device)
+            if refusal is None:
+                config = next(iter(variant.space(span, self._device)))
+                return Step(span, variant, config, self._device), None
+        return Step(span, variant, {}, self._device), refusal
 
     def fit(self, start: Array, report: Callable[[int], object]) -> Array:
         """Train all members; return which ones are finite [members].
@@ -311,7 +334,7 @@ class _Group:
             values=self._states[number].copy(),
         )
         history.plan = (
-            f"{self._variant.name} of {self._device.name}: "
+            f"{self._step.variant.name} of {self._device.name}: "
             f"{counted(len(self._members), 'network')} together"
         )
         return history
@@ -363,7 +386,7 @@ class _Group:
             samples=None if lists is None else len(samples), weighted=False,
         ))
         step, _ = self._step_of(
-            program, batch, replace(self._variant, subsets=lists is not None)
+            program, batch, len(samples), lists is not None, lists is None
         )
         return self._replay(step, train_state, lists, samples, 1)
 

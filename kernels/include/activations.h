@@ -46,14 +46,38 @@ static inline VAL absolute(VAL v) { return v < CONST(0) ? -v : v; }
 #if OPERATOR_MATH || RATIONAL_TANH
 #if OPERATOR_MATH
 #define QUOTIENT(a, b) ((a) / (b))
+#elif PTX >= 80 && WIDTH == 1
+// By the approximate reciprocal: to 2 roundings. b is a normal number.
+static inline float quotient(const float a, const float b)
+{
+    float reciprocal;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(b));
+    return a * reciprocal;
+}
+#define QUOTIENT quotient
 #else
 #define QUOTIENT(a, b) native_divide(a, b)  // to 2 roundings on GPUs
+#endif
+
+// v within bounds; NaN stays.
+#if PTX >= 80 && WIDTH == 1 && !OPERATOR_MATH
+static inline float bounded(float v, const float low, const float high)
+{
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(v), "f"(low));
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(v), "f"(high));
+    return v;
+}
+#else
+static inline VAL bounded(VAL v, const VAL low, const VAL high)
+{
+    v = v < low ? low : v;
+    return v > high ? high : v;
+}
 #endif
 // tanh v to about 3e-7 of its value: v P(v^2) / Q(v^2), fitted on [-9, 9].
 static inline VAL hyperbolic_tangent(VAL v)
 {
-    v = v < CONST(-9.0f) ? CONST(-9.0f) : v;
-    v = v > CONST(9.0f) ? CONST(9.0f) : v;
+    v = bounded(v, CONST(-9.0f), CONST(9.0f));
     VAL u = v * v;
     VAL p = CONST(1.33366234e-8f);
     p = p * u + CONST(2.05961140e-5f);
@@ -65,9 +89,7 @@ static inline VAL hyperbolic_tangent(VAL v)
     q = q * u + CONST(2.58739901e-2f);
     q = q * u + CONST(0.467136789f);
     q = q * u + CONST(1.0f);
-    VAL y = QUOTIENT(v * p, q);
-    y = y > CONST(1.0f) ? CONST(1.0f) : y;
-    return y < CONST(-1.0f) ? CONST(-1.0f) : y;
+    return bounded(QUOTIENT(v * p, q), CONST(-1.0f), CONST(1.0f));
 }
 #else
 #define hyperbolic_tangent tanh

@@ -15,19 +15,19 @@
 
 // The scalars of a step, and constants derived from them.
 typedef struct {
-    REAL rate;           // of this step
+    PER_NETWORK rate;    // of this step
     REAL samples;        // of the gradients' sum
     REAL mse;            // of the epoch so far
     REAL first, second;  // bias corrections of Adam's moments
     int count;           // steps taken before
     uint seed;           // of random numbers
-    REAL norm;           // of the mean gradient, with CLIP_NORM
+    PER_NETWORK norm;    // of the mean gradient, with CLIP_NORM
 } StepInfo;
 
 // error: squared errors of the epoch so far, of `seen` samples with `outputs` each
-static inline StepInfo step_info(const REAL rate, const int samples, const REAL error,
-                                 const int seen, const int outputs, const int count,
-                                 const uint seed)
+static inline StepInfo step_info(const PER_NETWORK rate, const int samples,
+                                 const REAL error, const int seen, const int outputs,
+                                 const int count, const uint seed)
 {
     StepInfo now;
     now.rate = rate;
@@ -59,13 +59,13 @@ static inline StepInfo step_info(const REAL rate, const int samples, const REAL 
 #ifdef INCREMENTAL
 RULE
 {
-    s[0] = CONST(MOMENTUM) * s[0] - CONST(now.rate) * g;
+    s[0] = CONST(MOMENTUM) * s[0] - (VAL)(now.rate) * g;
     return w + s[0];
 }
 #endif
 
 #ifdef BATCH
-RULE { return w - CONST(now.rate / now.samples) * g; }
+RULE { return w - (VAL)(now.rate / now.samples) * g; }
 #endif
 
 // A number with the sign of a * b, which may underflow.
@@ -95,7 +95,7 @@ RULE
 RULE
 {
     const VAL slope = CONST(DECAY) * w - g;
-    const VAL descent = CONST(now.rate / now.samples) * slope;
+    const VAL descent = (VAL)(now.rate / now.samples) * slope;
     const VAL step = s[0], previous = s[1];
     const VAL side = step < CONST(0) ? CONST(-1) : CONST(1);
     const VAL jump = CONST(MU) * step;
@@ -154,7 +154,7 @@ RULE
 {
     const VAL mean = g / CONST(now.samples) + CONST(WEIGHT_DECAY) * w;
     s[0] = CONST(MOMENTUM) * s[0] + mean;
-    return w - CONST(now.rate) * (NESTEROV ? mean + CONST(MOMENTUM) * s[0] : s[0]);
+    return w - (VAL)(now.rate) * (NESTEROV ? mean + CONST(MOMENTUM) * s[0] : s[0]);
 }
 #endif
 
@@ -163,13 +163,13 @@ RULE
 {
     VAL mean = g / CONST(now.samples);
     if (DECOUPLED)
-        w -= CONST(now.rate * (REAL)WEIGHT_DECAY) * w;
+        w -= (VAL)(now.rate * (REAL)WEIGHT_DECAY) * w;
     else
         mean += CONST(WEIGHT_DECAY) * w;
     s[0] = CONST(BETA1) * s[0] + CONST(1 - (REAL)BETA1) * mean;
     s[1] = CONST(BETA2) * s[1] + CONST(1 - (REAL)BETA2) * mean * mean;
     const VAL deviation = sqrt(s[1]) * CONST(1 / now.second) + CONST(EPS);
-    return w - CONST(now.rate / now.first) * (s[0] / deviation);
+    return w - (VAL)(now.rate / now.first) * (s[0] / deviation);
 }
 #endif
 
@@ -184,7 +184,7 @@ RULE
         square = MAXIMUM(square - s[1] * s[1], CONST(0));
     }
     s[2] = CONST(MOMENTUM) * s[2] + mean / (sqrt(square) + CONST(EPS));
-    return w - CONST(now.rate) * s[2];
+    return w - (VAL)(now.rate) * s[2];
 }
 #endif
 

@@ -6,8 +6,14 @@
 // L1, L2      with WEIGHTS: factors of the sums of |w| and of w^2
 // CLIP_VALUE  bound of the mean gradient's elements; undefined: none
 // CLIP_NORM   bound of the mean gradient's norm; undefined: none
+// PER_NETWORK  type of the numbers that networks in the lanes of a VAL differ in;
+//              undefined: REAL
 #if defined(WEIGHTS) && (!defined(L1) || !defined(L2))
 #error "regularisation.h needs L1 and L2 with WEIGHTS"
+#endif
+
+#ifndef PER_NETWORK
+#define PER_NETWORK REAL
 #endif
 
 // Gradients g of the sum over samples, plus those of the penalties.
@@ -24,14 +30,15 @@ static inline VAL add_penalties(const VAL w, const VAL g, const REAL samples,
 }
 
 // Gradients g, clipped. norm: of the mean gradient; not read without CLIP_NORM
-static inline VAL clip_gradient(const VAL g, const REAL samples, const REAL norm)
+static inline VAL clip_gradient(const VAL g, const REAL samples,
+                                const PER_NETWORK norm)
 {
 #ifdef CLIP_VALUE
     const VAL bound = CONST((REAL)CLIP_VALUE * samples);
     return g > bound ? bound : g < -bound ? -bound : g;
 #endif
 #ifdef CLIP_NORM
-    return norm > (REAL)CLIP_NORM ? g * CONST((REAL)CLIP_NORM / norm) : g;
+    return norm > (REAL)CLIP_NORM ? g * (VAL)((REAL)CLIP_NORM / norm) : g;
 #endif
     return g;
 }

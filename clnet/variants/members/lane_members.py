@@ -1,0 +1,176 @@
+"""lane_members: trainings of many tiny networks in a launch, for GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clnet.nn.storage.layout import round_up
+from clnet.opencl.launch import Launch, Launches, Parameters, Scalar, State
+from clnet.opencl.program import inline_ptx
+from clnet.variants.cost import Cost, span_flops
+from clnet.variants.members.members import MEMBER_ARGUMENTS
+from clnet.variants.team import team_group
+from clnet.variants.training.group_step import layer_neurons
+from clnet.variants.training.whole_step import (
+    accepted_step,
+    layer_table,
+    refuse_unless_whole_step,
+    rows_text,
+    rule_of,
+    step_defines,
+)
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
+    from clnet.variants.base import Config, Reach
+    from clnet.variants.training.whole_step import WholeStep
+
+WARP = 32  # lanes of a team, at most
+MOST_EACH = 2  # neurons of a lane
+MOST_VALUES = 160  # of a lane: parameters, gradients and state, in registers
+MOST_OUT = 16  # outputs, whose values a lane has at once
+DATA_BYTES = 1 << 15  # of the data set, in local memory
+WARPS = 8  # of a compute unit, that hide each other's latency
+MOST_TEAMS = 8  # of a network
+
+
+@dataclass(frozen=True)
+class LaneMembers:
+    """A team of lanes trains a network, a neuron each (``lane_members.cl``).
+
+    Config: ``teams``, of a network; ``tile``, samples that a team takes at a time.
+
+    Attributes
+    ----------
+    members : int
+        Networks of a launch, at most.
+    samples : int
+        Of the data set.
+    subsets : bool
+        Whether a network may train on some of the data set's rows.
+    """
+
+    members: int
+    samples: int
+    subsets: bool = False
+    name: str = "lane_members"
+    reach: Reach = "program"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse all but a hidden layer of few neurons, and large sets of data."""
+        if span.dtype != "float32":
+            return "it computes in float32 only"
+        refusal = refuse_unless_whole_step(span, device)
+        if refusal is not None:
+            return refusal
+        step = accepted_step(span)
+        if len(step.layers) != 2:
+            return f"it takes one hidden layer, and here are {len(step.layers) - 1}"
+        if (layer_neurons(step)["function"] < 0).any():
+            return "it applies one activation per layer, and here neurons differ"
+        if step.loss.weight is not None:
+            return "it takes samples without weights"
+        hidden, out = step.layers[0].n_out, step.layers[1].n_out
+        if hidden > MOST_EACH * WARP or out > MOST_OUT:
+            return (
+                f"it takes at most {MOST_EACH * WARP} hidden neurons and {MOST_OUT} "
+                f"outputs, and here are {hidden} and {out}"
+            )
+        values = _values(step)
+        if values > MOST_VALUES:
+            return (
+                f"it needs {values} registers of a work-item for weights, gradients "
+                f"and state, expected at most {MOST_VALUES}"
+            )
+        if self._data_bytes(step) > DATA_BYTES:
+            return (
+                f"it needs {self._data_bytes(step)} bytes of local memory for the "
+                f"samples, expected at most {DATA_BYTES}"
+            )
+        return None
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Return numbers of teams and tiles, the usually best first."""
+        step = accepted_step(span)
+        lanes = _lanes(step)
+        tiles = [
+            tile for tile in (32, 16, 8, 4, 2, 1)
+            if tile <= lanes and tile < 2 * span.batch
+        ]
+        if inline_ptx(device) < 70:  # exchanges are barriers there: programs grow
+            tiles = tiles[-3:]
+        best = 1
+        while (
+            best < MOST_TEAMS and 2 * best * tiles[0] <= span.batch
+            and self.members * best * lanes < WARPS * WARP * device.compute_units
+        ):
+            best *= 2
+        teams = sorted(
+            (n for n in (1, 2, 4, 8)
+             if n * lanes <= team_group(256, device) and n * tiles[-1] <= span.batch),
+            key=lambda n: abs(n - best),
+        ) or [1]
+        return tuple({"teams": n, "tile": tile} for tile in tiles for n in teams)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count one network's samples, parameters and state."""
+        step = accepted_step(span)
+        samples = span.batch * sum(value.width for value in step.data)
+        return Cost(span_flops(span), 4 * (samples + 3 * step.size), 1, 0, 1, 0.5)
+
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
+        """Return the launch of the members."""
+        step = accepted_step(span)
+        rule, _ = rule_of(step, span)
+        layers = layer_table(step, lambda size: 0, 1, 1)
+        hidden, out = (rows_text(layer_neurons(step)[i : i + 1])[1:-1] for i in (0, 1))
+        lanes, teams = _lanes(step), config["teams"]
+        nets = max(1, min(WARP, team_group(WARP, device)) // (teams * lanes))
+        defines: dict[str, int | str] = {
+            **step_defines(step, span), **rule, "SUBSETS": int(self.subsets),
+            "IN": step.layers[0].n_in, "HIDDEN": step.layers[0].n_out,
+            "OUT": step.layers[1].n_out,
+            "IN_PITCH": round_up(step.layers[0].n_in, 4), "LANES": lanes,
+            "EACH": -(-step.layers[0].n_out // lanes), "TEAMS": teams, "NETS": nets,
+            "TILE": config["tile"], "DATA": self.samples, "SIZE": step.size,
+            "HIDDEN_NEURON": hidden, "OUT_NEURON": out,
+            **{
+                f"{name}{number}": int(row[column])
+                for number, row in enumerate(layers, 1) for name, column in (
+                    ("WEIGHTS", "weights"), ("STRIDE", "stride"), ("BIAS", "bias"),
+                )
+            },
+        }
+        group = nets * teams * lanes
+        x, t, *_ = step.data
+        return (
+            Launch(
+                "members/lane_members.cl", "lane_members", defines,
+                (-(-self.members // nets) * group,), (group,),
+                (
+                    Parameters(), x, t, t, float(step.loss.bit_fail_limit), State(),
+                    span.batch, Scalar("most"), *MEMBER_ARGUMENTS,
+                ),
+            ),
+        )
+
+    def _data_bytes(self, step: WholeStep) -> int:
+        """Return the bytes of the samples in local memory."""
+        width = round_up(step.layers[0].n_in, 4) + step.layers[1].n_out
+        return 4 * (self.samples + WARP) * width
+
+
+def _lanes(step: WholeStep) -> int:
+    """Return the lanes of a team."""
+    return int(min(WARP, 1 << (step.layers[0].n_out - 1).bit_length()))
+
+
+def _values(step: WholeStep) -> int:
+    """Return the parameters, gradients and state of a lane."""
+    hidden, out = step.layers
+    slots = 0 if step.update is None else step.update.optimiser.slots
+    each = -(-hidden.n_out // _lanes(step))
+    return (2 + slots) * (each * (hidden.n_in + 1 + out.n_out) + out.n_out)

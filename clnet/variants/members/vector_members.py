@@ -1,0 +1,113 @@
+"""vector_members: trainings of many tiny networks in a launch, in vectors' lanes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clnet.ir.training_ops import RECORD
+from clnet.nn.optimisers import Sarprop
+from clnet.opencl.launch import (
+    Launch,
+    Launches,
+    Parameters,
+    Scratch,
+    State,
+    Table,
+)
+from clnet.variants.base import Config, Reach, Untuned, refuse_unless_cpu
+from clnet.variants.cost import Cost, span_flops
+from clnet.variants.members.members import MEMBER_ARGUMENTS, SYNC_WORDS
+from clnet.variants.training.group_step import layer_neurons
+from clnet.variants.training.whole_step import (
+    LANES,
+    Allocator,
+    accepted_step,
+    layer_table,
+    neuron_table,
+    refuse_unless_whole_step,
+    rows_text,
+    rule_of,
+    step_defines,
+)
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Span
+    from clnet.opencl.device import Device
+
+SAMPLES = 4  # at a time
+MAX_SIZE = 256  # elements of a network: eight of them stay in a core's first cache
+
+
+@dataclass(frozen=True)
+class VectorMembers(Untuned):
+    """A worker trains eight networks at a time, one a lane (``vector_members.cl``).
+
+    Attributes
+    ----------
+    workers : int
+        Threads, at most the device's.
+    alike : bool
+        Whether all networks take the same samples in the same order.
+    """
+
+    workers: int
+    alike: bool = True
+    name: str = "vector_members"
+    reach: Reach = "program"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse other devices and dtypes, orders that differ, and larger networks."""
+        refusal = (
+            refuse_unless_cpu(span, device) or refuse_unless_whole_step(span, device)
+        )
+        if refusal is not None:
+            return refusal
+        step = accepted_step(span)
+        if not self.alike:
+            return "its networks share the order of samples, and here orders differ"
+        if step.loss.weight is not None:
+            return "it takes samples without weights"
+        if step.update is not None and isinstance(step.update.optimiser, Sarprop):
+            return "it has no random numbers, which sarprop needs"
+        if step.size > MAX_SIZE:
+            return (
+                f"it is for networks of at most {MAX_SIZE} parameters, and here are "
+                f"{step.size}"
+            )
+        return None
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count one network's samples, parameters and state."""
+        step = accepted_step(span)
+        samples = span.batch * sum(value.width for value in step.data)
+        return Cost(span_flops(span), 4 * (samples + 3 * step.size), 1, 0, 1, 0.5)
+
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
+        """Return the launch of the members."""
+        step = accepted_step(span)
+        rule, live = rule_of(step, span)
+        allocate = Allocator()
+        layers = layer_table(step, allocate, SAMPLES, 1)
+        slots = 0 if step.update is None else step.update.optimiser.slots
+        defines: dict[str, int | str] = {
+            **step_defines(step, span), **rule, "LAYERS": len(layers),
+            "LAYER_TABLE": rows_text(layers),
+            "LAYER_NEURONS": rows_text(layer_neurons(step)),
+            "SIZE": step.size, "ROWS": allocate.end // SAMPLES,
+        }
+        vectors = (2 + slots) * step.size + allocate.end + 2 * len(RECORD)
+        x, t, *_ = step.data
+        return (
+            Launch(
+                "members/vector_members.cl", "vector_members", defines,
+                (self.workers,), (1,),
+                (
+                    Table.of(neuron_table(step)), Parameters(), x, t, t,
+                    Scratch("memory", 4 * LANES * self.workers * vectors),
+                    Scratch("sync", 4 * SYNC_WORDS),
+                    float(step.loss.bit_fail_limit), State(), live, t.width,
+                    span.batch, *MEMBER_ARGUMENTS,
+                ),
+            ),
+        )

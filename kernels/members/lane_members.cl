@@ -1,0 +1,396 @@
+// lane_members: trainings of many tiny networks in a launch, for GPUs: a team's lanes are
+// the neurons of a network's hidden layer.
+//
+// A lane has the weights, gradients and state of its neurons in registers for all epochs
+// of the launch: of their inputs, and to the outputs. Samples are in local memory, and all
+// lanes read the same one at a time. A team takes TILE samples, and lane s completes
+// sample s:
+//
+//   lane            0      1      2      3
+//   hidden value    h0     h1     h2     h3      of each sample: TILE registers
+//   output          s0     s1     s2     s3      folded: sums over the lanes of a sample
+//   delta           s0     s1     s2     s3      one sample after the other to all lanes
+//
+// Several teams share the samples of a network, and add up gradients in local memory; each
+// updates a copy of its own. Networks of a few neurons share a warp. All loops are of one
+// length for a whole group, so that lanes meet at each exchange: a network that ends early,
+// or has fewer samples, adds zeros.
+//
+// IN, HIDDEN, OUT  widths; IN_PITCH  IN, rounded up to whole vectors
+// LANES        lanes of a team: a power of two, within a warp
+// EACH         neurons of a lane
+// TEAMS, NETS  teams of a network, and networks of a group
+// TILE         samples that a team takes at a time: a power of two, at most LANES
+// DATA         samples of the data set
+// WEIGHTS1, STRIDE1, BIAS1, WEIGHTS2, STRIDE2, BIAS2  offsets in the flat buffer, and
+//              strides of rows; of no biases -1
+// HIDDEN_NEURON, OUT_NEURON  a neuron of each layer
+// SIZE         elements of the flat buffer
+// and the macros of steps.h
+#define REAL float
+#define WIDTH 1
+#define RATIONAL_TANH (PTX >= 70)
+#include "include/steps.h"
+#include "include/warp.h"
+#include "members/member.h"
+#if !UPDATE
+#define SLOTS 0
+#endif
+#ifndef SUBSETS
+#error "lane_members.cl needs the macros of its head comment"
+#endif
+
+#define TEAM_SIZE (LANES * TEAMS)
+#define GROUP (TEAM_SIZE * NETS)
+// A lane's values: for each neuron its inputs' weights, bias, outputs' weights; and the
+// outputs' biases, which all lanes have.
+#define NEURON_VALUES (IN + 1 + OUT)
+#define VALUES (EACH * NEURON_VALUES + OUT)
+#define ALL _Pragma("unroll")
+
+__constant Neuron hidden_neuron = HIDDEN_NEURON, out_neuron = OUT_NEURON;
+
+// The value of another work-item of the warp.
+#if PTX >= 70
+static inline float from_item(const float v, const int item, __local float *exchange)
+{
+    float other;
+    asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, 0xffffffff;"
+                 : "=f"(other) : "f"(v), "r"(item & 31));
+    return other;
+}
+#define EXCHANGE(v, mask) shuffle_xor(v, mask)
+#else
+static inline float from_item(const float v, const int item, __local float *exchange)
+{
+    exchange[get_local_id(0)] = v;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    const float other = exchange[item];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    return other;
+}
+#define EXCHANGE(v, mask) from_item(v, get_local_id(0) ^ (mask), exchange)
+#endif
+
+static inline float activate(const Neuron neuron, const float v)
+{
+    switch (neuron.function) {
+#define CASE(code, function, gradient, reads)                                        \
+    case code: return function(v);
+        FUNCTIONS(CASE)
+#undef CASE
+    }
+    return v;
+}
+
+// f' * steepness at the output y or at the scaled pre-activation v.
+static inline float derivative(const Neuron neuron, const float y, const float v)
+{
+    const float steepness = neuron.steepness;
+    switch (neuron.function) {
+#define CASE(code, function, gradient, reads)                                        \
+    case code: return gradient(reads(y, v), steepness) * steepness;
+        FUNCTIONS(CASE)
+#undef CASE
+    }
+    return steepness;
+}
+
+static inline float scaled(const Neuron neuron, float v)
+{
+    v *= neuron.steepness;
+    v = v < -neuron.limit ? -neuron.limit : v;  // NaN stays
+    return v > neuron.limit ? neuron.limit : v;
+}
+
+// Where value j of a lane is in the flat buffer; -1: nowhere.
+static inline int place_of(const int j, const int lane)
+{
+    if (j >= EACH * NEURON_VALUES)
+        return BIAS2 < 0 ? -1 : BIAS2 + j - EACH * NEURON_VALUES;
+    const int neuron = j / NEURON_VALUES * LANES + lane, i = j % NEURON_VALUES;
+    if (neuron >= HIDDEN) return -1;
+    if (i < IN) return WEIGHTS1 + neuron * STRIDE1 + i;
+    if (i == IN) return BIAS1 < 0 ? -1 : BIAS1 + neuron;
+    return WEIGHTS2 + (i - IN - 1) * STRIDE2 + neuron;
+}
+
+// The sums of TILE values over the lanes of a team: value s ends in the lanes s, s + TILE …
+static inline float folded(float *values, __local float *exchange)
+{
+    ALL for (int stage = 0; stage < 5; ++stage) {  // of 2 to the power of 5 lanes
+        const int mask = 1 << stage, upper = get_local_id(0) & mask;
+        ALL for (int j = 0; j < TILE / 2; ++j) {
+            if (j >= TILE >> (stage + 1)) continue;
+            const float low = values[2 * j], high = values[2 * j + 1];
+            values[j] = (upper ? high : low) + EXCHANGE(upper ? low : high, mask);
+        }
+    }
+    float sum = values[0];
+    ALL for (int mask = TILE; mask < LANES; mask *= 2) sum += EXCHANGE(sum, mask);
+    return sum;
+}
+
+// The sum of a value over the lanes of a team.
+static inline float lane_sum(float v, __local float *exchange)
+{
+    ALL for (int mask = 1; mask < LANES; mask *= 2) v += EXCHANGE(v, mask);
+    return v;
+}
+
+// The losses of the lane's sample. y [OUT]: pre-activations without biases; replaced by
+// the loss gradients with respect to them. Added to record: only if `counts`.
+static inline void sample_loss(float *y, const float *biases, __local const float *t,
+                               const float factor, const int valid, const int counts,
+                               const float bit_fail_limit, float *record)
+{
+    const float mean_factor = MEAN ? factor / OUT : factor;
+    float v[OUT], loss = 0, squares = 0, fails = 0;
+    ALL for (int o = 0; o < OUT; ++o) {
+        v[o] = scaled(out_neuron, y[o] + biases[o]);
+        y[o] = activate(out_neuron, v[o]);
+    }
+#if SOFTMAX
+    float top = y[0], total = 0, targets = 0;
+    ALL for (int o = 1; o < OUT; ++o) top = y[o] > top ? y[o] : top;
+    ALL for (int o = 0; o < OUT; ++o) {
+        total += exponential(y[o] - top);
+        targets += t[o];
+    }
+    const float log_total = logarithm(total);
+#endif
+    ALL for (int o = 0; o < OUT; ++o) {
+        const float z = y[o], target = t[o], scale = out_neuron.error_scale;
+        const float output = LOSS_OUTPUT(z);
+        const float dy = LOSS_SLOPE(z, output, target, scale) * mean_factor;
+        loss += LOSS_TERM(z, target, scale);
+        const float error = (target - output) * scale;
+        squares += error * error;
+        fails += fabs(error) >= bit_fail_limit ? 1 : 0;
+        y[o] = valid ? dy * derivative(out_neuron, z, v[o]) : 0;
+    }
+    record[0] += counts ? loss * mean_factor : 0;
+    record[1] += counts ? squares * factor : 0;
+    record[2] += counts ? fails : 0;
+}
+
+// Arguments, in the order of clnet/variants/members/lane_members.py:
+//
+// parameters [members, SIZE], x, t [DATA, width]: the data set
+// weight [members, DATA], state [members, SLOTS, SIZE]
+// most      samples of an epoch of a member, at most
+// and those of member.h
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
+lane_members(__global float *parameters, __global const float *x,
+             __global const float *t, __global const float *weight,
+             const float bit_fail_limit, __global float *state, const int batch,
+             const int most, MEMBER_ARGUMENTS)
+{
+    __local float4 xs[(DATA + TILE) * IN_PITCH / 4];
+    __local float ts[DATA * OUT];
+    __local float sums[(TEAMS > 1 ? GROUP * (VALUES + RECORD) : 1)];
+#if PTX >= 70
+    __local float *exchange = 0;
+#else
+    __local float exchange[GROUP];
+#endif
+    const int id = get_local_id(0), lane = id % LANES, team = id / LANES % TEAMS;
+    const int number = get_group_id(0) * NETS + id / TEAM_SIZE;
+    const Member member = members[min(number, count_of_members - 1)];
+    int running = number < count_of_members, ran = 0;
+    for (int i = id; i < (DATA + TILE) * IN_PITCH; i += GROUP) {
+        const int row = i / IN_PITCH, column = i % IN_PITCH;
+        ((__local float *)xs)[i] =
+            row < DATA && column < IN ? x[row * IN + column] : 0;
+    }
+    for (int i = id; i < DATA * OUT; i += GROUP) ts[i] = t[i];
+
+    __global float *own = parameters + (size_t)member.index * SIZE;
+    __global float *own_state = state + (size_t)member.index * SLOTS * SIZE;
+    float values[VALUES], gradients[VALUES], slots[VALUES][SLOTS + 1];
+    ALL for (int j = 0; j < VALUES; ++j) {
+        const int place = place_of(j, lane);
+        values[j] = place < 0 ? 0 : own[place];
+        ALL for (int k = 0; k < SLOTS; ++k)
+            slots[j][k] = place < 0 ? 0 : own_state[k * SIZE + place];
+    }
+    const float *biases = values + EACH * NEURON_VALUES;
+
+    const int n = member.samples, full = min(batch, n);
+    __global const Epoch *plan = schedule + (size_t)member.plan * (epochs + 1);
+    __global float *first_totals = totals + (size_t)member.record * epochs * 2 * RECORD;
+    float record[RECORD], own_totals[2 * RECORD];
+    ALL for (int k = 0; k < 2 * RECORD; ++k) own_totals[k] = 0;
+    barrier(CLK_LOCAL_MEM_FENCE);
+
+    const int steps = (most + min(batch, most) - 1) / min(batch, most);
+    for (int step = 0; step < epochs * steps; ++step) {
+        const int e = step / steps, begin = step % steps * full;
+        const int size = running && begin < n ? min(full, n - begin) : 0;
+        if (NETS == 1 && !running) break;
+        ALL for (int j = 0; j < VALUES; ++j) gradients[j] = 0;
+        ALL for (int k = 0; k < RECORD; ++k) record[k] = 0;
+        for (int start = team * TILE; start < batch + team * TILE;
+             start += TEAMS * TILE) {
+            const int sample = start + lane % TILE, valid = sample < size;
+            int row = min(begin + sample, n - 1);
+#if GATHERED == 2
+            row = permuted(row, n, member.bits, vload8(0, plan[e].key));
+#endif
+#if SUBSETS
+            if (member.first >= 0) row = subsets[member.first + row];
+#endif
+#if GATHERED == 2 || SUBSETS
+#define ROW(s) as_int(from_item(as_float(row), id - lane + s, exchange))
+#else
+            const int first = min(begin + start, n - 1);  // zeros are behind the last row
+#define ROW(s) (first + s)
+#endif
+            float h[EACH][TILE], v[EACH][TILE];
+            ALL for (int s = 0; s < TILE; ++s) {
+                __local const float4 *from = xs + ROW(s) * (IN_PITCH / 4);
+                float inputs[IN_PITCH];
+                ALL for (int i = 0; i < IN_PITCH; i += 4) {
+                    const float4 four = from[i / 4];
+                    inputs[i] = four.s0;
+                    inputs[i + 1] = four.s1;
+                    inputs[i + 2] = four.s2;
+                    inputs[i + 3] = four.s3;
+                }
+                ALL for (int k = 0; k < EACH; ++k) {
+                    const float *w = values + k * NEURON_VALUES;
+                    float sum = w[IN];
+                    ALL for (int i = 0; i < IN; ++i) sum += w[i] * inputs[i];
+                    v[k][s] = scaled(hidden_neuron, sum);
+                    h[k][s] = activate(hidden_neuron, v[k][s]);
+                }
+            }
+            float y[OUT];
+            ALL for (int o = 0; o < OUT; ++o) {
+                float products[TILE];
+                ALL for (int s = 0; s < TILE; ++s) {
+                    products[s] = 0;
+                    ALL for (int k = 0; k < EACH; ++k)
+                        products[s] += values[k * NEURON_VALUES + IN + 1 + o] * h[k][s];
+                }
+                y[o] = folded(products, exchange);
+            }
+            float factor = 1;
+#if WEIGHTED
+            factor = weight[(size_t)member.index * DATA + row];
+#endif
+            sample_loss(y, biases, ts + row * OUT, factor, valid,
+                        valid && lane < TILE, bit_fail_limit, record);
+#if BACKWARD
+            ALL for (int o = 0; o < OUT; ++o)
+                gradients[EACH * NEURON_VALUES + o] += lane < TILE ? y[o] : 0;
+            ALL for (int s = 0; s < TILE; ++s) {
+                __local const float4 *from = xs + ROW(s) * (IN_PITCH / 4);
+                float inputs[IN_PITCH], deltas[OUT];
+                ALL for (int i = 0; i < IN_PITCH; i += 4) {
+                    const float4 four = from[i / 4];
+                    inputs[i] = four.s0;
+                    inputs[i + 1] = four.s1;
+                    inputs[i + 2] = four.s2;
+                    inputs[i + 3] = four.s3;
+                }
+                ALL for (int o = 0; o < OUT; ++o)
+                    deltas[o] = from_item(y[o], id - lane + s, exchange);
+                ALL for (int k = 0; k < EACH; ++k) {
+                    const float *w = values + k * NEURON_VALUES;
+                    float *g = gradients + k * NEURON_VALUES, delta = 0;
+                    ALL for (int o = 0; o < OUT; ++o) {
+                        delta += w[IN + 1 + o] * deltas[o];
+                        g[IN + 1 + o] += deltas[o] * h[k][s];
+                    }
+                    delta *= derivative(hidden_neuron, h[k][s], v[k][s]);
+                    g[IN] += delta;
+                    ALL for (int i = 0; i < IN; ++i) g[i] += delta * inputs[i];
+                }
+            }
+#endif
+        }
+        ALL for (int o = 0; o < OUT; ++o)
+            gradients[EACH * NEURON_VALUES + o] =
+                lane_sum(gradients[EACH * NEURON_VALUES + o], exchange);
+        ALL for (int k = 0; k < RECORD; ++k) record[k] = lane_sum(record[k], exchange);
+#if TEAMS > 1
+        __local float *first = sums + (id - team * LANES) % GROUP;
+        ALL for (int j = 0; j < VALUES; ++j) sums[j * GROUP + id] = gradients[j];
+        ALL for (int k = 0; k < RECORD; ++k) sums[(VALUES + k) * GROUP + id] = record[k];
+        barrier(CLK_LOCAL_MEM_FENCE);
+        ALL for (int j = 0; j < VALUES; ++j) {
+            float sum = 0;
+            ALL for (int i = 0; i < TEAMS; ++i) sum += first[j * GROUP + i * LANES];
+            gradients[j] = sum;
+        }
+        ALL for (int k = 0; k < RECORD; ++k) {
+            float sum = 0;
+            ALL for (int i = 0; i < TEAMS; ++i)
+                sum += first[(VALUES + k) * GROUP + i * LANES];
+            record[k] = sum;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+        ALL for (int k = 0; k < RECORD; ++k) {
+            const float before = begin ? own_totals[k] : 0;
+            const float added = record[k] + (begin ? own_totals[RECORD + k] : 0);
+            const float after = before + added;
+            own_totals[k] = size ? after : own_totals[k];
+            own_totals[RECORD + k] =
+                size ? added - (after - before) : own_totals[RECORD + k];
+        }
+#if UPDATE
+        StepInfo now = step_info(plan[e].rate, size, own_totals[1] + own_totals[1 + RECORD],
+                                 begin + size, OUT,
+                                 (member.epochs + e) * ((n + full - 1) / full)
+                                     + step % steps,
+                                 member.seed);
+#ifdef CLIP_NORM
+        float squares = 0, squares_of_biases = 0;
+        ALL for (int j = 0; j < VALUES; ++j) {
+            const int place = place_of(j, lane);
+            const float g = add_penalties(values[j], gradients[j], size, place) / size;
+            const float square = place < 0 ? 0 : g * g;
+            if (j < EACH * NEURON_VALUES) squares += square;
+            else squares_of_biases += square;
+        }
+        now.norm = sqrt(lane_sum(squares, exchange) + squares_of_biases);
+#endif
+        ALL for (int j = 0; j < VALUES; ++j) {
+            const int place = place_of(j, lane);
+            float s[SLOTS + 1];
+            ALL for (int k = 0; k < SLOTS; ++k) s[k] = slots[j][k];
+            const float next = stepped(values[j], gradients[j], s, now, place);
+            const int changes = size && place >= 0;
+            values[j] = changes ? next : values[j];
+            ALL for (int k = 0; k < SLOTS; ++k)
+                slots[j][k] = changes ? s[k] : slots[j][k];
+        }
+#endif
+        if (size && begin + size == n) {
+            if (id % TEAM_SIZE == 0)
+                ALL for (int k = 0; k < 2 * RECORD; ++k)
+                    first_totals[e * 2 * RECORD + k] = own_totals[k];
+            ran = e + 1;
+            const float zero =
+                (own_totals[0] - own_totals[0]) + (own_totals[1] - own_totals[1]);
+            running = zero == 0 && own_totals[1] >= member.squares_limit
+                      && own_totals[2] >= member.fails_limit;
+        }
+    }
+    if (number >= count_of_members || team > 0) return;
+    if (lane == 0) {
+        __global float *end = ends + (size_t)member.record * END;
+        for (int k = 0; k < 2 * RECORD; ++k) end[k] = own_totals[k];
+        end[2 * RECORD] = ran;
+    }
+#if UPDATE
+    ALL for (int j = 0; j < VALUES; ++j) {
+        const int place = place_of(j, lane);
+        if (place < 0 || (j >= EACH * NEURON_VALUES && lane > 0)) continue;
+        own[place] = values[j];
+        ALL for (int k = 0; k < SLOTS; ++k) own_state[k * SIZE + place] = slots[j][k];
+    }
+#endif
+}

@@ -1,0 +1,108 @@
+"""Networks that train side by side in a launch: each beside the oracle."""
+
+from __future__ import annotations
+
+import numpy as np
+from bounds import FLOAT32, FP16_SPLIT, LAMBDA, deviations, tiny
+
+from clnet import Network
+from clnet.ir.lowering import lower_training
+from clnet.nn.losses import loss_function
+from clnet.nn.optimisers import Batch
+from clnet.nn.random import key
+from clnet.nn.regularisation import Regularisation
+from clnet.nn.storage.layout import live_elements
+from clnet.opencl.discovery import device
+from clnet.opencl.launch import EPOCH
+from clnet.opencl.program import matrix_units
+from clnet.opencl.session import session
+from clnet.runtime.binding import Step
+from clnet.runtime.member_replay import MemberReplay
+from clnet.runtime.train_state import TrainState
+
+DEVICE = device()
+SESSION = session(DEVICE)
+N, EPOCHS = 3, 2
+RATES = np.array([0.01, 0.03, 0.1])
+
+
+def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",
+          loss="mse", subsets=None, regular=None, config=None):
+    """Train three networks for two epochs, and compare each with the oracle.
+
+    `make` returns the variant of so many networks and samples, with subsets or without.
+    """
+    rule, batch = rule or Batch(), batch or samples
+    variant = make(N, samples, subsets is not None)
+    network = Network.mlp(sizes, activation=activation, seed=0)
+    rng = np.random.default_rng(samples)
+    gathers = subsets is not None or batch < samples
+    program = lower_training(
+        network, loss_function(loss), rule, samples=samples if gathers else None,
+        shuffled=gathers, regularisation=regular or Regularisation(),
+    )
+    span = program.span(0, len(program.ops), batch)
+    assert variant.refuse(span, DEVICE) is None
+    config = config or next(iter(variant.space(span, DEVICE)))
+    parameters = np.stack([
+        Network.mlp(sizes, activation=activation, seed=i).parameters for i in range(N)
+    ])
+    state = rule.initial_state(network.layout.size, "float32")
+    train_state = TrainState(
+        SESSION, parameters.reshape(-1),
+        np.tile(state, (N, 1)).reshape(len(state), N * network.layout.size),
+    )
+    rows = [None] * N if subsets is None else subsets
+    bound = MemberReplay(
+        SESSION, Step(span, variant, config, DEVICE), network.layout, train_state,
+        rows, samples, EPOCHS,
+    )
+    data = [
+        rng.uniform(-1, 1, (samples, network.n_in)).astype(np.float32),
+        rng.uniform(0, 1, (samples, network.n_out)).astype(np.float32),
+    ]
+    for value, array in zip(program.inputs, data, strict=True):
+        bound.write(value, array)
+    bound.set_members(
+        seed=np.arange(N, dtype=np.uint32), squares_limit=np.zeros(N),
+        fails_limit=np.zeros(N),
+    )
+    schedule = np.zeros((N, EPOCHS + 1), EPOCH)
+    schedule["rate"] = RATES[:, np.newaxis]
+    schedule["key"][:, :EPOCHS] = [key(3, epoch) for epoch in range(EPOCHS)]
+    launch = bound.run_members(
+        np.arange(N), np.zeros(N, int), schedule, np.arange(N)
+    )
+    assert (launch.ran == EPOCHS).all()
+    found = train_state.values()[0].reshape(parameters.shape)
+    live = live_elements(network.layout, network.storages)
+    arithmetic = FP16_SPLIT["highest"] if matrix_units(DEVICE) else FLOAT32
+    for i in range(N):
+        # The oracle's data set is the member's own part.
+        own = data if rows[i] is None else [array[rows[i]] for array in data]
+        n = len(own[0])
+        one = lower_training(
+            network, loss_function(loss), rule, samples=n if gathers else None,
+            shuffled=gathers, regularisation=regular or Regularisation(),
+        )
+        values = {
+            value.name: array for value, array in zip(one.inputs, own, strict=True)
+        }
+        full = min(batch, n)
+        firsts = [(e, first) for e in range(EPOCHS) for first in range(0, n, full)]
+        np.testing.assert_array_equal(launch.totals_of(i)[-1], launch.last[i])
+        exact, deviation = deviations(
+            one.ops, {**values, "state": state}, parameters[i], arithmetic,
+            [{"first": first, "samples": min(full, n - first), "batch": full,
+              "seen": min(first + full, n), "fresh": first == 0, "count": count,
+              "rate": RATES[i], "seed": i, "key": key(3, e)}
+             for count, (e, first) in enumerate(firsts)],
+        )
+        name = one.ops[-1].parameters.name
+        error = np.abs(found[i] - exact[name][0])
+        limit = LAMBDA * deviation[name][0] + tiny("float32")
+        assert (error <= limit)[live].all(), (i, (error / limit)[live].max())
+        assert not found[i][~live].any()
+        sums = launch.last[i, :3] + launch.last[i, 3:]
+        error = np.abs(sums - exact["totals"][0, :3])
+        assert (error <= LAMBDA * deviation["totals"][0, :3] + tiny("float32")).all()

@@ -1,0 +1,76 @@
+"""lane_members: every network beside the oracle."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from member_oracle import DEVICE, N, check
+
+from clnet import Dense, Network
+from clnet.ir.lowering import lower_training
+from clnet.nn.losses import loss_function
+from clnet.nn.optimisers import SGD, Adam, Rprop
+from clnet.nn.regularisation import Regularisation
+from clnet.variants.members.lane_members import LaneMembers
+
+checked = partial(check, LaneMembers)
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize(("sizes", "samples"), [
+    ([2, 3, 1], 4), ([1, 1, 1], 1), ([3, 7, 2], 9), ([8, 32, 1], 33), ([5, 37, 3], 7),
+])
+def test_widths(sizes, samples):
+    checked(sizes, samples)
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize("tile", [1, 2, 4])
+@pytest.mark.parametrize("teams", [1, 2, 4])
+def test_every_configuration(teams, tile):
+    checked([3, 6, 2], 21, config={"teams": teams, "tile": tile})
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize("rule", [Adam(), SGD(momentum=0.9), Rprop()])
+def test_rules_in_mini_batches(rule):
+    checked([4, 6, 2], 25, rule, 25 if isinstance(rule, Rprop) else 8)
+
+
+def test_networks_with_rows_of_their_own():
+    rng = np.random.default_rng(1)
+    rows = [rng.permutation(30)[:n] for n in (10, 17, 30)]
+    checked([4, 7, 2], 30, subsets=rows)
+    checked([4, 7, 2], 30, SGD(), 7, subsets=rows)
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize(("activation", "loss"), [
+    (["gelu", "softmax"], "categorical_cross_entropy"), ("elliot", "huber"),
+    (["relu", "sigmoid"], "binary_cross_entropy"),
+])
+def test_functions(activation, loss):
+    checked([4, 5, 3], 10, activation=activation, loss=loss)
+
+
+@pytest.mark.parametrize("regular", [
+    Regularisation(clip_norm=0.05), Regularisation(l1=1e-2, l2=1e-2, clip_value=0.01),
+])
+def test_regularisation(regular):
+    checked([4, 6, 2], 11, SGD(), regular=regular)
+
+
+@pytest.mark.parametrize(("network", "samples", "sentence"), [
+    (Network.mlp([3, 4, 4, 1], seed=0), 8, "one hidden layer"),
+    (Network.mlp([3, 65, 1], seed=0), 8, "at most 64 hidden neurons"),
+    (Network.mlp([48, 16, 1], seed=0), 8, "registers"),
+    (Network.mlp([8, 16, 1], seed=0), 1 << 14, "bytes of local memory"),
+    (Network(3, [Dense(2, ["tanh", "sigmoid"]), Dense(1)], seed=0), 8, "differ"),
+    (Network.mlp([3, 4, 1], dtype="float64", seed=0), 8, "float32"),
+])
+def test_refusals(network, samples, sentence):
+    program = lower_training(network, loss_function("mse"), Adam())
+    span = program.span(0, len(program.ops), 8)
+    assert sentence in LaneMembers(N, samples).refuse(span, DEVICE)

@@ -1,0 +1,88 @@
+"""vector_members: every network beside the oracle."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from member_oracle import DEVICE, N, check
+
+from clnet import Network, Population
+from clnet.ir.lowering import lower_training
+from clnet.nn.losses import loss_function
+from clnet.nn.optimisers import SGD, Adam, Rprop, Sarprop
+from clnet.nn.regularisation import Regularisation
+from clnet.variants.members.vector_members import VectorMembers
+from clnet.variants.training.whole_step import LANES
+
+if DEVICE.type != "cpu":
+    pytest.skip("a CPU-only kernel", allow_module_level=True)
+
+checked = partial(check, lambda count, samples, subsets: VectorMembers(1, not subsets))
+
+
+@pytest.mark.parametrize(("sizes", "samples"), [
+    ([2, 3, 1], 4), ([1, 1], 1), ([3, 7, 2], 9), ([4, 8, 8, 3], 33), ([5, 17, 3], 7),
+])
+def test_widths(sizes, samples):
+    checked(sizes, samples)
+
+
+@pytest.mark.parametrize("rule", [Adam(), SGD(momentum=0.9), Rprop()])
+def test_rules_in_mini_batches(rule):
+    checked([4, 6, 2], 25, rule, 25 if isinstance(rule, Rprop) else 8)
+
+
+@pytest.mark.parametrize(("activation", "loss"), [
+    (["gelu", "softmax"], "categorical_cross_entropy"), ("elliot", "huber"),
+    (["relu", "sigmoid"], "binary_cross_entropy"),
+])
+def test_functions(activation, loss):
+    checked([4, 5, 3], 10, activation=activation, loss=loss)
+
+
+@pytest.mark.parametrize("regular", [
+    Regularisation(clip_norm=0.05), Regularisation(l1=1e-2, l2=1e-2, clip_value=0.01),
+])
+def test_regularisation(regular):
+    checked([4, 6, 2], 11, SGD(), regular=regular)
+
+
+def test_many_networks_that_end_apart():
+    """Some lanes stop before others, and the last vector is not full."""
+    count = LANES * DEVICE.compute_units + 3
+    rng = np.random.default_rng(0)
+    x, t = rng.uniform(-1, 1, (20, 3)), rng.uniform(0, 1, (20, 2))
+    population = Population(Network.mlp([3, 6, 2], "tanh", seed=0), count)
+    singles = list(population)
+    epochs = [3 + i % 4 for i in range(count)]
+    desired = [0.1 + 0.01 * (i % 5) for i in range(count)]
+    histories = population.fit(
+        x, t, optimiser="rprop", epochs=epochs, desired_error=desired, seed=0
+    )
+    assert histories[0].plan.startswith("vector_members")
+    for i, single in enumerate(singles):
+        history = single.fit(
+            x, t, optimiser="rprop", epochs=epochs[i], desired_error=desired[i], seed=0
+        )
+        assert len(history) == len(histories[i])
+        assert history.stopped.split()[0] == histories[i].stopped.split()[0]
+        np.testing.assert_allclose(histories[i].mse, history.mse, rtol=1e-4)
+        np.testing.assert_allclose(population.parameters[i], single.parameters,
+                                   rtol=1e-4, atol=1e-5)
+
+
+def test_refusals():
+    def refusal(network, rule=None, **options):
+        program = lower_training(network, loss_function("mse"), rule or Adam())
+        span = program.span(0, len(program.ops), 8)
+        return VectorMembers(1, **options).refuse(span, DEVICE)
+
+    net = Network.mlp([4, 8, 2], seed=0)
+    assert refusal(net) is None
+    assert "orders differ" in refusal(net, alike=False)
+    assert "sarprop" in refusal(net, Sarprop())
+    assert "parameters" in refusal(Network.mlp([40, 8, 2], seed=0))
+    assert "float32" in refusal(Network.mlp([4, 8, 2], dtype="float64", seed=0))
+    assert N < LANES
