@@ -330,10 +330,9 @@ class Population:
 
         Notes
         -----
-        On CPUs, chains of dense layers of float32 without dropout and weights train in
-        one launch, each network by one core. Networks whose optimisers, penalties or
-        clipping differ train in a launch for each kind. All others train one after the
-        other.
+        Chains of dense layers of float32 without dropout train in one launch. Networks
+        whose optimisers, penalties or clipping differ train in a launch for each kind.
+        All others train one after the other.
         """
         if comm is not None:
             return self._fit_by_ranks(**{

@@ -33,6 +33,7 @@ from clnet.variants.cascade.cascade import (
     NeuronValues,
 )
 from clnet.variants.members.group_members import GroupMembers
+from clnet.variants.members.lane_members import LaneMembers
 from clnet.variants.packing import merge_packings
 from clnet.variants.training.gradient_sum import gradient_sum
 
@@ -247,10 +248,10 @@ def member_launches(device: Device) -> Iterator[Launch]:
             samples=50 if subsets else None, shuffled=subsets,
             regularisation=regularisation,
         )
-        variant = GroupMembers(4, subsets)
         span = program.span(0, len(program.ops), 50)
-        for config in variant.space(span, device):
-            yield from variant.launches(span, config, device)
+        for variant in (LaneMembers(4, 50, subsets), GroupMembers(4, subsets)):
+            for config in variant.space(span, device):
+                yield from variant.launches(span, config, device)
 
 
 def cascade_launches(device: Device) -> Iterator[Launch]:

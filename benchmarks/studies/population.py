@@ -42,8 +42,9 @@ ABOUT = "populations: many small networks side by side, beside FANN, JAX, scikit
 BASES = {name: f"{SMALL[name]}, of all networks" for name in ("epoch", "fit")}
 # Of each case of `small`: numbers of networks by default, and with --full.
 NETWORKS: Mapping[str, tuple[int, ...]] = {
-    "xor": (1000, 10_000), "parity": (1000,), "robot": (100, 1000), "gene": (100,),
-    "iris": (200, 1000), "digits": (20, 100),
+    "xor": (1000, 10_000), "parity": (1000, 100, 10_000), "robot": (100, 1000),
+    "gene": (100,), "mushroom": (100, 1000), "iris": (200, 1000),
+    "digits": (20, 100, 1000),
 }
 QUICK = ("xor", "iris")
 BASELINES = frozenset({"fann", "jax", "sklearn"})
@@ -164,7 +165,7 @@ def population_cases(folder: Path, full: bool = False) -> list[SmallCase]:
     return [
         replace(case, name=f"{case.name}-{networks}", networks=networks,
                 batch=case.samples)
-        for case in small_cases(folder)
+        for case in small_cases(folder, large=True)
         if case.optimiser.name == "rprop" or isinstance(case.optimiser, Adam)
         for networks in NETWORKS[case.name][: None if full else 1]
     ]

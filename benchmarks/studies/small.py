@@ -269,8 +269,11 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
     return tuple(found)
 
 
-def small_cases(folder: Path) -> tuple[SmallCase, ...]:
-    """Return the cases of training; FANN's data sets are in a folder."""
+def small_cases(folder: Path, large: bool = False) -> tuple[SmallCase, ...]:
+    """Return the cases of training; FANN's data sets are in a folder.
+
+    `large` adds the one with the most samples.
+    """
     xor, parity = (
         SmallCase(
             name, sizes, Rprop(), "mse", 2 ** sizes[0], 2 ** sizes[0], 1, "epoch",
@@ -283,7 +286,7 @@ def small_cases(folder: Path) -> tuple[SmallCase, ...]:
             xor, name=name, sizes=sizes, samples=n, batch=n, file=file, folder=folder,
             source="file",
         )
-        for name, (sizes, n, file) in FANN_SETS.items() if name != "mushroom"
+        for name, (sizes, n, file) in FANN_SETS.items() if large or name != "mushroom"
     ]
     rules = [
         replace(case, optimiser=rule, loss="fann_linear")

@@ -103,6 +103,11 @@ class MemberTotals:
 
 
 @dataclass(frozen=True)
+class MemberWeights:
+    """Argument: the weight of each sample for each member [members, samples]."""
+
+
+@dataclass(frozen=True)
 class MemberEnds:
     """Argument: the totals of each member's last epoch, and how many it had."""
 
@@ -221,7 +226,7 @@ class ZeroCopyOutput:
 
 Argument = (
     Value | Parameters | Gradients | State | Scalar | EpochTable | Members | Subsets
-    | MemberTotals | MemberEnds | Scratch | Packed
+    | MemberTotals | MemberEnds | MemberWeights | Scratch | Packed
     | Table | HelperTimeout | TimeoutFlag | ByValueInput | ZeroCopyOutput | int | float
 )
 """An argument of a kernel; an int becomes OpenCL's `int`, a float REAL."""

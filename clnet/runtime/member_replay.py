@@ -17,11 +17,13 @@ from clnet.opencl.launch import (
     MemberEnds,
     Members,
     MemberTotals,
+    MemberWeights,
     Subsets,
 )
 from clnet.opencl.memory import Memory
 from clnet.runtime.replay import RUN_FLOPS, Replay
 from clnet.variants.cost import span_flops
+from clnet.variants.training.whole_step import accepted_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,6 +131,7 @@ class MemberReplay(Replay):
         subsets: Sequence[Array | None], samples: int, epochs: int,
     ) -> None:
         count = len(subsets)
+        weighted = accepted_step(step.span).loss.weight is not None
         most = TOTALS_BYTES // (count * TOTAL * ITEM)
         self.epochs: int = max(1, min(most, epochs))
         lists = [np.asarray(rows, np.int32) for rows in subsets if rows is not None]
@@ -139,6 +142,7 @@ class MemberReplay(Replay):
             EpochTable: Memory(session, 2 * EPOCH.itemsize),
             MemberTotals: Memory(session, count * TOTAL * ITEM),
             MemberEnds: Memory(session, count * (TOTAL + 1) * ITEM),
+            MemberWeights: Memory(session, count * samples * ITEM if weighted else 1),
         }
         self._first_totals = self._own[MemberTotals]
         super().__init__(session, [step], layout, train_state)
@@ -171,6 +175,12 @@ class MemberReplay(Replay):
         """Set columns [members] of the table: seed, squares_limit, fails_limit."""
         for name, values in columns.items():
             self._rows[name] = values
+
+    def write_weights(self, weights: Array) -> None:
+        """Set the weights of all samples for each member [members, samples]."""
+        self._own[MemberWeights].write(
+            self.session, np.ascontiguousarray(weights, np.float32)
+        )
 
     def run_members(
         self, members: Array, done: Array, schedule: Array, plans: Array | None = None

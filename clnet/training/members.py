@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_array, as_items, as_whole
+from clnet.checks import as_array, as_items, as_numbers, as_whole
 from clnet.errors import InputError, counted
 from clnet.formats.sources import check_buffer
 from clnet.nn.defaults import default_optimiser
 from clnet.training.callbacks import EarlyStopping
-from clnet.training.data_set import DataSet, warn_of_reach
+from clnet.training.data_set import (
+    DataSet,
+    balanced_weights,
+    checked_weights,
+    warn_of_reach,
+)
 from clnet.training.history import SEEDS
 from clnet.training.options import rule_of
 from clnet.training.setup import chosen_seed
@@ -124,6 +129,24 @@ class Members(Sequence[Member]):
             of(self.rows), of(self.rests),
             None if self.weights is None else self.weights[numbers],
         )
+
+    def balanced_weights(self) -> Array:
+        """Return the weights [members, samples] as a kernel takes them.
+
+        Those of steps of all samples, and of one, have a mean of 1. A kernel scales
+        those of other steps.
+        """
+        assert self.weights is not None
+        found = np.zeros(self.weights.shape, np.float32)
+        for i, (row, which) in enumerate(
+            zip(self.weights, self.which.tolist(), strict=True)
+        ):
+            own = slice(None) if self.rows is None else self.rows[i]
+            weights = row[own, np.newaxis] / row[own].max()
+            if self.options[which].batch in (1, len(weights)):
+                weights = balanced_weights(weights, len(weights))
+            found[i, own] = weights[:, 0]
+        return found
 
     def each(self, value: Callable[[TrainingOptions], Any]) -> Array:
         """Return a value of each member's options [members, ...]."""
@@ -278,7 +301,7 @@ def members_of(
         which[i] = number
     for one in options:
         warn_of_reach(network, one.reach, samples.training.t)
-    weights = _weights(sample_weight, count, n)
+    weights = _weights(sample_weight, count, n, lists)
     return Members(options, which, seeds, lists, rests, weights)
 
 
@@ -368,15 +391,23 @@ def _lists(
 
 
 def _weights(
-    weights: ArrayLike | None, count: int, samples: int
+    weights: ArrayLike | None, count: int, samples: int, lists: list[Array] | None
 ) -> Array | None:
     """Return the weights of each network's samples [members, samples], if any."""
     if weights is None:
         return None
-    array = as_array("sample_weight", weights)
+    array = as_numbers("sample_weight", weights, "float64")
     if array.shape not in ((samples,), (count, samples)):
         raise InputError(
             f"sample_weight has shape {list(array.shape)}, expected [{samples}] or "
             f"[{count}, {samples}]"
         )
-    return np.broadcast_to(array, (count, samples))
+    checked_weights(array.reshape(-1), array.size, "", 0)
+    found = np.broadcast_to(array, (count, samples))
+    for i, row in enumerate(found):
+        if not (row if lists is None else row[lists[i]]).any():
+            raise InputError(
+                f"sample_weight is 0 for all samples of network {i}, expected one "
+                "above 0"
+            )
+    return found

@@ -195,20 +195,17 @@ class _Group:
         self.interrupted: bool = False
         first, data = members.options[0], samples.training
         batch = max(one.batch for one in members.options)
-        subsets = members.rows is not None
-        gathers = subsets or batch < len(data)
+        subsets, weighted = members.rows is not None, members.weights is not None
+        gathers = subsets or weighted or batch < len(data)
         self._program = program_of(
             network, first.loss, first.rule, first.precision,
             samples=len(data) if gathers else None, shuffled=first.shuffled,
-            weighted=False, regularisation=first.regularisation,
+            weighted=weighted, regularisation=first.regularisation,
         )
         same_order = not first.shuffled or len(set(members.seeds.tolist())) == 1
         self._step, self.refusal = self._step_of(
             self._program, batch, len(data), subsets, same_order
         )
-        weighted = samples.validation is not None and samples.validation.weighted
-        if weighted or members.weights is not None:
-            self.refusal = "it takes samples without weights"
         if not all(one.predictable for one in members.options):
             self.refusal = "a schedule reads the training"
 
@@ -360,6 +357,8 @@ class _Group:
             self._step, train_state, members.rows, self._samples.training,
             min(MAX_EPOCHS, max(one.epochs for one in members.options)),
         )
+        if members.weights is not None:
+            replay.write_weights(members.balanced_weights())
         sizes = _sizes(members, self._samples)
         limits = np.array([
             (0.0, 0.0) if one.desired is None else
@@ -383,12 +382,17 @@ class _Group:
         )
         program = without_backward(program_of(
             self._network, first.loss, None, first.precision, dropout=False,
-            samples=None if lists is None else len(samples), weighted=False,
+            samples=None if lists is None and not samples.weighted else len(samples),
+            weighted=samples.weighted,
         ))
         step, _ = self._step_of(
             program, batch, len(samples), lists is not None, lists is None
         )
-        return self._replay(step, train_state, lists, samples, 1)
+        replay = self._replay(step, train_state, lists, samples, 1)
+        if samples.weight is not None:
+            shape = len(self._members), len(samples)
+            replay.write_weights(np.broadcast_to(samples.weight[:, 0], shape))
+        return replay
 
     def _replay(
         self, step: Step, train_state: TrainState,
@@ -398,9 +402,9 @@ class _Group:
             session(self._device), step, self._network.layout, train_state,
             subsets or [None] * len(self._members), len(samples), epochs,
         )
-        inputs = accepted_step(step.span).data
-        for value, array in zip(inputs, samples.arrays, strict=True):
-            replay.write(value, array)
+        x, t, *_ = accepted_step(step.span).data
+        replay.write(x, samples.x)
+        replay.write(t, samples.t)
         return replay
 
     def _measures(self, totals: Array, samples: Array) -> Array:

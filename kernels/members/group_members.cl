@@ -54,16 +54,36 @@ static inline float norm_of(__local const float *values, __local const float *su
 }
 #endif
 
+#if WEIGHTED
+// The factor of the weights of a step. parts [GROUP]: of local memory
+static inline float scale_of(const Net *net, const Run *run, const int full,
+                             __local float *parts)
+{
+    if (!scales_weights(full, run->samples)) return 1;
+    float sum = 0;
+    for (int i = get_local_id(0); i < run->size; i += GROUP)
+        sum += net->weight[row_of(net, run->begin + i, run->key)];
+    parts[get_local_id(0)] = sum;
+    for (int left = GROUP / 2; left > 0; left /= 2) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (get_local_id(0) < left)
+            parts[get_local_id(0)] += parts[get_local_id(0) + left];
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    return weight_scale(parts[0], run->size);
+}
+#endif
+
 // Arguments, in the order of clnet/variants/members/group_members.py:
 //
-// parameters [members, SIZE], x, t [n, width]: the data set
-// state [members, SLOTS, SIZE]
+// parameters [members, SIZE], x, t [data, width]: the data set
+// weight [members, data], state [members, SLOTS, SIZE]
 // places [SIZE]  where each element of the flat buffer is in local memory; -1: padding
 // and those of member.h
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
 group_members(__global const Neuron *neurons, __global float *parameters,
               __global const float *x, __global const float *t,
-              const float bit_fail_limit, __global float *state,
+              __global const float *weight, const int data, const float bit_fail_limit, __global float *state,
               __global const int *places, const int outputs, const int batch,
               MEMBER_ARGUMENTS)
 {
@@ -74,6 +94,9 @@ group_members(__global const Neuron *neurons, __global float *parameters,
 #endif
 #ifdef CLIP_NORM
     __local float squares[GROUP];
+#endif
+#if WEIGHTED
+    __local float weight_parts[GROUP];
 #endif
     if ((int)get_group_id(0) >= count_of_members) return;
     const Member member = members[get_group_id(0)];
@@ -95,8 +118,9 @@ group_members(__global const Neuron *neurons, __global float *parameters,
 #else
     __global float *slots = own_state;
 #endif
-    const Net net = {
-        neurons, values, x, t, t, samples, member.bits, bit_fail_limit,
+    Net net = {
+        neurons, values, x, t, weight + (size_t)member.index * data, samples,
+        member.bits, bit_fail_limit, 1,
 #if SUBSETS
         member.first < 0 ? 0 : subsets + member.first,
 #endif
@@ -108,6 +132,9 @@ group_members(__global const Neuron *neurons, __global float *parameters,
     int loaded = -1;
     for (int step = 0; step < epochs * steps; ++step) {
         const int begin = run.begin, size = run.size, reset = starts_epoch(&run);
+#if WEIGHTED
+        net.weight_scale = scale_of(&net, &run, full, weight_parts);
+#endif
         for (int start = 0; start < size; start += TILE)
             tile(&net, memory, begin + start, min(TILE, size - start), run.key, sums,
                  start > 0, &loaded);

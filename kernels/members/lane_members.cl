@@ -46,6 +46,7 @@
 // outputs' biases, which all lanes have.
 #define NEURON_VALUES (IN + 1 + OUT)
 #define VALUES (EACH * NEURON_VALUES + OUT)
+#define RECORDS (RECORD + WEIGHTED)  // and the sum of the samples' weights
 #define ALL _Pragma("unroll")
 
 __constant Neuron hidden_neuron = HIDDEN_NEURON, out_neuron = OUT_NEURON;
@@ -60,7 +61,11 @@ static inline float from_item(const float v, const int item, __local float *exch
     return other;
 }
 #define EXCHANGE(v, mask) shuffle_xor(v, mask)
+// Loads do not move across: all samples' at once would spill registers.
+#define FEW_LOADS(s)                                                                 \
+    if (s % 4 == 0) warp_barrier()
 #else
+#define FEW_LOADS(s)
 static inline float from_item(const float v, const int item, __local float *exchange)
 {
     exchange[get_local_id(0)] = v;
@@ -172,6 +177,9 @@ static inline void sample_loss(float *y, const float *biases, __local const floa
     record[0] += counts ? loss * mean_factor : 0;
     record[1] += counts ? squares * factor : 0;
     record[2] += counts ? fails : 0;
+#if WEIGHTED
+    record[RECORD] += counts ? factor : 0;
+#endif
 }
 
 // Arguments, in the order of clnet/variants/members/lane_members.py:
@@ -188,7 +196,7 @@ lane_members(__global float *parameters, __global const float *x,
 {
     __local float4 xs[(DATA + TILE) * IN_PITCH / 4];
     __local float ts[DATA * OUT];
-    __local float sums[(TEAMS > 1 ? GROUP * (VALUES + RECORD) : 1)];
+    __local float sums[(TEAMS > 1 ? GROUP * (VALUES + RECORDS) : 1)];
 #if PTX >= 70
     __local float *exchange = 0;
 #else
@@ -219,7 +227,7 @@ lane_members(__global float *parameters, __global const float *x,
     const int n = member.samples, full = min(batch, n);
     __global const Epoch *plan = schedule + (size_t)member.plan * (epochs + 1);
     __global float *first_totals = totals + (size_t)member.record * epochs * 2 * RECORD;
-    float record[RECORD], own_totals[2 * RECORD];
+    float record[RECORDS], own_totals[2 * RECORD];
     ALL for (int k = 0; k < 2 * RECORD; ++k) own_totals[k] = 0;
     barrier(CLK_LOCAL_MEM_FENCE);
 
@@ -229,7 +237,7 @@ lane_members(__global float *parameters, __global const float *x,
         const int size = running && begin < n ? min(full, n - begin) : 0;
         if (NETS == 1 && !running) break;
         ALL for (int j = 0; j < VALUES; ++j) gradients[j] = 0;
-        ALL for (int k = 0; k < RECORD; ++k) record[k] = 0;
+        ALL for (int k = 0; k < RECORDS; ++k) record[k] = 0;
         for (int start = team * TILE; start < batch + team * TILE;
              start += TEAMS * TILE) {
             const int sample = start + lane % TILE, valid = sample < size;
@@ -248,6 +256,7 @@ lane_members(__global float *parameters, __global const float *x,
 #endif
             float h[EACH][TILE], v[EACH][TILE];
             ALL for (int s = 0; s < TILE; ++s) {
+                FEW_LOADS(s);
                 __local const float4 *from = xs + ROW(s) * (IN_PITCH / 4);
                 float inputs[IN_PITCH];
                 ALL for (int i = 0; i < IN_PITCH; i += 4) {
@@ -285,6 +294,7 @@ lane_members(__global float *parameters, __global const float *x,
             ALL for (int o = 0; o < OUT; ++o)
                 gradients[EACH * NEURON_VALUES + o] += lane < TILE ? y[o] : 0;
             ALL for (int s = 0; s < TILE; ++s) {
+                FEW_LOADS(s);
                 __local const float4 *from = xs + ROW(s) * (IN_PITCH / 4);
                 float inputs[IN_PITCH], deltas[OUT];
                 ALL for (int i = 0; i < IN_PITCH; i += 4) {
@@ -313,24 +323,32 @@ lane_members(__global float *parameters, __global const float *x,
         ALL for (int o = 0; o < OUT; ++o)
             gradients[EACH * NEURON_VALUES + o] =
                 lane_sum(gradients[EACH * NEURON_VALUES + o], exchange);
-        ALL for (int k = 0; k < RECORD; ++k) record[k] = lane_sum(record[k], exchange);
+        ALL for (int k = 0; k < RECORDS; ++k) record[k] = lane_sum(record[k], exchange);
 #if TEAMS > 1
         __local float *first = sums + (id - team * LANES) % GROUP;
         ALL for (int j = 0; j < VALUES; ++j) sums[j * GROUP + id] = gradients[j];
-        ALL for (int k = 0; k < RECORD; ++k) sums[(VALUES + k) * GROUP + id] = record[k];
+        ALL for (int k = 0; k < RECORDS; ++k) sums[(VALUES + k) * GROUP + id] = record[k];
         barrier(CLK_LOCAL_MEM_FENCE);
         ALL for (int j = 0; j < VALUES; ++j) {
             float sum = 0;
             ALL for (int i = 0; i < TEAMS; ++i) sum += first[j * GROUP + i * LANES];
             gradients[j] = sum;
         }
-        ALL for (int k = 0; k < RECORD; ++k) {
+        ALL for (int k = 0; k < RECORDS; ++k) {
             float sum = 0;
             ALL for (int i = 0; i < TEAMS; ++i)
                 sum += first[(VALUES + k) * GROUP + i * LANES];
             record[k] = sum;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+#if WEIGHTED
+        if (scales_weights(full, n)) {
+            const float scale = weight_scale(record[RECORD], size);
+            record[0] *= scale;
+            record[1] *= scale;
+            ALL for (int j = 0; j < VALUES; ++j) gradients[j] *= scale;
+        }
 #endif
         ALL for (int k = 0; k < RECORD; ++k) {
             const float before = begin ? own_totals[k] : 0;

@@ -11,6 +11,18 @@ typedef struct {
     float squares_limit, fails_limit;  // as of Run
 } Member;
 
+// Weights of a step's samples are scaled to a mean of 1 where the host has not done it, as
+// it does for steps of all samples, and of one.
+static inline int scales_weights(const int batch, const int samples)
+{
+    return batch > 1 && batch < samples;
+}
+
+static inline float weight_scale(const float sum, const int samples)
+{
+    return sum > 0 ? samples / sum : 1;
+}
+
 // Arguments of all kernels of members, in the order of `MEMBER_ARGUMENTS` of
 // clnet/variants/members/members.py:
 //

@@ -13,6 +13,7 @@
 // The macros are those of steps.h and epoch_task.h.
 #define REAL float
 #define WIDTH 8
+#define SCALED WEIGHTED
 #include "include/atomics.h"
 #include "include/steps.h"
 #include "include/tiles.h"
@@ -25,7 +26,8 @@
 
 // Arguments, in the order of clnet/variants/training/members.py:
 //
-// x, t, weight  the data set [n, width]; not GATHERED: from `transpose` of epoch.cl
+// x, t          the data set [data, width]; not GATHERED: from `transpose` of epoch.cl
+// weight        [members, data]
 // memory [workers, memory_size], gradients [workers, 2, size + APART]
 // sync          initially zero: [0] members claimed, [1] workers that have left
 // state [members, SLOTS, size]
@@ -33,8 +35,8 @@
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 members(__global const Layer *layers, __global const Neuron *neurons,
         __global float *parameters, __global const float *x, __global const float *t,
-        __global const float *weight, __global float *memory, __global float *gradients,
-        volatile __global int *sync, const int count_of_layers, const int size,
+        __global const float *weight, const int data, __global float *memory,
+        __global float *gradients, volatile __global int *sync, const int count_of_layers, const int size,
         const int batch, const int tile_size, const int pitch, const int tiles,
         const int x_offset, const int t_offset, const int weight_offset,
         const int dx_offset, const int gradient_offset, const int memory_size,
@@ -50,10 +52,14 @@ members(__global const Layer *layers, __global const Neuron *neurons,
         const size_t index = member.index;
         const int samples = member.samples, full = min(batch, samples);
         const int steps = (samples + full - 1) / full;
-        const Net net = {
-            layers, neurons, parameters + index * size, x, t, weight, count_of_layers,
-            size, samples, full, member.bits, tile_size, pitch, tiles, x_offset, t_offset,
-            weight_offset, dx_offset, gradient_offset, memory_size, bit_fail_limit,
+        Net net = {
+            layers, neurons, parameters + index * size, x, t, weight + index * data,
+            count_of_layers, size, samples, full, member.bits, tile_size, pitch, tiles,
+            x_offset, t_offset, weight_offset, dx_offset, gradient_offset, memory_size,
+            bit_fail_limit,
+#if SCALED
+            1,
+#endif
 #if SUBSETS
             member.first < 0 ? 0 : subsets + member.first,
 #endif
@@ -68,6 +74,14 @@ members(__global const Layer *layers, __global const Neuron *neurons,
                    plan->rate, first_totals};
         for (int s = 0; s < epochs * steps; ++s) {
             const Step step = {run.begin, run.size, run.key};
+#if SCALED
+            if (scales_weights(full, samples)) {
+                float sum = 0;
+                for (int i = 0; i < step.samples; ++i)
+                    sum += net.weight[row_of(&net, &step, i)];
+                net.weight_scale = weight_scale(sum, step.samples);
+            }
+#endif
             task(&net, &step, own, 0, gradient, gradient);
             finish_step(&net, &update, &run, 1, gradient, member.epochs * steps + s);
             if (!next_step(&run)) break;

@@ -290,7 +290,7 @@ vector_members(__global const Neuron *neurons, __global float *parameters,
             const uint8 key = vload8(0, plan[0][e].key);
             for (int step = 0; step < steps; ++step) {
                 const int begin = step * full, samples = min(full, n - begin);
-                float8 record[RECORD];
+                float8 record[RECORD], weights = (float8)(0.0f);
                 for (int k = 0; k < RECORD; ++k) record[k] = (float8)(0.0f);
                 for (int start = 0; start < samples; start += SAMPLES) {
                     int rows[SAMPLES];
@@ -308,6 +308,7 @@ vector_members(__global const Neuron *neurons, __global float *parameters,
                         for (int k = 0; k < WIDTH; ++k)
                             ((float *)&factor)[k] =
                                 weight[(size_t)index[k] * n + rows[s]];
+                        if (start + s < samples) weights += factor;
 #endif
                         sample_loss(&net, s, rows[s], factor, start + s < samples,
                                     record);
@@ -318,6 +319,18 @@ vector_members(__global const Neuron *neurons, __global float *parameters,
                         backward(&net, l, rows, start > 0);
 #endif
                 }
+#if WEIGHTED
+                if (scales_weights(full, n)) {
+                    const float8 scale =
+                        weights > (float8)(0.0f) ? (float8)(samples) / weights
+                                                 : (float8)(1.0f);
+                    record[0] *= scale;
+                    record[1] *= scale;
+#if BACKWARD
+                    for (int i = 0; i < SIZE; ++i) net.gradients[i] *= scale;
+#endif
+                }
+#endif
                 for (int k = 0; k < RECORD; ++k) {
                     const float8 before = step ? sums[k] : (float8)(0.0f);
                     const float8 rest = step ? sums[RECORD + k] : (float8)(0.0f);

@@ -3,8 +3,12 @@
 //
 // SUBSETS  1: networks train on rows of the data set that a list names
 
+// SCALED   1: a step's weights have a factor
 #ifndef SUBSETS
 #define SUBSETS 0
+#endif
+#ifndef SCALED
+#define SCALED 0
 #endif
 
 // The constants of a network's steps.
@@ -25,6 +29,9 @@ typedef struct {
     // t_offset and weight_offset are the rows of a tile instead.
     int x_offset, t_offset, weight_offset, dx_offset, gradient_offset, memory_size;
     float bit_fail_limit;
+#if SCALED
+    float weight_scale;
+#endif
 #if SUBSETS
     __global const int *subset;  // the data set's rows of the n samples; null: all
 #endif
@@ -149,6 +156,9 @@ static inline void losses(const Net *net, __global float *memory,
         float8 factor = (float8)(1.0f);
 #if WEIGHTED
         factor = *(__global const float8 *)(weight + s);
+#endif
+#if SCALED
+        factor *= (float8)(net->weight_scale);
 #endif
         float8 loss = (float8)(0.0f), square = (float8)(0.0f), fail = (float8)(0.0f);
 #if SOFTMAX

@@ -105,7 +105,7 @@ typedef int StepInfo;  // there are no updates
 #endif
 #define SET_NET                                                                      \
     STAGE_PARAMETERS                                                                 \
-    const Net net = {neurons, staged, x, t, weight, n, bits, bit_fail_limit};        \
+    const Net net = {neurons, staged, x, t, weight, n, bits, bit_fail_limit, 1};     \
     const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
 
 #if !RESIDENT

@@ -63,6 +63,7 @@ typedef struct {
     int n;     // samples of the data set
     int bits;  // of half a sample's index, for the random order
     float bit_fail_limit;
+    float weight_scale;  // of the samples' weights
 #if SUBSETS
     __global const int *subset;  // rows of the data set; 0: all
 #endif
@@ -121,7 +122,7 @@ static inline void load(const Net *net, __local float *memory, const int first,
     transpose(net->t + row * n_out, n_out, n_out, valid, memory + T_OFFSET + s);
 #if WEIGHTED
     if (get_local_id(0) % (GROUP / TILE) == 0)
-        memory[WEIGHT_OFFSET + s] = valid ? net->weight[row] : 0;
+        memory[WEIGHT_OFFSET + s] = valid ? net->weight[row] * net->weight_scale : 0;
 #endif
 }
 

@@ -20,7 +20,7 @@ from clnet.opencl.launch import (
 )
 from clnet.opencl.program import matrix_units
 from clnet.variants.cost import Cost, span_flops
-from clnet.variants.members.members import MEMBER_ARGUMENTS
+from clnet.variants.members.members import MEMBER_ARGUMENTS, weights_of
 from clnet.variants.team import team_group
 from clnet.variants.training.group_step import LocalLayout, layer_neurons
 from clnet.variants.training.whole_step import (
@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Reach
 
-TILES = (64, 32, 16, 8)  # samples of a tile, the usually best first
-GROUPS = (32, 64, 128, 256)  # work-items of a group
+TILES = (128, 64, 32, 16, 8)  # samples of a tile
+MANY_TILE = 64  # samples of the best tile where all compute units have networks
+WIDE = 64  # neurons of a layer that occupy the largest group
+GROUPS = (32, 64, 128, 256, 512)  # work-items of a group
 PART = 32  # samples of a tile that one work-item sums to its record
 OWN_STATE_BYTES = 1 << 13  # of a member's state in local memory, at most
 ROWS = 8  # rows of a tile are padded to a multiple: the inner step of matrix units
@@ -66,15 +68,13 @@ class GroupMembers:
     reach: Reach = "program"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse other dtypes, weights, and networks too large for local memory."""
+        """Refuse other dtypes, and networks too large for local memory."""
         if span.dtype != "float32":
             return "it computes in float32 only"
         refusal = refuse_unless_whole_step(span, device)
         if refusal is not None:
             return refusal
         step = accepted_step(span)
-        if step.loss.weight is not None:
-            return "it takes samples without weights"
         least, most = _local_bytes(step, TILES[-1]), device.unit_local_memory
         if least > most:
             return (
@@ -84,16 +84,27 @@ class GroupMembers:
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Return tiles and groups, the usually best first."""
+        """Return tiles and groups, the usually best first.
+
+        A network that has a compute unit alone is fastest in large tiles. Others are in
+        tiles of which two networks share a unit's local memory.
+        """
         step = accepted_step(span)
         whole = max(TILES[-1], 1 << (span.batch - 1).bit_length())
-        largest = team_group(GROUPS[-1], device)
+        largest, local = team_group(GROUPS[-1], device), device.unit_local_memory
         tiles = [
             tile for tile in TILES
-            if tile <= min(whole, largest)
-            and _local_bytes(step, tile) <= device.unit_local_memory
+            if tile <= min(whole, largest) and _local_bytes(step, tile) <= local
         ]
+        few = self.members <= device.compute_units
+        if not few:
+            tiles.sort(key=lambda tile: (
+                tile > MANY_TILE, 2 * _local_bytes(step, tile) > local
+            ))
         widest = max(max(layer.n_in, layer.n_out) for layer in step.layers)
+        if few:
+            neurons = max(layer.n_out for layer in step.layers)
+            widest = WIDE * 2 if neurons >= WIDE else WIDE
         return tuple(
             {"tile": tile, "group": group} for tile in tiles
             for group in _groups(tile, widest, largest)
@@ -129,7 +140,8 @@ class GroupMembers:
                 "members/group_members.cl", "group_members", defines,
                 (self.members * group,), (group,),
                 (
-                    Table.of(neuron_table(step)), Parameters(), x, t,
+                    Table.of(neuron_table(step)), Parameters(), x, t, weights_of(step),
+                    span.batch if step.gather is None else step.gather.samples,
                     float(step.loss.bit_fail_limit), State(),
                     Table.of(_places(step, layout.layers, layers)), t.width, span.batch,
                     *MEMBER_ARGUMENTS,

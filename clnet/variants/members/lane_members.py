@@ -10,7 +10,7 @@ from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import Launch, Launches, Parameters, Scalar, State
 from clnet.opencl.program import inline_ptx
 from clnet.variants.cost import Cost, span_flops
-from clnet.variants.members.members import MEMBER_ARGUMENTS
+from clnet.variants.members.members import MEMBER_ARGUMENTS, weights_of
 from clnet.variants.team import team_group
 from clnet.variants.training.group_step import layer_neurons
 from clnet.variants.training.whole_step import (
@@ -33,8 +33,11 @@ MOST_EACH = 2  # neurons of a lane
 MOST_VALUES = 160  # of a lane: parameters, gradients and state, in registers
 MOST_OUT = 16  # outputs, whose values a lane has at once
 DATA_BYTES = 1 << 15  # of the data set, in local memory
-WARPS = 8  # of a compute unit, that hide each other's latency
-MOST_TEAMS = 8  # of a network
+TILES = (16, 8, 4, 2, 1)  # samples of a team at a time: more spill registers
+TEAMS = (1, 2, 4, 8)  # of a network
+WARPS = 32  # of a compute unit, that hide each other's latency
+LEAST_TILES = 4  # of a team: each team updates the parameters
+FEW_TILES = 2  # the same where units are nearly idle
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,6 @@ class LaneMembers:
             return f"it takes one hidden layer, and here are {len(step.layers) - 1}"
         if (layer_neurons(step)["function"] < 0).any():
             return "it applies one activation per layer, and here neurons differ"
-        if step.loss.weight is not None:
-            return "it takes samples without weights"
         hidden, out = step.layers[0].n_out, step.layers[1].n_out
         if hidden > MOST_EACH * WARP or out > MOST_OUT:
             return (
@@ -94,25 +95,25 @@ class LaneMembers:
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return numbers of teams and tiles, the usually best first."""
-        step = accepted_step(span)
-        lanes = _lanes(step)
+        lanes = _lanes(accepted_step(span))
         tiles = [
-            tile for tile in (32, 16, 8, 4, 2, 1)
-            if tile <= lanes and tile < 2 * span.batch
+            tile for tile in TILES if tile <= lanes and tile < 2 * span.batch
         ]
         if inline_ptx(device) < 70:  # exchanges are barriers there: programs grow
             tiles = tiles[-3:]
-        best = 1
-        while (
-            best < MOST_TEAMS and 2 * best * tiles[0] <= span.batch
-            and self.members * best * lanes < WARPS * WARP * device.compute_units
-        ):
-            best *= 2
+        unit = WARP * device.compute_units
+        each = FEW_TILES if self.members * lanes <= 2 * unit else LEAST_TILES
+        best = max(
+            n for n in TEAMS if n == TEAMS[0]
+            or (n * each * tiles[0] <= span.batch
+                and self.members * lanes * n < 2 * WARPS * unit)
+        )
+        most = team_group(TEAMS[-1] * WARP, device)
         teams = sorted(
-            (n for n in (1, 2, 4, 8)
-             if n * lanes <= team_group(256, device) and n * tiles[-1] <= span.batch),
+            (n for n in TEAMS if n == TEAMS[0]
+             or (n * lanes <= most and n * tiles[-1] <= span.batch)),
             key=lambda n: abs(n - best),
-        ) or [1]
+        )
         return tuple({"teams": n, "tile": tile} for tile in tiles for n in teams)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
@@ -151,8 +152,9 @@ class LaneMembers:
                 "members/lane_members.cl", "lane_members", defines,
                 (-(-self.members // nets) * group,), (group,),
                 (
-                    Parameters(), x, t, t, float(step.loss.bit_fail_limit), State(),
-                    span.batch, Scalar("most"), *MEMBER_ARGUMENTS,
+                    Parameters(), x, t, weights_of(step),
+                    float(step.loss.bit_fail_limit), State(), span.batch,
+                    Scalar("most"), *MEMBER_ARGUMENTS,
                 ),
             ),
         )

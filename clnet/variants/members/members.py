@@ -13,6 +13,7 @@ from clnet.opencl.launch import (
     MemberEnds,
     Members,
     MemberTotals,
+    MemberWeights,
     Parameters,
     Scalar,
     Scratch,
@@ -40,12 +41,23 @@ from clnet.variants.training.whole_step import (
 if TYPE_CHECKING:
     from clnet.ir.ops import Span
     from clnet.opencl.device import Device
+    from clnet.variants.training.whole_step import WholeStep
 
 SYNC_WORDS = 16
 MEMBER_ARGUMENTS: tuple[Argument, ...] = (  # of all kernels of members (member.h)
     MemberTotals(), MemberEnds(), Members(), Scalar("members"), Subsets(), EpochTable(),
     Scalar("epochs"),
 )
+
+
+def weights_of(step: WholeStep) -> Argument:
+    """Return the argument of the members' weights; the targets, if there are none."""
+    return step.data[1] if step.loss.weight is None else MemberWeights()
+
+
+def lacks_gather(step: WholeStep) -> bool:
+    """Return whether a step takes its weights from a batch."""
+    return step.loss.weight is not None and step.gather is None
 
 
 @dataclass(frozen=True)
@@ -66,12 +78,12 @@ class TrainMembers(Untuned):
     reach: Reach = "program"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse other devices and dtypes, weights, and all but dense chains."""
+        """Refuse other devices and dtypes, and all but dense chains."""
         refusal = (
             refuse_unless_cpu(span, device) or refuse_unless_whole_step(span, device)
         )
-        if refusal is None and accepted_step(span).loss.weight is not None:
-            return "it takes samples without weights"
+        if refusal is None and lacks_gather(accepted_step(span)):
+            return "it gathers samples with weights, and here the data set is the batch"
         return refusal
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
@@ -88,7 +100,8 @@ class TrainMembers(Untuned):
         rule, live = rule_of(step, span)
         defines = {**step_defines(step, span), **rule, "SUBSETS": int(self.subsets)}
         x, t, *_ = step.data
-        data: list[Argument] = [x, t, t]
+        n = span.batch if step.gather is None else step.gather.samples
+        data: list[Argument] = [x, t, weights_of(step)]
         transposes: Launches = ()
         if step.gather is None:
             plain = {**defines, "SYNC_WORDS": SYNC_WORDS, "SHARED": 0}
@@ -99,8 +112,7 @@ class TrainMembers(Untuned):
                 "members/members.cl", "members", defines, (self.workers,), (1,),
                 (
                     Table.of(shape.layers), Table.of(neuron_table(step)), Parameters(),
-                    *data,
-                    Scratch("memory", 4 * self.workers * shape.memory_size),
+                    *data, n, Scratch("memory", 4 * self.workers * shape.memory_size),
                     Scratch("gradients", 8 * self.workers * shape.gradient_pitch),
                     Scratch("sync", 4 * SYNC_WORDS),
                     len(step.layers), shape.size, span.batch, tile, tile_pitch(tile),

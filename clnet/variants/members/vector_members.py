@@ -17,7 +17,11 @@ from clnet.opencl.launch import (
 )
 from clnet.variants.base import Config, Reach, Untuned, refuse_unless_cpu
 from clnet.variants.cost import Cost, span_flops
-from clnet.variants.members.members import MEMBER_ARGUMENTS, SYNC_WORDS
+from clnet.variants.members.members import (
+    MEMBER_ARGUMENTS,
+    SYNC_WORDS,
+    weights_of,
+)
 from clnet.variants.training.group_step import layer_neurons
 from clnet.variants.training.whole_step import (
     LANES,
@@ -66,8 +70,6 @@ class VectorMembers(Untuned):
         step = accepted_step(span)
         if not self.alike:
             return "its networks share the order of samples, and here orders differ"
-        if step.loss.weight is not None:
-            return "it takes samples without weights"
         if step.update is not None and isinstance(step.update.optimiser, Sarprop):
             return "it has no random numbers, which sarprop needs"
         if step.size > MAX_SIZE:
@@ -103,7 +105,7 @@ class VectorMembers(Untuned):
                 "members/vector_members.cl", "vector_members", defines,
                 (self.workers,), (1,),
                 (
-                    Table.of(neuron_table(step)), Parameters(), x, t, t,
+                    Table.of(neuron_table(step)), Parameters(), x, t, weights_of(step),
                     Scratch("memory", 4 * LANES * self.workers * vectors),
                     Scratch("sync", 4 * SYNC_WORDS),
                     float(step.loss.bit_fail_limit), State(), live, t.width,

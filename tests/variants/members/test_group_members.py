@@ -77,16 +77,13 @@ def test_regularisation(regular):
 
 
 def test_refusals():
-    def refusal(network, *, weighted=False, where=DEVICE):
-        program = lower_training(
-            network, loss_function("mse"), Adam(), weighted=weighted
-        )
+    def refusal(network, where=DEVICE):
+        program = lower_training(network, loss_function("mse"), Adam())
         return GroupMembers(2).refuse(program.span(0, len(program.ops), 8), where)
 
     net = Network.mlp([4, 8, 2], seed=0)
     assert refusal(net) is None
     assert "float32" in refusal(Network.mlp([4, 8, 2], dtype="float64", seed=0))
-    assert "weights" in refusal(net, weighted=True)
     assert "dense" in refusal(Network(4, [clnet.Sparse(3, density=0.5)], seed=0))
     small = replace(DEVICE, unit_local_memory=1000)
     assert "local memory" in refusal(net, where=small)
