@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.discovery import Devices
     from clnet.training.history import History
+    from clnet.training.member_log import Histories
     from clnet.training.options import TrainingOptions
 
 Array = NDArray[Any]
@@ -283,7 +284,7 @@ class Population:
         scale: bool | None = None,
         precision: str = PRECISIONS[0],
         comm: Any = None,
-    ) -> Sequence[History]:
+    ) -> Histories:
         """Train each network, as `Network.fit` would by itself; return the histories.
 
         Parameters
@@ -315,8 +316,9 @@ class Population:
 
         Returns
         -------
-        sequence of History
-            One a network, made when it is first read.
+        Histories
+            A sequence of `History`, one a network, made when it is first read. `plot`
+            draws all, `report` writes a page.
 
         Raises
         ------
@@ -386,7 +388,8 @@ class Population:
 
     def _fit_by_ranks(
         self, x: ArrayLike, t: ArrayLike, comm: Any, **options: Any
-    ) -> Sequence[History]:
+    ) -> Histories:
+        from clnet.training.member_log import Histories
         from clnet.training.rank_population import fit_by_ranks
 
         def train(
@@ -400,7 +403,7 @@ class Population:
             comm, self._parameters, train, options, EACH
         )
         self._replace(parameters)
-        return histories
+        return Histories(len(histories), histories.__getitem__)
 
     @classmethod
     def cross_validate(

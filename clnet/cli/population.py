@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clnet.cli import json_output
 from clnet.cli.summary import evaluation_rows, pairs
 from clnet.errors import WIDTH, InputError, counted, unknown
-from clnet.formats.pictures import drawn
 
 if TYPE_CHECKING:
     from clnet.cli.samples import Samples
@@ -23,11 +21,10 @@ if TYPE_CHECKING:
     from clnet.nn.folds import CrossValidation
     from clnet.nn.metrics import Evaluation
     from clnet.opencl.device import Device
-    from clnet.training.history import History
+    from clnet.training.member_log import Histories
 
 FOLDS = 5
 SHOWN = 10  # settings of the table
-BAND = (0.05, 0.5, 0.95)  # quantiles of a picture
 FIGURES = {
     "mse": "MSE", "bit_fail": "bit fail", "accuracy": "accuracy", "mae": "MAE",
     "rmse": "RMSE", "r2": "R²",
@@ -61,6 +58,11 @@ def add_arguments(add: Callable[..., Any], count: Callable[[str], int]) -> None:
         "learning_rate=0.01,0.1; with several --grid all combinations. Shows the best "
         f"{SHOWN}; the best of all is trained on all samples, for --save",
     )
+    add(
+        "--report", metavar="FILE.html",
+        help="write a page with all learning curves as a band, and a table of the "
+        "networks: with --population, --folds or --grid",
+    )
 
 
 def _values(text: str) -> tuple[str, list[Any]]:
@@ -91,11 +93,19 @@ def asked(arguments: argparse.Namespace) -> bool:
         If options make no sense together.
     """
     from clnet.population import EACH
+    from clnet.training.member_log import report_file
 
     names = [
         name for name in ("population", "folds", "grid")
         if getattr(arguments, name) is not None
     ]
+    if arguments.report is not None:
+        if not names:
+            raise InputError(
+                "--report is of many networks: give --population, --folds or --grid, "
+                "or --plot for one"
+            )
+        report_file(arguments.report)
     if not names:
         return False
     if len(names) > 1 and "population" in names:
@@ -164,6 +174,11 @@ def run(
     return 0
 
 
+def _shown(arguments: argparse.Namespace) -> bool:
+    """Return whether learning curves are drawn."""
+    return arguments.plot is not None or arguments.report is not None
+
+
 def _seeds(
     arguments: argparse.Namespace, network: Network, sets: dict[str, Samples],
     options: dict[str, Any],
@@ -187,7 +202,7 @@ def _seeds(
     begin = time.perf_counter()
     watched = {name: one for name, one in sets.items() if name != "training"}
     validation = next(iter(watched.values()), None)
-    if arguments.plot is None and "test" in watched and arguments.patience is None:
+    if not _shown(arguments) and "test" in watched and arguments.patience is None:
         validation = None  # measured at the end
     histories = population.fit(
         *training.arguments, seed=list(seeds), patience=arguments.patience,
@@ -195,7 +210,9 @@ def _seeds(
     )
     seconds = time.perf_counter() - begin
     by = "validation" if "validation" in sets else "training"
-    losses = [_last_loss(history, by) for history in histories]
+    losses = [
+        history.final_loss(validation=by == "validation") for history in histories
+    ]
     best = int(np.argmin(losses))
     found = {
         name: population.evaluate(*one.arguments, options["device"], scale=scale)
@@ -216,6 +233,7 @@ def _seeds(
                 for name, figures in found.items()
             },
             "written": arguments.save, "drawn": arguments.plot,
+            "report": arguments.report,
         })
         return
     rows = [
@@ -228,14 +246,6 @@ def _seeds(
     ]
     print(pairs(rows))
     print(f"\n{_spread(found, sets, best)}")
-
-
-def _last_loss(history: History, by: str) -> float:
-    """Return the loss of the parameters that a training has left."""
-    losses = history.validation_loss if by == "validation" else history.loss
-    number = history.best_epoch or len(losses)
-    loss = losses[number - 1] if losses else np.inf
-    return float(loss) if np.isfinite(loss) else np.inf
 
 
 def _spread(
@@ -271,7 +281,7 @@ def _settings(
     begin = time.perf_counter()
     result = Population.cross_validate(
         network, *training.arguments, grid, folds=folds, seed=seed,
-        validation=None if arguments.plot is None else "rest", **options,
+        validation="rest" if _shown(arguments) else None, **options,
     )
     seconds = time.perf_counter() - begin
     found = {}
@@ -299,6 +309,7 @@ def _settings(
                 for name, one in found.items()
             },
             "written": arguments.save, "drawn": arguments.plot,
+            "report": arguments.report,
         })
         return
     rows = _head(options, network)
@@ -368,60 +379,20 @@ def _head_fields(options: dict[str, Any], network: Network) -> dict[str, object]
 
 
 def _files(arguments: argparse.Namespace) -> list[tuple[str, object]]:
-    files = (("written", arguments.save), ("drawn", arguments.plot))
+    files = (
+        ("written", arguments.save), ("drawn", arguments.plot),
+        ("report", arguments.report),
+    )
     return [(label, path) for label, path in files if path is not None]
 
 
 def _write(
-    arguments: argparse.Namespace, network: Network, histories: Sequence[History]
+    arguments: argparse.Namespace, network: Network, histories: Histories
 ) -> None:
-    """Write the best network and the picture, if asked."""
+    """Write the best network, the picture and the report, if asked."""
     if arguments.save is not None:
         network.save(arguments.save)
     if arguments.plot is not None:
-        drawn(lambda axes: draw(histories, axes), arguments.plot, None)
-
-
-def draw(histories: Sequence[History], axes: Any) -> None:
-    """Draw the learning curves of all networks: their median, and the others' band.
-
-    Parameters
-    ----------
-    histories : sequence of History
-        Of all networks; those that have stopped are out of the band.
-    axes : matplotlib.axes.Axes
-        Drawn on.
-    """
-    curves = {
-        "training": [history.loss for history in histories],
-        "validation": [history.validation_loss for history in histories],
-    }
-    positive = True
-    for label, losses in curves.items():
-        low, middle, high = _band(losses)
-        if not middle.size:
-            continue
-        epochs = np.arange(1, middle.size + 1)
-        line, = axes.plot(epochs, middle, "." if middle.size == 1 else "", label=label)
-        colour = line.get_color()
-        for one in losses:
-            axes.plot(epochs[: len(one)], one, color=colour, alpha=0.15, linewidth=0.5)
-        axes.fill_between(epochs, low, high, color=colour, alpha=0.25, linewidth=0)
-        positive &= bool((np.nan_to_num(low, nan=1.0) > 0).all())
-    if any(curves["validation"]):
-        axes.legend(loc="upper right")
-    if positive:
-        axes.set_yscale("log")
-    axes.set_xlabel("epoch")
-    axes.set_ylabel(f"loss of {counted(len(histories), 'network')}, 5 to 95 %")
-
-
-def _band(losses: Sequence[Sequence[float]]) -> NDArray[Any]:
-    """Return the quantiles [3, epochs] of curves that may end early."""
-    found = np.full((len(BAND), max(map(len, losses), default=0)), np.nan)
-    for epoch in range(found.shape[1]):
-        values = np.array([one[epoch] for one in losses if len(one) > epoch])
-        values = values[np.isfinite(values)]
-        if values.size:
-            found[:, epoch] = np.quantile(values, BAND)
-    return found
+        histories.plot(arguments.plot)
+    if arguments.report is not None:
+        histories.report(arguments.report)

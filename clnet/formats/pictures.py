@@ -100,8 +100,25 @@ def drawn(
         axes = figure().subplots()
     draw(axes)
     if file is not None:
-        content = io.BytesIO()
-        kind = file.suffix.lower().removeprefix(".")
-        axes.figure.savefig(content, format=kind, dpi=DPI)
-        write(file, [content.getvalue()])
+        write(file, [_content(axes, file.suffix.lower().removeprefix("."))])
     return axes
+
+
+def svg(draw: Callable[[Any], None]) -> str:
+    """Return a drawing as the element of a page.
+
+    Raises
+    ------
+    ClnetError
+        As `figure`.
+    """
+    axes = figure().subplots()
+    draw(axes)
+    text = _content(axes, "svg").decode()
+    return text[text.index("<svg") :]
+
+
+def _content(axes: Any, kind: str) -> bytes:
+    content = io.BytesIO()
+    axes.figure.savefig(content, format=kind, dpi=DPI)
+    return content.getvalue()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,14 +46,14 @@ class CrossValidation:
         targets are not classes.
     measure : {"accuracy", "r2"}
         The score.
-    histories : sequence of History
+    histories : Histories
         Of all trainings, those of the first setting's folds first.
     """
 
     params: list[dict[str, Any]]
     scores: Array
     measure: str
-    histories: Sequence[Any]
+    histories: Any
 
     @property
     def best(self) -> dict[str, Any]:

@@ -161,9 +161,9 @@ class MemberReplay(Replay):
         self._rows["bits"] = np.array([half_bits(n) for n in sizes.tolist()])[inverse]
         self.set(most=int(sizes[-1]))
         steps = -(-int(sizes[-1]) // self.batch)
-        # Of all members of a launch, by operations: as many as `RUN_FLOPS` a core.
+        # Of a launch of one epoch, by operations: as many as `RUN_FLOPS` a core.
         flops = RUN_FLOPS * session.device.compute_units
-        self._most_epochs = max(1, flops // (span_flops(step.span) * steps))
+        self._most_members = max(1, flops // (span_flops(step.span) * steps))
 
     @property
     def samples(self) -> Array:
@@ -212,7 +212,9 @@ class MemberReplay(Replay):
         else:
             self._own[MemberTotals] = totals
             self._replace_memory(MemberTotals, totals)
-        most = max(1, self._most_epochs // epochs)
+        # Launches of more epochs follow one whose time is known. They are of all:
+        # parts would leave compute units idle.
+        most = self._most_members if epochs == 1 else active
         for first in range(0, active, most):  # between them Ctrl-C is handled
             part = rows[first : first + most]
             self._own[Members].write(self.session, part)

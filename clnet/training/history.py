@@ -444,6 +444,16 @@ class History:
         """The validation's loss of each epoch; empty without a validation set."""
         return self.epochs.column("loss", validation=True)
 
+    def final_loss(self, *, validation: bool) -> float:
+        """Return the loss of the parameters that the training has left.
+
+        That of the training or of its validation; infinite if there is none.
+        """
+        losses = self.validation_loss if validation else self.loss
+        number = self.best_epoch or len(losses)
+        loss = losses[number - 1] if losses else np.inf
+        return float(loss) if isfinite(loss) else np.inf
+
     def plot(
         self, path: str | PathLike[str] | None = None, *, axes: Any = None
     ) -> Any:

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.errors import InputError, counted
+from clnet.formats.files import as_path, check_writable, write
+from clnet.formats.pictures import drawn, svg
+from clnet.nn.notebook import html_table
 from clnet.runtime.member_replay import TOTAL, MemberLaunch
 from clnet.training.history import History
 from clnet.training.passes import measures
 
 Array = NDArray[Any]
+
+SHOWN = 10  # networks of a notebook's table
+BAND = (0.05, 0.5, 0.95)  # quantiles of a picture
+MOST_LINES = 100  # of single networks in it
+REPORT = ".html"
+STYLE = (
+    "body { font-family: sans-serif; max-width: 60em; margin: auto; padding: 1em } "
+    "svg { width: 100%; height: auto } "
+    "td, th { padding: 0.1em 0.8em; text-align: left }"
+)
 
 
 class Histories(Sequence[History]):
@@ -48,11 +64,109 @@ class Histories(Sequence[History]):
         return self._made[chosen]
 
     def __repr__(self) -> str:
-        return repr(list(self))
+        return f"<Histories of {counted(len(self), 'network')}>"
+
+    def _repr_html_(self) -> str:
+        return self._table(SHOWN)
+
+    def plot(
+        self, path: str | PathLike[str] | None = None, *, axes: Any = None
+    ) -> Any:
+        """Draw the learning curves: the median of all networks, and a band of 90 %.
+
+        Parameters and errors are those of `History.plot`. Networks that have stopped
+        are out of the band.
+        """
+        return drawn(self._draw, path, axes)
+
+    def report(self, path: str | PathLike[str]) -> None:
+        """Write a page with the learning curves and a table of all networks.
+
+        Raises
+        ------
+        ClnetError
+            If matplotlib is not installed.
+        InputError, FormatError
+            If the suffix is not ``.html``, or the file cannot be written.
+        """
+        file = report_file(path)
+        text = (
+            '<!doctype html>\n<html lang="en"><meta charset="utf-8">\n'
+            f"<title>{counted(len(self), 'network')}</title>\n"
+            f"<style>{STYLE}</style>\n{svg(self._draw)}\n{self._table(len(self))}\n"
+            "</html>\n"
+        )
+        write(file, [text.encode()])
+
+    def _table(self, most: int) -> str:
+        """Return the table of some networks as HTML, the smallest loss first."""
+        validated = any(one.validation_loss for one in self)
+        losses = [one.final_loss(validation=validated) for one in self]
+        order = np.argsort(losses, kind="stable")[:most].tolist()
+        name = "validation loss" if validated else "loss"
+        return html_table(
+            f"{counted(len(self), 'network')}, the smallest {name} first",
+            ("network", "epochs", name, "stopped"),
+            ((i, len(self[i]), f"{losses[i]:.4g}", self[i].stopped) for i in order),
+        )
+
+    def _draw(self, axes: Any) -> None:
+        curves = {
+            "training": [history.loss for history in self],
+            "validation": [history.validation_loss for history in self],
+        }
+        positive = True
+        for label, losses in curves.items():
+            low, middle, high = band(losses)
+            if not middle.size:
+                continue
+            epochs = np.arange(1, middle.size + 1)
+            mark = "." if middle.size == 1 else ""
+            line, = axes.plot(epochs, middle, mark, label=label)
+            colour = line.get_color()
+            for one in losses[:MOST_LINES]:
+                axes.plot(
+                    epochs[: len(one)], one, color=colour, alpha=0.15, linewidth=0.5
+                )
+            axes.fill_between(epochs, low, high, color=colour, alpha=0.25, linewidth=0)
+            positive &= bool((np.nan_to_num(low, nan=1.0) > 0).all())
+        if any(curves["validation"]):
+            axes.legend(loc="upper right")
+        if positive:
+            axes.set_yscale("log")
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(f"loss of {counted(len(self), 'network')}, 5 to 95 %")
 
     def __reduce__(self) -> Any:
         listed = list(self)
         return Histories, (len(listed), listed.__getitem__)
+
+
+def band(losses: Sequence[Sequence[float]]) -> Array:
+    """Return the quantiles [3, epochs] of curves that may end early."""
+    found = np.full((len(losses), max(map(len, losses), default=0)), np.nan)
+    for row, one in zip(found, losses, strict=True):
+        row[: len(one)] = one
+    found[~np.isfinite(found)] = np.nan
+    quantiles = np.full((len(BAND), found.shape[1]), np.nan)
+    some = ~np.isnan(found).all(axis=0)
+    quantiles[:, some] = np.nanquantile(found[:, some], BAND, axis=0)
+    return quantiles
+
+
+def report_file(path: str | PathLike[str]) -> Path:
+    """Return the file of a report.
+
+    Raises
+    ------
+    InputError, FormatError
+        If the suffix is not ``.html``, or the file cannot be written.
+    """
+    file = as_path(path)
+    if file.suffix.lower() != REPORT:
+        raise InputError(f"{file}: reports are {REPORT}, not {file.suffix!r}")
+    check_writable(file)
+    return file
 
 
 class MemberLog:

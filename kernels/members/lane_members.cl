@@ -61,11 +61,7 @@ static inline float from_item(const float v, const int item, __local float *exch
     return other;
 }
 #define EXCHANGE(v, mask) shuffle_xor(v, mask)
-// Loads do not move across: all samples' at once would spill registers.
-#define FEW_LOADS(s)                                                                 \
-    if (s % 4 == 0) warp_barrier()
 #else
-#define FEW_LOADS(s)
 static inline float from_item(const float v, const int item, __local float *exchange)
 {
     exchange[get_local_id(0)] = v;
@@ -256,7 +252,6 @@ lane_members(__global float *parameters, __global const float *x,
 #endif
             float h[EACH][TILE], v[EACH][TILE];
             ALL for (int s = 0; s < TILE; ++s) {
-                FEW_LOADS(s);
                 __local const float4 *from = xs + ROW(s) * (IN_PITCH / 4);
                 float inputs[IN_PITCH];
                 ALL for (int i = 0; i < IN_PITCH; i += 4) {
@@ -294,7 +289,6 @@ lane_members(__global float *parameters, __global const float *x,
             ALL for (int o = 0; o < OUT; ++o)
                 gradients[EACH * NEURON_VALUES + o] += lane < TILE ? y[o] : 0;
             ALL for (int s = 0; s < TILE; ++s) {
-                FEW_LOADS(s);
                 __local const float4 *from = xs + ROW(s) * (IN_PITCH / 4);
                 float inputs[IN_PITCH], deltas[OUT];
                 ALL for (int i = 0; i < IN_PITCH; i += 4) {

@@ -10,9 +10,9 @@ import pytest
 
 from clnet import Network, Population, load
 from clnet.cli.main import main
-from clnet.cli.population import _band
 from clnet.errors import WIDTH
 from clnet.formats import load_data, save_data
+from clnet.training.member_log import band
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,9 @@ def test_seeds(data, capsys):
 
 
 def test_seeds_without_validation_and_with_an_initialiser(data, capsys):
-    out = train(capsys, *SIZES, "--population", "3", "--initialiser", "widrow_nguyen")
+    out = train(capsys, *SIZES, "--population", "3", "--initialiser", "widrow_nguyen",
+                "--report", "a.html")
+    assert "<svg" in (data / "a.html").read_text("utf-8")
     assert "by the training's loss" in out
     out = train(capsys, *SIZES, "--population", "3", "--validation", "0.3",
                 "--patience", "1", "--rate", "1e-9", "--optimiser", "sgd")
@@ -127,6 +129,8 @@ def test_digits_keep_their_test_set(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(("options", "sentence"), [
+    (["--report", "a.html"], "--report is of many networks"),
+    (["--population", "3", "--report", "a.svg"], "reports are .html, not '.svg'"),
     (["--population", "3", "--folds", "2"], "--population compares seeds, --folds"),
     (["--population", "3", "--grid", "l2=0"], "--population compares seeds, --grid"),
     (["--population", "3", "--checkpoint", "a.safetensors"], "--checkpoint is for one"),
@@ -172,6 +176,6 @@ def test_wrong_grids(text, sentence, capsys):
 
 
 def test_the_band_of_curves_that_end_early():
-    band = _band([[1, 2, 3], [3, np.inf], [2]])
-    np.testing.assert_allclose(band[1], [2, 2, 3])
-    assert _band([[], []]).shape == (3, 0)
+    found = band([[1, 2, 3], [3, np.inf], [2]])
+    np.testing.assert_allclose(found[1], [2, 2, 3])
+    assert band([[], []]).shape == (3, 0)

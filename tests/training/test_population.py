@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from copy import copy
 from functools import partial
 
@@ -251,6 +252,26 @@ def test_interrupts_keep_what_is_trained(monkeypatch, cores):
     assert [len(one) > 0 for one in histories] == [True, True, False]
     changed = (population.parameters != before).any(axis=1)
     assert changed.tolist() == [True, True, False]
+
+
+def test_a_page_of_all_networks(tmp_path):
+    pytest.importorskip("matplotlib")
+    population = Population(shape(), 12)
+    histories = population.fit(
+        X, T, epochs=[1 + i % 3 for i in range(12)], optimiser="rprop",
+        validation=(X[:9], T[:9]), seed=0,
+    )
+    histories.report(tmp_path / "a.html")
+    page = (tmp_path / "a.html").read_text("utf-8")
+    assert page.count("<svg") == 1 and page.count("<tr>") == 13
+    best = min(range(12), key=lambda i: histories[i].validation_loss[-1])
+    assert page.index(f"<td>{best} ") == page.index("<td>")
+    assert histories._repr_html_().count("<tr>") == 11
+    assert histories.plot().get_xlabel() == "epoch"
+    assert repr(histories) == "<Histories of 12 networks>"
+    assert [len(one) for one in pickle.loads(pickle.dumps(histories))] == [1, 2, 3] * 4
+    with pytest.raises(InputError, match=r"\.html, not '\.txt'"):
+        histories.report(tmp_path / "a.txt")
 
 
 def test_labels_set_the_classes():
