@@ -26,7 +26,7 @@ import pandas as pd
 from clnet import Population
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import device as find_device
-from clnet.opencl.session import session
+from clnet.opencl.session import Session, session
 
 from .baselines.jax import JaxTraining
 from .cases.training import EPOCHS
@@ -77,7 +77,14 @@ def measured(name: str, case: SmallCase, device: Device) -> dict[str, Any]:
     place = session(device)
     train = (ours if name == "population" else theirs)(case, device)
     train()  # kernels are built
-    place.peak, before = place.allocated, resident()
+    sizes = [place.allocated]
+    before = resident()
+
+    def counted(buffer: Any) -> None:
+        Session.count(place, buffer)
+        sizes.append(place.allocated)
+
+    place.count = counted  # type: ignore[method-assign]
     seconds: list[float] = []
     kept: list[Any] = []  # of the last training alone
     for _ in range(REPEATS):
@@ -86,11 +93,12 @@ def measured(name: str, case: SmallCase, device: Device) -> dict[str, Any]:
         kept.append(train())
         seconds.append(time.perf_counter() - begin)
     best, grown = min(seconds), resident() - before
+    del place.count
     return {
         "case": case.name.rpartition("-")[0], "candidate": name,
         "networks": case.networks, "epochs": EPOCHS, "seconds": best,
         "us_network_epoch": best / case.networks / EPOCHS * 1e6,
-        "device_bytes": place.peak if name == "population" else math.nan,
+        "device_bytes": max(sizes) if name == "population" else math.nan,
         "process_bytes": grown, "cores": cores(), "device": device.name,
     }
 
