@@ -461,7 +461,7 @@ def test_wrong_cross_validations(options, sentence):
     assert "\n" not in str(raised.value)
 
 
-def test_long_launches_are_cut_between_members(monkeypatch, cores):
+def test_a_launch_of_unknown_time_is_cut_between_members(monkeypatch, cores):
     calls = []
     original = member_replay.MemberReplay.run
 
@@ -472,4 +472,4 @@ def test_long_launches_are_cut_between_members(monkeypatch, cores):
     monkeypatch.setattr(member_replay, "RUN_FLOPS", 1)
     monkeypatch.setattr(member_replay.MemberReplay, "run", run)
     compare({"epochs": 3, "optimiser": "rprop", "seed": 0})
-    assert set(calls) == {1} and len(calls) >= N
+    assert calls[:N] == [1] * N and set(calls[N:]) <= {1, N}
