@@ -225,7 +225,8 @@ lane_members(__global float *parameters, __global const float *x,
     __global float *first_totals = totals + (size_t)member.record * epochs * 2 * RECORD;
     float record[RECORDS], own_totals[2 * RECORD];
     ALL for (int k = 0; k < 2 * RECORD; ++k) own_totals[k] = 0;
-    barrier(CLK_LOCAL_MEM_FENCE);
+    // One team stores in the end what all lanes have loaded.
+    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
 
     const int steps = (most + min(batch, most) - 1) / min(batch, most);
     for (int step = 0; step < epochs * steps; ++step) {

@@ -16,12 +16,14 @@ import numpy as np
 
 from clnet import Population
 from clnet.errors import ClnetWarning
-from clnet.ir.ops import Program
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl.device import Device
 from clnet.runtime.binding import Step
 from clnet.training import population
 from clnet.variants.members.group_members import GroupMembers
+from clnet.variants.members.lane_members import LaneMembers
+from clnet.variants.members.members import TrainMembers
+from clnet.variants.members.vector_members import VectorMembers
 
 from .cases import Case
 from .check import (
@@ -34,6 +36,16 @@ from .check import (
     data,
     initial_state,
     lowered,
+)
+
+WORKERS = 2
+MEMBERS = (  # by the members, samples, subsets, and whether orders are alike
+    lambda members, samples, subsets, alike: TrainMembers(WORKERS, subsets),
+    lambda members, samples, subsets, alike: VectorMembers(
+        WORKERS, alike and not subsets
+    ),
+    lambda members, samples, subsets, alike: GroupMembers(members, subsets),
+    lambda members, samples, subsets, alike: LaneMembers(members, samples, subsets),
 )
 
 
@@ -144,32 +156,28 @@ class Populations(Fit):
     @contextlib.contextmanager
     def _together(self, case: Case) -> Iterator[None]:
         """Replace the choice of the variant, and of its configuration."""
-        usual, step_of = population.members_variant, population._Group._step_of
-        only, config = case.only or (None, None)
+        step_of = population._Group._step_of
         rng = np.random.default_rng(case.cover)
-        grouped = rng.random() < 0.5 if only is None else only == "group_members"
-        chosen = rng.integers(1 << 31)
+        order, chosen = rng.permutation(len(MEMBERS)), int(rng.integers(1 << 31))
+        name, config = case.only or ("", None)
 
-        def variant(device: Device, members: int, subsets: bool) -> Any:
-            if grouped:
-                return GroupMembers(members, subsets)
-            return usual(device, members, subsets)
+        def variants(
+            device: Device, members: int, samples: int, subsets: bool, alike: bool
+        ) -> list[Any]:
+            found = [MEMBERS[i](members, samples, subsets, alike) for i in order]
+            return sorted(found, key=lambda one: one.name != name)
 
-        def drawn(
-            group: Any, program: Program, size: int, variant: Any
-        ) -> tuple[Step, str | None]:
-            step, refusal = step_of(group, program, size, variant)
+        def drawn(*arguments: Any) -> tuple[Step, str | None]:
+            step, refusal = step_of(*arguments)
             if refusal is None:
-                configs = list(variant.space(step.span, step.device))
-                if config not in configs:
-                    step = replace(step, config=configs[chosen % len(configs)])
-                else:
-                    step = replace(step, config=config)
+                configs = list(step.variant.space(step.span, step.device))
+                known = config if config in configs else configs[chosen % len(configs)]
+                step = replace(step, config=known)
                 self.steps.append(step)
             return step, refusal
 
         with (
-            mock.patch.object(population, "members_variant", variant),
+            mock.patch.object(population, "members_variants", variants),
             mock.patch.object(population._Group, "_step_of", drawn),
         ):
             yield

@@ -188,9 +188,12 @@ def test_a_wrong_gradient_is_found(monkeypatch):
     assert "times its bound" in Runner(device()).run(case).fault
 
 
-@pytest.mark.parametrize("variant", ["members", "group_members"])
+@pytest.mark.parametrize("variant", ["members", "vector_members", "group_members"])
 def test_a_wrong_network_of_a_population_is_found(monkeypatch, variant):
-    options = Options(SGD(), "mse", 7, members=3, subsets=True, rates=True, epochs=2)
+    options = Options(
+        SGD(), "mse", 7, members=3, subsets=variant != "vector_members", rates=True,
+        epochs=2,
+    )
     case = dataclasses.replace(
         SIMPLE, task="population", options=options, only=(variant, {})
     )

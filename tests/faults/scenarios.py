@@ -207,8 +207,10 @@ def together(device: Device = CPU, *, groups: bool = False) -> Scenario:
             with pytest.MonkeyPatch.context() as patch:
                 if groups:
                     patch.setattr(
-                        population, "members_variant",
-                        lambda device, *given: GroupMembers(*given),
+                        population, "members_variants",
+                        lambda device, members, samples, subsets, alike: (
+                            GroupMembers(members, subsets),
+                        ),
                     )
                 histories = made.fit(
                     X, T, device=device, epochs=[3, 2, 4], seed=1, optimiser="adam",

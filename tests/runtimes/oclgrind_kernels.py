@@ -212,12 +212,13 @@ def run_tests(paths: Sequence[str]) -> int:
     Kernels are optimised here, so that uninitialised values are not looked for.
     """
     child = subprocess.run(
-        [sys.executable, "-m", "pytest", "-v", "-s", *paths],
+        [sys.executable, "-m", "pytest", "-s", "-rfE", *paths],
         env={**os.environ, **UNCHECKED, "OCLGRIND_MAX_ERRORS": "10000"}, check=False,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
     )
     found = reports(child.stdout)
-    print(*found, child.stdout.splitlines()[-1], sep="\n\n")
+    failed = re.findall(r"^(?:FAILED|ERROR) .*", child.stdout, re.MULTILINE)
+    print(*found, *failed, child.stdout.splitlines()[-1], sep="\n\n")
     print(f"{len(found)} reports")
     return int(bool(found or child.returncode))
 
