@@ -139,6 +139,14 @@ def no_waiting() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def estimated_rates() -> Iterator[None]:
+    """Plan by estimated rates: measuring them takes seconds in each empty store."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clnet.planning.planner.measured", lambda device: device)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def modelled_training() -> Iterator[None]:
     """Let `fit` rank modelled costs: building and measuring all takes too long here."""
     from clnet.planning.training_planner import plan_training

@@ -26,6 +26,7 @@ H200 = Device(
     "H200", "gpu", compute_units=132, local_memory=47 << 10,
     declared_local_memory=48 << 10, unit_local_memory=226 << 10, largest_group=1024,
     simd_width=32, fp64=True, forward_progress=True, compute_capability=(9, 0),
+    clock=1.98e9, launch_cost=5e-6,
 )
 LAPTOP = Device(
     "laptop", "gpu", compute_units=24, local_memory=64 << 10, largest_group=256,

@@ -12,12 +12,12 @@ import numpy as np
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch
 from clnet.opencl.memory import Memory
+from clnet.opencl.rate_probes import GROUP, ITEMS, UNROLL, enqueuer, event_seconds
 from clnet.opencl.session import Session, session
 from clnet.variants.team import team_group
 
 from ..candidates import Candidate, Prepared, Timer, back_to_back
 from ..cases.training import Workload
-from ..roofline import GROUP, ITEMS, UNROLL, enqueuer, event_seconds
 
 SHARES = 4  # work-items a core
 WIDTHS = {"cpu": 8, "gpu": 4}  # numbers of a vector

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 from clnet.errors import WIDTH, FormatError, InputError, counted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from clnet.cli.samples import Samples
     from clnet.network import Network
+    from clnet.opencl.device import Device
     from clnet.opencl.discovery import Devices
     from clnet.runtime.plan import Plan
 
@@ -33,14 +36,39 @@ def devices(arguments: argparse.Namespace) -> int:
     """List the devices."""
     from clnet.cli import json_output
     from clnet.cli.device_table import device_table
+    from clnet.formats.pictures import drawn, picture_file
     from clnet.opencl.discovery import devices as present
 
+    plot = arguments.plot
+    if plot is not None:
+        if not arguments.measure:
+            raise InputError("--plot draws measured rates: give --measure too")
+        picture_file(plot)
+    found = present()
+    if arguments.measure:
+        found = _measured(found)
     if arguments.json:
-        found = [json_output.device_fields(device) for device in present()]
-        json_output.show({"devices": found})
-    else:
-        print(device_table(present()))
+        fields = [json_output.device_fields(device) for device in found]
+        json_output.show({"devices": fields})
+        return 0
+    print(device_table(found))
+    if arguments.measure:
+        from clnet.cli.rate_table import draw_roofline, rate_table
+
+        for device in found:
+            for one in device.places:
+                print(f"\n{rate_table(one)}")
+        if plot is not None:
+            drawn(lambda axes: draw_roofline(axes, found), plot, None)
     return 0
+
+
+def _measured(found: Iterable[Device]) -> tuple[Device, ...]:
+    """Return devices with their rates measured anew."""
+    from clnet.opencl.discovery import device
+    from clnet.opencl.rate_probes import measured
+
+    return tuple(measured(device(one), again=True) for one in found)
 
 
 def doctor(arguments: argparse.Namespace) -> int:
@@ -308,6 +336,13 @@ def tune(arguments: argparse.Namespace) -> int:
     from clnet.cli.brief import explained
     from clnet.network import load
 
+    files = _times_files(arguments)
+    if arguments.network is None:
+        if not files:
+            raise InputError("tune needs a network, --export FILE or --import FILE")
+        if arguments.json:
+            json_output.show({"plans": [], "files": files})
+        return 0
     network = load(arguments.network, memory_limit=arguments.memory_limit)
     found = []
     for batch in arguments.batch:
@@ -319,9 +354,43 @@ def tune(arguments: argparse.Namespace) -> int:
             found.append({"batch": batch, **explained(text)})
         else:
             print(text)
+    if arguments.export is not None:
+        files += _exported(arguments)
     if arguments.json:
-        json_output.show({"plans": found})
+        json_output.show({"plans": found, "files": files})
     return 0
+
+
+def _times_files(arguments: argparse.Namespace) -> list[str]:
+    """Import the times of a file; export those of the store if nothing is measured."""
+    files = []
+    if arguments.given is not None:
+        from clnet.opencl.times_file import import_times
+
+        target, content = import_times(arguments.given)
+        times = sum(map(len, content["times"].values()))
+        files.append(str(target))
+        if not arguments.json:
+            print(
+                f"imported {counted(times, 'time')} of {content['device']['name']} to "
+                f"{target}"
+            )
+    if arguments.export is not None and arguments.network is None:
+        files += _exported(arguments)
+    return files
+
+
+def _exported(arguments: argparse.Namespace) -> list[str]:
+    """Export the store's times of a device."""
+    from clnet.opencl.discovery import device
+    from clnet.opencl.rate_probes import known
+    from clnet.opencl.times_file import export_times
+
+    where = known(device(arguments.device))
+    times = export_times(where, arguments.export)
+    if not arguments.json:
+        print(f"wrote {arguments.export}: {counted(times, 'time')} of {where.name}")
+    return [arguments.export]
 
 
 def _is_network(path: str) -> bool:

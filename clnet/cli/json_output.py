@@ -47,8 +47,11 @@ def figures(found: Evaluation | None) -> dict[str, object]:
 def device_fields(device: Device) -> dict[str, object]:
     """Return a device's record."""
     return {
-        field.name: getattr(device, field.name) for field in fields(device)
-        if field.name not in _HANDLES
+        **{
+            field.name: getattr(device, field.name) for field in fields(device)
+            if field.name not in _HANDLES
+        },
+        "measured": device.measured is not None, "rates": asdict(device.rates),
     }
 
 

@@ -246,6 +246,14 @@ def parser() -> _Parser:
         "first one is the default of other commands.",
         "clnet devices",
     )
+    sub.add_argument(
+        "--measure", action="store_true",
+        help="measure the rates by which clnet plans, and store them",
+    )
+    sub.add_argument(
+        "--plot", metavar="FILE",
+        help=f"draw the measured rates as rooflines: {', '.join(PICTURES)}",
+    )
     json_output.add_argument(sub)
     sub = command(
         "doctor", do.doctor, "examine the OpenCL set-up",
@@ -399,9 +407,20 @@ def parser() -> _Parser:
         "for each batch size, and store the times. Later runs choose by them.",
         "clnet tune mushroom.net --batch 1,32,1024",
     )
-    sub.add_argument("network", metavar="NET", help=f"a network: {networks}")
+    sub.add_argument(
+        "network", metavar="NET", nargs="?",
+        help=f"a network: {networks}; none with --export or --import alone",
+    )
     on_device(sub)
     with_precision(sub)
+    sub.add_argument(
+        "--export", metavar="FILE",
+        help="write the stored times of the device to a file (JSON), as for others",
+    )
+    sub.add_argument(
+        "--import", metavar="FILE", dest="given",
+        help="plan by the times of such a file, where none of your own are stored",
+    )
     sub.add_argument(
         "--batch", type=_counts, default=TUNED_BATCHES, metavar="N,N",
         help="samples a call; several, separated by commas; default: %(default)s",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 from clnet.errors import counted
+from clnet.opencl.rates import Rates, estimated
 
 TYPES = ("gpu", "accelerator", "cpu", "custom")  # best first
 LOCAL_MEMORY = 1 << 15  # bytes; OpenCL's minimum for full-profile devices
@@ -34,6 +36,12 @@ class Device:
     unit_local_memory : int
         Bytes of local memory of one compute unit, shared by its work-groups; the arrays
         declared in a kernel may have as much.
+    registers : int
+        Registers of 4 bytes of one compute unit.
+    cache : int
+        Bytes of a cache of global memory, as reported: a CPU's last; 0: unknown.
+    clock : float
+        Clocks a second, as reported; 0: unknown.
     largest_group : int
         Maximum number of work-items in a work-group.
     vector_width : int
@@ -67,6 +75,8 @@ class Device:
         Whether only a launch's event tells that its kernel could not be compiled.
     launch_cost : float
         Estimated seconds from a kernel's enqueueing until the host sees its end.
+    measured : Rates or None
+        The measured rates; None: `rates` are estimates.
     build_options : tuple of str
         Further options for the device's compiler.
     environment : tuple of (str, str)
@@ -98,6 +108,9 @@ class Device:
     local_memory: int = LOCAL_MEMORY
     declared_local_memory: int = LOCAL_MEMORY
     unit_local_memory: int = LOCAL_MEMORY
+    registers: int = 1 << 16
+    cache: int = 0
+    clock: float = 0.0
     largest_group: int = 256
     vector_width: int = 1
     simd_width: int = 1
@@ -115,6 +128,7 @@ class Device:
     untested: bool = False
     late_errors: bool = False
     launch_cost: float = 1e-5
+    measured: Rates | None = field(default=None, compare=False)
     build_options: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
@@ -133,9 +147,14 @@ class Device:
 
         rows = [
             (one.name, getattr(self, one.name)) for one in fields(self)
-            if one.name not in ("handle", "companions")
+            if one.name not in ("handle", "companions", "measured")
         ]
         return html_table(repr(self), ("", ""), rows)
+
+    @cached_property
+    def rates(self) -> Rates:
+        """The rates for the cost models: measured, else estimated."""
+        return self.measured or estimated(self)
 
     @property
     def places(self) -> tuple[Device, ...]:

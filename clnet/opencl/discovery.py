@@ -12,7 +12,7 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -123,12 +123,13 @@ def device(spec: str | Device | None = None, *, units: int | None = None) -> Dev
 
 
 def _pickled(device: Device) -> tuple[Any, ...]:
-    return _found_again, ({**vars(device), "companions": (), "handle": None},)
+    known = {one.name: getattr(device, one.name) for one in fields(device)}
+    return _found_again, ({**known, "companions": (), "handle": None},)
 
 
-def _found_again(fields: dict[str, Any]) -> Device:
+def _found_again(known: dict[str, Any]) -> Device:
     """Return a pickled record with the handles of this process."""
-    record = Device(**fields)
+    record = Device(**known)
     present = _named(record.index)
     if record.compute_units < present.compute_units:
         present = _sub_device(present, record.compute_units)
@@ -326,6 +327,9 @@ def _query(handle: Any, index: str) -> Device:
         local_memory=handle.local_mem_size,
         declared_local_memory=handle.local_mem_size,
         unit_local_memory=handle.local_mem_size,
+        registers=ask("registers_per_block_nv", 0) or Device.registers,
+        cache=ask("global_mem_cache_size", 0),
+        clock=1e6 * ask("max_clock_frequency", 0),
         largest_group=handle.max_work_group_size,
         vector_width=max(1, handle.preferred_vector_width_float),
         simd_width=_simd_width(kind, ask),

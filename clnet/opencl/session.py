@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.launch import Launch
 
+NANOSECOND = 1e-9  # seconds; the unit of OpenCL's clocks
 PROGRAMS = 256  # built programs in a session's least-recently-used cache
 
 

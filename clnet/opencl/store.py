@@ -16,7 +16,7 @@ import warnings
 from contextlib import closing
 from dataclasses import astuple, dataclass
 from datetime import datetime, timezone
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,10 @@ CREATE TABLE IF NOT EXISTS times (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS facts (
     device TEXT, name TEXT, value INTEGER, date TEXT, PRIMARY KEY (device, name)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS rates (
+    device TEXT, version TEXT, name TEXT, value REAL, date TEXT,
+    PRIMARY KEY (device, version, name)
 ) WITHOUT ROWID;
 """
 
@@ -155,14 +159,35 @@ class Store:
         self._facts[name] = value
         self._write("facts", name, value)
 
-    def _read(self, query: str, name: str) -> list[tuple[Any, ...]]:
-        """Return the rows of this device and a name."""
+    def all_times(self) -> list[tuple[str, str, Timing]]:
+        """Return the span, the key and the time of each row, the oldest first."""
+        query = (
+            "SELECT span, key, seconds, latency, spread FROM times WHERE device = ? "
+            "ORDER BY date"
+        )
+        return [(span, key, Timing(*times)) for span, key, *times in self._read(query)]
+
+    def rates(self, version: str) -> dict[str, float]:
+        """Return the remembered rates by their names, of a version of the probes."""
+        query = "SELECT name, value FROM rates WHERE device = ? AND version = ?"
+        return {
+            name: rate for name, rate in self._read(query, version)
+            if isinstance(rate, float) and 0 <= rate < math.inf
+        }
+
+    def put_rates(self, version: str, rates: Mapping[str, float]) -> None:
+        """Remember rates by their names; warns as `put` does."""
+        for name, rate in rates.items():
+            self._write("rates", version, name, float(rate))
+
+    def _read(self, query: str, *names: str) -> list[tuple[Any, ...]]:
+        """Return the rows of this device and of names."""
         if not self._readable:
             return []
         try:
             if not self.path.exists():
                 return []
-            return self._run(query, self.key, name)
+            return self._run(query, self.key, *names)
         except (OSError, sqlite3.DatabaseError) as error:
             self._readable = False
             _warn(f"measured times cannot be read: {self.path}: {reason(error)}")
@@ -223,6 +248,12 @@ class Store:
             f"measured times in {self.path} are damaged ({reason(error)}): it was set "
             f"aside as {aside.name} and they will be measured again"
         )
+
+
+@cache
+def store_of(device: Device) -> Store:
+    """Return the process's store of a device."""
+    return Store(device)
 
 
 def _warn(sentence: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache, partial
-from typing import TYPE_CHECKING
 
 from clnet.ir.ops import Apply, BiasAct, Program, Span, Value
 from clnet.nn.storage.layout import Slot
@@ -17,13 +16,9 @@ from clnet.opencl.device import Device
 from clnet.planning.cover import Candidate
 from clnet.runtime.binding import Step
 from clnet.variants.base import Config, Reach, Variant
+from clnet.variants.cost import modelled
 from clnet.variants.reference.host import Host
 
-if TYPE_CHECKING:
-    from clnet.variants.cost import Cost
-
-# Peak flops and bytes a second of a compute unit, for the model alone.
-RATES = {"cpu": (5e10, 2e10), "gpu": (4e11, 3e10)}
 LONGEST = {"op": 1, "pair": 2, "triple": 3}  # ops of a span
 LONGEST_ALIKE = 4  # ops of spans whose shapes are compared: two dense layers
 
@@ -206,11 +201,3 @@ def _layers(program: Program) -> list[tuple[int, int]]:
             found.append((start, number + 1))
             start = None
     return found
-
-
-def modelled(cost: Cost, device: Device) -> float:
-    """Return the modelled seconds of a cost on a device: roofline plus launches."""
-    flops, bytes_ = RATES["cpu" if device.type == "cpu" else "gpu"]
-    units = max(1, cost.compute_units) * cost.efficiency
-    busy = max(cost.flops / (flops * units), cost.bytes / (bytes_ * units))
-    return busy + cost.launches * device.launch_cost

@@ -63,7 +63,7 @@ class Candidate:
         if device is None:
             return 0.0
         if self.timing is None:
-            return device.launch_cost
+            return device.rates.sync
         return max(0.0, self.timing.latency - self.timing.seconds)
 
 

@@ -40,8 +40,7 @@ SIZE_RATIOS = {"dense": 6.0, "dia": 4.0}
 """Bytes over those of the smallest format, above which a format is not tried. Whole
 rows are read several times as fast as entries, diagonals nearly so."""
 SIZE_RATIO = 2.0  # of other formats, which are read no faster than csr
-SHORT_CALL = 6e-6  # seconds; no format makes such a call much shorter
-SMALL = 1 << 20  # bytes; caches hold them, and launches count more
+SHORT_CALL = 2.0  # launches; no format makes a call of so few much shorter
 
 
 class NetworkView(Model):
@@ -156,7 +155,7 @@ def best_format(network: Model, device: Device, planner: Callable[[Model], P]) -
     if cover is None:
         return best  # no time is remembered, and none may be measured
     least = cover.seconds
-    if least < SHORT_CALL and best.tune is not True:
+    if least < SHORT_CALL * _launch_seconds(device) and best.tune is not True:
         untried += [(name, f"{DEFAULT_FORMAT} is fast enough") for name in formats]
         formats = []
     elif not best.search.pays(least):
@@ -185,6 +184,11 @@ def best_format(network: Model, device: Device, planner: Callable[[Model], P]) -
     return best
 
 
+def _launch_seconds(device: Device) -> float:
+    """Return the seconds of a launch alone, on the place where it is shortest."""
+    return min(one.rates.launch + one.rates.sync for one in device.places)
+
+
 def _alternatives(
     network: Model, device: Device
 ) -> tuple[list[str], list[tuple[str, str]]]:
@@ -211,10 +215,12 @@ def _alternatives(
         for name in ALTERNATIVES["cpu" if device.type == "cpu" else "gpu"]
     }
     smallest = min(own, *needed.values())
+    # What is read in the time of a launch: launches count more.
+    small = _launch_seconds(device) * device.rates.memory
     found, untried = [], []
     for name, size in needed.items():
         limit = SIZE_RATIOS.get(name, SIZE_RATIO) * smallest
-        if size <= max(SMALL, limit):
+        if size <= max(small, limit):
             found.append(name)
         else:
             untried.append((name, f"it needs {size / 1e6:.3g} MB"))

@@ -139,7 +139,7 @@ def _first_plan(
     By remembered times if they make a plan, else by NumPy on the host.
     """
     program = lower(network).at(precision)
-    planner = Planner(network, device, batch, False, VARIANTS, program)
+    planner = Planner(network, device, batch, False, VARIANTS, program, own=True)
     if not planner.remembers:
         planner = Planner(network, device, batch, False, (Host(),), program)
     plan = planner.plan()

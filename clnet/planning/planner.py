@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from clnet.errors import DeviceError, OutOfMemoryError
 from clnet.ir.lowering import lower
 from clnet.opencl.launch import may_time_out
+from clnet.opencl.rate_probes import PROBE_SECONDS, known, measured
 from clnet.planning.candidates import eligible
 from clnet.planning.cover import (
     Candidate,
@@ -72,6 +73,9 @@ class Planner:
         The program to cover; None: the network's own.
     search : Search or None
         The limit of the time for measuring; None: no limit.
+    own : bool
+        Whether only times of the user's store count, as if all are to be measured:
+        their kernels are built already.
 
     Attributes
     ----------
@@ -88,14 +92,16 @@ class Planner:
         variants: tuple[Variant, ...],
         program: Program | None = None,
         search: Search | None = None,
+        own: bool = False,
     ) -> None:
         self.network = network
-        self.device = device
+        self.device = known(device)
         self.batch = batch
         self.tune = tune
         self.variants = variants
         self.program: Program = program or lower(network)
         self.search: Search = search or Search()
+        self._given: bool = not (own or tune)
         self._programs: dict[Any, int] = {}
         self._begin(representative(batch))
 
@@ -106,7 +112,8 @@ class Planner:
 
     def _times(self, batch: int) -> Times:
         return Times(
-            self.network, self.program, self.device, batch, self.report, self.search
+            self.network, self.program, self.device, batch, self.report, self.search,
+            self._given,
         )
 
     @property
@@ -208,6 +215,11 @@ class Planner:
 
     def _find_cover_once(self) -> Cover:
         candidates = self._candidates()
+        if self.tune is not False and self._rates_pay(candidates):
+            with self.search.excluded():
+                self.device = measured(self.device)
+            self._begin(self.times.batch)
+            candidates = self._candidates()
         if self.tune is not False:
             candidates = self._measured(candidates)
         else:
@@ -218,6 +230,20 @@ class Planner:
             raise DeviceError(self._no_cover())
         self.report.covers = covers
         return covers[0]
+
+    def _rates_pay(self, candidates: Sequence[Candidate]) -> bool:
+        """Return whether the device's rates are to be measured first, once for all.
+
+        They are if a time is missing, and the search is worth as much.
+        """
+        if self.device.measured is not None:
+            return False
+        if all(self.times.remembered(c).timing is not None for c in candidates):
+            return False
+        best = shortest_path(len(self.program.ops), candidates)
+        return best is not None and self.search.pays_for(
+            PROBE_SECONDS, best.seconds
+        )
 
     def _candidates(self) -> list[Candidate]:
         return list(eligible(

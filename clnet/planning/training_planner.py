@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from clnet.errors import InputError
 from clnet.ir.training_ops import Tally, Update
+from clnet.opencl.store import store_of
 from clnet.planning.cover import (
     MAX_SPEEDUP,
     Candidate,
@@ -37,7 +38,7 @@ from clnet.planning.format_planner import NetworkView, best_format, is_auto
 from clnet.planning.planner import Planner
 from clnet.planning.saved_plan import SavedPlan
 from clnet.planning.tuning.search import Search
-from clnet.planning.tuning.times import Times, store_of
+from clnet.planning.tuning.times import Times
 from clnet.planning.tuning.trial import Trial
 from clnet.variants import VARIANTS
 from clnet.variants.training_variants import STEP_VARIANTS
@@ -281,7 +282,7 @@ class _TrainingPlanner(Planner):
     def _times(self, batch: int) -> Times:
         return _TrainingTimes(
             self.network, self.program, self.device, self.batch, self.report,
-            self.search,
+            self.search, self._given,
         )
 
     def can_prune(self, seconds: float) -> str | None:

@@ -33,6 +33,7 @@ from clnet.opencl.memory import (
     copy_rows,
     staging_array,
 )
+from clnet.opencl.session import NANOSECOND
 from clnet.runtime.binding import Binding, Step, argument_setter, by_value_struct
 from clnet.runtime.parameter_store import (
     NO_PARAMETERS,
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 T = TypeVar("T")
 HOST, COPY = "host", "copy"  # names of commands that are no kernels
-NANOSECOND = 1e-9  # seconds; the unit of OpenCL's clocks
 NOT_WRITTEN = b"\xff\xff\xff\xff"  # a NaN that no GPU computes: not stored yet
 MAX_POLLS = 2000  # some hundred microseconds; then the host waits for the queue
 

@@ -21,7 +21,7 @@ from clnet.opencl.launch import (
     Subsets,
 )
 from clnet.opencl.memory import Memory
-from clnet.runtime.replay import RUN_FLOPS, Replay
+from clnet.runtime.replay import Replay, run_flops
 from clnet.variants.cost import span_flops
 from clnet.variants.training.whole_step import accepted_step
 
@@ -161,8 +161,8 @@ class MemberReplay(Replay):
         self._rows["bits"] = np.array([half_bits(n) for n in sizes.tolist()])[inverse]
         self.set(most=int(sizes[-1]))
         steps = -(-int(sizes[-1]) // self.batch)
-        # Of a launch of one epoch, by operations: as many as `RUN_FLOPS` a core.
-        flops = RUN_FLOPS * session.device.compute_units
+        # Of a launch of one epoch, by operations: as many as `run_flops` a core.
+        flops = run_flops(session.device) * session.device.compute_units
         self._most_members = max(1, flops // (span_flops(step.span) * steps))
 
     @property

@@ -15,8 +15,8 @@ from tabulate import tabulate
 
 from clnet.ir.lowering import lower
 from clnet.opencl.memory import copy_rows
-from clnet.opencl.session import device_error, session
-from clnet.runtime.executable import NANOSECOND, Executable, Trace
+from clnet.opencl.session import NANOSECOND, device_error, session
+from clnet.runtime.executable import Executable, Trace
 
 if TYPE_CHECKING:
     from clnet.runtime.plan import Plan

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from clnet.ir.ops import Value
+    from clnet.opencl.device import Device
     from clnet.opencl.session import Session
     from clnet.runtime.train_state import TrainState
 
@@ -43,11 +44,16 @@ Array = NDArray[Any]
 # Bound of the time of a launch of many steps, or of launches between two waits: Ctrl-C
 # is handled between them. It is predicted from earlier steps, at first from operations.
 RUN_SECONDS = 0.05
-RUN_FLOPS = 2 * 10**9  # of one core
-GPU_RATIO = 5  # times as many of one group of a GPU
+RUN_SHARE = 0.5  # of a compute unit's rate that steps reach, at most
 SEPARATE_RECORDS = 64  # records of launches that take each as a buffer
 RECORDS = 1 << 14  # records of launches that address them
 RECORD_ALIGNMENT = 8  # elements of such a record, or a multiple
+
+
+def run_flops(device: Device) -> int:
+    """Return the operations of a compute unit in `RUN_SECONDS`, at most."""
+    rate = device.rates.flops / device.compute_units
+    return max(1, int(RUN_SECONDS * RUN_SHARE * rate))
 
 
 class _Records(NamedTuple):
@@ -191,8 +197,7 @@ class Replay(Binding):
             {"steps", "record_stride"} <= names for names in taken
         )
         flops = sum(span_flops(step.span) for step in steps)
-        operations = RUN_FLOPS * (1 if session.device.type == "cpu" else GPU_RATIO)
-        self._first_steps = max(1, operations // max(flops, 1))
+        self._first_steps = max(1, run_flops(session.device) // max(flops, 1))
         self.step_seconds: float | None = None
         # The first record of the last run, if it was of whole epochs.
         self._last_run: int | None = None

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.training_ops import RECORD
-from clnet.runtime.replay import GPU_RATIO, RUN_FLOPS
+from clnet.runtime.replay import run_flops
 from clnet.runtime.workspace import Workspace
 from clnet.training.bound import KEPT_BYTES, MAX_KEPT
 from clnet.variants.cascade.cascade import (
@@ -48,8 +48,8 @@ class Population:
         self._launch = workspace.bound(training.launch(device))
         workspace.write(training.table, neuron_table(training))
         self._half = 0  # of the parameters that are the present ones
-        cores = device.compute_units if device.type == "cpu" else GPU_RATIO
-        self._flops = RUN_FLOPS * cores
+        cores = device.compute_units if device.type == "cpu" else 1
+        self._flops = run_flops(device) * cores
 
     def start(self, weights: Array) -> None:
         """Set the weights [neurons, n]; the rule's state begins anew."""

@@ -20,8 +20,8 @@ from clnet.errors import DeviceError, InputError, counted
 from clnet.ir.training_ops import Update, split_program
 from clnet.nn.random import permuted
 from clnet.opencl.session import session
+from clnet.opencl.store import store_of
 from clnet.planning.training_planner import plan_as_saved, plan_training, saved_plan
-from clnet.planning.tuning.times import store_of
 from clnet.runtime.data_parallel import device_of_rank
 from clnet.runtime.rank_sums import RankSums
 from clnet.runtime.ranks import cut

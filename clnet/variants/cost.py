@@ -1,4 +1,9 @@
-"""The cost of a span in a variant: operations, traffic, launches and memory."""
+"""The cost of a span in a variant: operations, traffic, launches, waits and memory.
+
+A variant counts; the device's `Rates` say how long each count takes. Shares and counts
+of a model are properties of kernels, and stand in their variants with a reason. Times,
+bytes a second and operations a second are of a device, and stand in no variant.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +34,21 @@ class Cost:
     compute_units : int
         Compute units kept busy, at most.
     efficiency : float
-        Attainable share of a compute unit's peak rate; an estimate.
+        Attainable share of a compute unit's peak rate; an estimate. Infinite: the
+        operations and bytes are not the device's, and `busy` is the whole time.
+    again : int
+        Of the bytes, those of arrays read again, which caches may hold.
+    unit : {"flops", "matrix", "warp_group"}
+        The rate of the operations, by its name in `Rates`.
+    work : float
+        Operations of that unit for one of the span's, waits between them included.
+    handovers : int
+        Waits for values of all work-groups.
+    loads : int
+        Loads that need the one before.
+    busy : float
+        Seconds of the launches by the variant's own model, which knows of bytes read
+        again; it counts if it is longer than the others' time.
     """
 
     flops: int
@@ -38,6 +57,30 @@ class Cost:
     scratch: int
     compute_units: int
     efficiency: float = 1.0
+    again: int = 0
+    unit: str = "flops"
+    work: float = 1.0
+    handovers: int = 0
+    loads: int = 0
+    busy: float = 0.0
+
+
+# Of the rate of multiply-adds in registers alone, in kernels that also load and store.
+PRODUCT_SHARE = 0.7
+
+
+def modelled(cost: Cost, device: Device) -> float:
+    """Return the modelled seconds of a cost on a device: roofline, launches, waits."""
+    rates = device.rates
+    share = max(1, cost.compute_units) * cost.efficiency / device.compute_units
+    once = cost.bytes - cost.again
+    read = once / rates.bandwidth(once)
+    read += 0.0 if cost.busy else cost.again / rates.cache
+    flops: float = getattr(rates, cost.unit)
+    flops *= PRODUCT_SHARE if cost.unit == "flops" else 1.0
+    busy = max(cost.work * cost.flops / (flops * share), read / share, cost.busy)
+    waits: float = cost.handovers * rates.handover + cost.loads * rates.latency
+    return busy + waits + cost.launches * rates.launch
 
 
 def span_flops(span: Span) -> int:
@@ -82,7 +125,8 @@ def span_bytes(span: Span) -> int:
 
 def span_cost(
     span: Span, device: Device, again: int, groups: int, launches: int = 1,
-    scratch: int = 0, efficiency: float | None = None,
+    scratch: int = 0, efficiency: float | None = None, unit: str = "flops",
+    work: float = 1.0, handovers: int = 0, busy: float = 0.0,
 ) -> Cost:
     """Return the cost of a span by work-groups, each on a compute unit.
 
@@ -98,10 +142,13 @@ def span_cost(
         As in `Cost`.
     efficiency : float or None
         As in `Cost`; None: `gpu_kernel_efficiency`.
+    unit, work, handovers, busy
+        As in `Cost`.
     """
     if efficiency is None:
         efficiency = gpu_kernel_efficiency(device)
     return Cost(
         span_flops(span), span_bytes(span) + again, launches, scratch,
-        min(device.compute_units, groups), efficiency,
+        min(device.compute_units, groups), efficiency, again, unit, work, handovers,
+        busy=busy,
     )

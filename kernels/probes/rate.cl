@@ -1,4 +1,4 @@
-// rate: multiply-adds in registers, for the benchmarks' roofline.
+// rate: multiply-adds in registers, for the record of rates and the roofline.
 //
 // REAL    float or double
 // WIDTH   elements of a vector: 4 on GPUs, 8 on CPU cores

@@ -21,6 +21,7 @@ from clnet import DeviceError, InputError
 from clnet.cli import bench as cli_bench
 from clnet.cli.main import main
 from clnet.errors import WIDTH, ClnetWarning
+from clnet.opencl import rate_probes
 from clnet.opencl.session import session
 from clnet.runtime.executable import Executable
 from clnet.variants import ALL_VARIANTS
@@ -153,9 +154,9 @@ def test_threads_are_known_or_not(monkeypatch):
 
 
 def test_the_devices_speeds_are_measured_once(device, monkeypatch):
-    monkeypatch.setattr(roofline, "READ", 1 << 20)
-    monkeypatch.setattr(roofline, "LARGE", 1 << 22)
-    monkeypatch.setattr(roofline, "STEPS", {True: 1 << 8, False: 1 << 8})
+    monkeypatch.setattr(rate_probes, "READ", 1 << 20)
+    monkeypatch.setattr(rate_probes, "LARGE", 1 << 22)
+    monkeypatch.setattr(rate_probes, "STEPS", {True: 1 << 8, False: 1 << 8})
     machine = roofline.Roofline(device)
     found = machine.floor(TINY)
     assert found.seconds > 0
@@ -301,9 +302,9 @@ def tiny_study(monkeypatch):
     monkeypatch.setattr(feedforward, "CONFIGURATIONS", tiny)
     monkeypatch.setattr(feedforward, "DEEP", {})
     monkeypatch.setattr(feedforward, "BATCHES", (1, 3))
-    monkeypatch.setattr(roofline, "READ", 1 << 20)
-    monkeypatch.setattr(roofline, "LARGE", 1 << 22)
-    monkeypatch.setattr(roofline, "STEPS", {True: 1 << 8, False: 1 << 8})
+    monkeypatch.setattr(rate_probes, "READ", 1 << 20)
+    monkeypatch.setattr(rate_probes, "LARGE", 1 << 22)
+    monkeypatch.setattr(rate_probes, "STEPS", {True: 1 << 8, False: 1 << 8})
     monkeypatch.setattr(command, "EFFORTS", {"normal": BRIEF})
     monkeypatch.setattr(candidates, "find_spec", lambda name: None)
     monkeypatch.setattr(command, "load", lambda: 0.0)

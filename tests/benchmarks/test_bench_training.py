@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from clnet.benchmarks import candidates, command, harness, roofline
+from clnet.benchmarks import candidates, command, harness
 from clnet.benchmarks.baselines import fann
 from clnet.benchmarks.baselines import training as training_baselines
 from clnet.benchmarks.cases import dense as cases
@@ -23,6 +23,7 @@ from clnet import DeviceError, InputError
 from clnet.cli.main import main
 from clnet.errors import WIDTH
 from clnet.nn.optimisers import Adam, Incremental, Quickprop, Rprop
+from clnet.opencl import rate_probes
 
 Options = harness.Options
 TrainingCase = training_cases.TrainingCase
@@ -280,9 +281,9 @@ def tiny_study(monkeypatch, tmp_path):
         training, "FANN_SETS", {"robot": ((5, 4, 3), 8, "robot.train")}
     )
     monkeypatch.setattr(training, "ADAM", {(5, 4, 3): (4, (2, 2), (1, 1))})
-    monkeypatch.setattr(roofline, "READ", 1 << 20)
-    monkeypatch.setattr(roofline, "LARGE", 1 << 22)
-    monkeypatch.setattr(roofline, "STEPS", {True: 1 << 8, False: 1 << 8})
+    monkeypatch.setattr(rate_probes, "READ", 1 << 20)
+    monkeypatch.setattr(rate_probes, "LARGE", 1 << 22)
+    monkeypatch.setattr(rate_probes, "STEPS", {True: 1 << 8, False: 1 << 8})
     monkeypatch.setattr(command, "EFFORTS", {"normal": BRIEF})
     monkeypatch.setattr(command, "load", lambda: 0.0)
     modelled = partial(training_candidates.plan_training, tune=False)

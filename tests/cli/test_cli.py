@@ -172,7 +172,7 @@ def test_predict_writes_a_timeline(clnet_command, unmeasured, files):
     out = ok(clnet_command("predict a.net d.data --batch 64 --trace call.json"))
     assert "written   call.json" in out
     events = json.loads(Path("call.json").read_bytes())["traceEvents"]
-    assert {"host", unmeasured.name} >= {
+    assert {"host", *(one.name for one in unmeasured.places)} >= {
         one["args"]["name"] for one in events if one["ph"] == "M"
     }
     status, _, error = clnet_command("predict a.net d.data --trace call.txt")

@@ -147,13 +147,14 @@ def test_covers_for_device_arrays_and_the_fallback_are_compared(compared):
     network = net()
     plan = network.compile(CPU, 29, variants=["host", "naive"], tune=False)
     compared.clear()
+    others = int(any(step.device != CPU for step in plan.steps))
     plan._device_steps()
-    assert len(compared) == (names(plan) != ["naive", "naive"])
+    assert len(compared) == others
     plan._fallback_steps()
-    assert len(compared) == (names(plan) != ["naive", "naive"])
+    assert len(compared) == others
     other = net(dtype="float64").compile(CPU, 29, variants=["host"], tune=False)
     assert set(names(other)) == {"host"}
-    assert len(compared) == (names(plan) != ["naive", "naive"])  # NumPy alone
+    assert len(compared) == others  # NumPy alone
 
 
 def test_covers_for_device_arrays_leave_wrong_kernels_out():

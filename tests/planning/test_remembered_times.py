@@ -331,3 +331,42 @@ def test_no_cover_mixes_measured_and_modelled(known):
     measured = {tuple(c.timing is not None for c in x.candidates) for x in covers}
     complete = {span for span, _ in known} == set(LAYERS)
     assert measured == {(complete,) * 3}
+
+
+def given(monkeypatch, seconds):
+    """Times of a file for every device, by the variant's name."""
+    class Spans(dict):
+        def get(self, span, default=None):
+            return {
+                f"{name}() device": Timing(time, time, 0.0)
+                for name, time in seconds.items()
+            }
+
+    monkeypatch.setattr(times, "given_times", lambda device: Spans())
+
+
+def test_times_of_a_file_choose_and_are_not_measured_again(lab, monkeypatch):
+    given(monkeypatch, {"naive": 1e-9, "generic": 1e-3})
+    plan = lab.plan(device=GPU, variants=["naive", "generic"])
+    assert set(names(plan)) == {"naive"}
+    assert not any(len(steps[0].span.ops) < OPS and len(steps) == 1
+                   for steps in lab.measured)
+
+
+def test_own_times_go_before_those_of_a_file(lab, monkeypatch):
+    lab.rule = by_name({"naive": 1e-3, "generic": 1e-6})
+    lab.plan(device=GPU, variants=["naive", "generic"], tune=True)
+    given(monkeypatch, {"naive": 1e-9})
+    plan = lab.plan(device=GPU, variants=["naive", "generic"])
+    assert set(names(plan)) == {"generic"}
+
+
+def test_tuning_and_first_answers_take_no_times_of_a_file(lab, monkeypatch):
+    given(monkeypatch, {"naive": 1e-9, "generic": 1e-9})
+    lab.rule = by_name({"naive": 1e-3, "generic": 1e-6})
+    plan = lab.plan(device=GPU, variants=["naive", "generic"], tune=True)
+    assert set(names(plan)) == {"generic"}
+    times.store_of(GPU).path.unlink()
+    times.store_of.cache_clear()
+    assert not Planner(NETWORK, GPU, 1, False, VARIANTS, own=True).remembers
+    assert Planner(NETWORK, GPU, 1, False, (Naive(),)).remembers

@@ -15,12 +15,13 @@ from clnet.cli import main as cli
 from clnet.errors import WIDTH, ClnetWarning, DeviceError
 from clnet.nn.optimisers import Rprop
 from clnet.opencl.store import Timing
-from clnet.planning import candidates, cover, training_planner
+from clnet.planning import cover, training_planner
 from clnet.planning.format_planner import NetworkView
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
 from clnet.planning.tuning import times
 from clnet.planning.tuning.trial import Trial
 from clnet.training import plans
+from clnet.variants import cost
 
 SCREEN = 75  # lines
 pytestmark = pytest.mark.usefixtures("own_store")
@@ -123,7 +124,7 @@ def test_a_few_candidates_of_a_span_are_measured(trials):
 def modelled(steps):
     """The modelled seconds of steps."""
     return sum(
-        candidates.modelled(s.variant.cost(s.span, s.config, s.device), s.device)
+        cost.modelled(s.variant.cost(s.span, s.config, s.device), s.device)
         for s in steps
     )
 

@@ -194,8 +194,9 @@ def test_a_pass_in_one_run(n):
 @pytest.mark.parametrize(("n", "most"), [(10, 2), (17, 3), (4, 3), (24, 3), (19, 4)])
 def test_the_runs_of_a_pass_have_bounded_steps(n, most, monkeypatch):
     replay, span = gather_replay({}, Counting())
-    monkeypatch.setattr("clnet.runtime.replay.RUN_FLOPS", most * span_flops(span))
-    monkeypatch.setattr("clnet.runtime.replay.GPU_RATIO", 1)
+    monkeypatch.setattr(
+        "clnet.runtime.replay.run_flops", lambda device: most * span_flops(span)
+    )
     replay, _ = gather_replay({}, Counting())
     runs = []
     replay.run = lambda: runs.append(dict(replay._numbers))

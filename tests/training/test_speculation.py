@@ -153,7 +153,7 @@ RULES = {
 def test_several_epochs_a_launch(speculate, monkeypatch, by, options, flops):
     variant, config = by
     plan_by(variant, monkeypatch, **config)
-    monkeypatch.setattr(replay, "RUN_FLOPS", flops)
+    monkeypatch.setattr(replay, "run_flops", lambda device: flops)
     several = [{}, {"stop": 7}, {"reads": (4, 9)}]
     found = []
     for most in (1, 5):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Fields of a device that no launch depends on.
 _IGNORED = {
     "index", "notes", "companions", "launch_cost", "global_memory", "largest_buffer",
-    "untested",
+    "untested", "clock", "cache",
 }
 # Modules that describe launches and the arrays that these read.
 _IMPORT = re.compile(

@@ -6,6 +6,8 @@ import math
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -55,17 +57,32 @@ class Search:
         shown = sys.stderr.isatty() if progress is None else progress
         self._line = _Line() if shown else None
 
+    @contextmanager
+    def excluded(self) -> Iterator[None]:
+        """Leave out of the limit what is measured once for all searches."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._begin += time.perf_counter() - start
+
     def pays(self, seconds: float) -> bool:
-        """Return whether one more candidate may be measured.
+        """Return whether one more candidate may be measured; see `pays_for`."""
+        return self.pays_for(CANDIDATE_SECONDS, seconds)
+
+    def pays_for(self, cost: float, seconds: float) -> bool:
+        """Return whether a measurement may begin.
 
         It must end within the limit, and within the `SHARE` of the time of all runs.
 
         Parameters
         ----------
+        cost : float
+            Seconds of the measurement.
         seconds : float
             Of one run, by the best plan so far.
         """
-        end = time.perf_counter() - self._begin + CANDIDATE_SECONDS
+        end = time.perf_counter() - self._begin + cost
         return end <= min(self.seconds, SHARE * self.runs * seconds)
 
     def show(self, what: str) -> None:

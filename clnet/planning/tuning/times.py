@@ -6,13 +6,13 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING
 
 from clnet.errors import ClnetError, ClnetWarning, DeviceError, OutOfMemoryError
 from clnet.opencl.child_trial import survives
 from clnet.opencl.session import Session, session
-from clnet.opencl.store import Store, Timing
+from clnet.opencl.store import Timing, store_of
+from clnet.opencl.times_file import given_times, plain_key
 from clnet.planning.cover import Candidate, Cover, PlanReport, device_name
 from clnet.planning.tuning.fingerprint import exact_fingerprint, fingerprint
 from clnet.planning.tuning.measure import (
@@ -33,12 +33,6 @@ if TYPE_CHECKING:
 MAX_ALIKE = 8  # equal spans that are timed together
 
 
-@cache
-def store_of(device: Device) -> Store:
-    """Return the process's store of a device."""
-    return Store(device)
-
-
 class Times:
     """Times of one program on one device, at one batch.
 
@@ -56,6 +50,8 @@ class Times:
         Failures of eligible candidates are added to it.
     search : Search
         The progress line of what is measured.
+    given : bool
+        Whether times of files count, where the store has none.
 
     Attributes
     ----------
@@ -73,12 +69,14 @@ class Times:
         batch: int,
         report: PlanReport,
         search: Search,
+        given: bool = False,
     ) -> None:
         self.network = network
         self.program = program
         self.device = device
         self.batch = batch
         self._report, self._search = report, search
+        self._given = given_times(device) if given else {}
         self._results: dict[tuple[str, str], Timing | str] = {}
         self._keys: dict[tuple[object, ...], str] = {}
         self._host_worked = False
@@ -95,7 +93,11 @@ class Times:
     def lookup(self, step: Step, span: Span) -> Timing | None:
         """Return the remembered time of a step, whose `span` has the measured batch."""
         known = store_of(self.device).times_of(span.signature)
-        return known.get(self._key_of(step)) if known else None
+        given = self._given.get(span.signature)
+        if not known and not given:
+            return None
+        key = self._key_of(step)
+        return known.get(key) or (given or {}).get(plain_key(key))
 
     def remembered(self, candidate: Candidate) -> Candidate:
         """Return a candidate with its remembered time, if there is one."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 PANEL = 16  # outputs per panel
 BLOCK = 96  # samples of a task, at most
-LONG = 2e8  # flops, about a millisecond: the calling thread's early start gains nothing
+LONG = 20  # times the workers' wake-up: the calling thread's early start gains nothing
 GROUPS = (4, 2, 1, 8)  # panels of a task, the usually best first
 MAX_POLLS = 1 << 16  # of another worker's task: some hundred microseconds
 SPIN_POLLS = 1 << 18  # for another call: likewise
@@ -83,9 +83,10 @@ class Cpu:
         def too_few(group: int) -> bool:
             return workers > 1 and -(-panels // group) * blocks < 2 * workers
 
+        short = span_flops(span) < LONG * device.rates.sync * device.rates.flops
         return tuple(
             {"workers": workers, "group": group, "caller": leads}
-            for leads in sorted({caller, 0}, reverse=span_flops(span) < LONG)
+            for leads in sorted({caller, 0}, reverse=short)
             for group in sorted(GROUPS, key=too_few)
         )
 

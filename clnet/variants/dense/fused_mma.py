@@ -14,7 +14,7 @@ from clnet.opencl.launch import Launch, Launches, Packed, Parameters
 from clnet.variants.base import Config, Reach, refuse_unless_dense_layers
 from clnet.variants.cost import Cost, span_cost
 from clnet.variants.dense.chain import chain, chain_defines, functions_defines, table
-from clnet.variants.dense.mma import RATES, refuse_without_matrix_units
+from clnet.variants.dense.mma import PRODUCTS, refuse_without_matrix_units
 from clnet.variants.macros import number, padded
 from clnet.variants.packing import (
     BLOCK,
@@ -34,9 +34,10 @@ MIN_STAGES = 3  # of that pipeline
 MAX_FUNCTIONS = 4  # in one kernel
 STEP_BYTES = 8  # of a layer: its gain, and the limit of scales
 # Warps of a group, blocks of 16 samples of a warp, groups for a compute unit, layers
-# before the end at which samples are prefetched; from the fastest on an H200.
+# before the end at which samples are prefetched; the usually best first.
 LARGE = ((4, 2, 2, 1), (4, 2, 2, 2), (4, 2, 4, 0), (8, 1, 1, 1), (4, 1, 2, 1))
 SMALL = ((4, 1, 2, 1), (2, 2, 2, 1), (8, 1, 1, 1), (2, 1, 4, 1))
+SHARE = 0.5  # of the matrix units' rate beside activations
 SMALL_BATCH = 128  # samples a compute unit
 KEYS = ("warps", "rows", "groups", "ahead")
 
@@ -91,8 +92,10 @@ class FusedMma:
         """Count inputs, outputs and parameters once."""
         shape = _shape(span, device)
         scratch = sum(packed.size for packed in _packed(span, device))
-        tiles, rate = _tiles(span, config), RATES[shape.splits]
-        return span_cost(span, device, 0, tiles, scratch=scratch, efficiency=rate)
+        return span_cost(
+            span, device, 0, _tiles(span, config), scratch=scratch, efficiency=1.0,
+            unit="matrix", work=PRODUCTS[shape.splits] / SHARE,
+        )
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the packing of all layers, and the one launch."""

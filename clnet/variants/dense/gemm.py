@@ -44,12 +44,11 @@ SHAPES = (
 CONFIGS = tuple(dict(zip(KEYS, shape, strict=True)) for shape in SHAPES)
 MOST_CONFIGS = 6  # to measure
 
-# The model that ranks them, in clocks of a compute unit.
-MULTIPLY_ADDS = 128  # per clock, at best
-SHARES = {128: 1.0, 64: 1.0, 32: 0.8, 16: 0.7}  # of that, by a work-item's sums
-STEP_CLOCKS = 800  # latency of copying a step's tiles to local memory
-CLOCKS = 1.7e9  # per second
-BANDWIDTH = 1.5e12  # bytes per second, of writing and reading partial sums
+# The model that ranks them.
+SHARES = {128: 1.0, 64: 1.0, 32: 0.8, 16: 0.7}  # of the rate, by a work-item's sums
+SUMMED = 128  # multiply-adds of a unit as long as a work-item's sum of a team's
+STEP_LOADS = 3  # as long as a step's copy to local memory: a load, a store, a barrier
+PARTIAL_SHARE = 0.35  # of memory's rate: partial sums are written, then read far apart
 
 
 @dataclass(frozen=True)
@@ -97,15 +96,21 @@ class Product:
             f"{device.largest_group}"
         )
 
-    def clocks(self, config: Config, device: Device) -> float:
-        """Return the clocks by the model, without the cost of launches."""
-        slices = config.get("parts", 1)
+    def seconds(self, config: Config, device: Device) -> float:
+        """Return the seconds by the model, without the first launch."""
+        rates, slices = device.rates, config.get("parts", 1)
         waves = -(-self.groups(config) * slices // device.compute_units)
         steps = -(-self.k // (slices * config["tile_k"]))
-        each = config["tile_m"] * config["tile_n"] * config["tile_k"] / MULTIPLY_ADDS
-        share = SHARES[config["item_m"] * config["item_n"]]
-        added = items(config) * config["item_m"] if config["teams"] > 1 else 0
-        return max(waves * (steps * each / share + added), steps * STEP_CLOCKS)
+        each = float(config["tile_m"] * config["tile_n"] * config["tile_k"])
+        each /= SHARES[config["item_m"] * config["item_n"]]
+        added = SUMMED * items(config) * config["item_m"] if config["teams"] > 1 else 0
+        unit = rates.flops / device.compute_units
+        busy = waves * 2 * (steps * each + added) / unit
+        busy = max(busy, steps * STEP_LOADS * rates.latency)
+        if slices == 1:
+            return busy
+        moved = 2 * slices * self.m * self.n * self.item
+        return busy + rates.launch + moved / (PARTIAL_SHARE * rates.memory)
 
     def space(
         self, device: Device, parts: tuple[int, ...] | None = None
@@ -122,13 +127,8 @@ class Product:
         found: list[Config] = [c for c in CONFIGS if self.fits(c, device)]
         if parts is not None:
             found = [{**c, "parts": p} for c in found for p in parts]
-
-        def seconds(config: Config) -> float:  # of equals, the larger tile stays first
-            busy, slices = self.clocks(config, device) / CLOCKS, config.get("parts", 1)
-            moved = 2 * slices * self.m * self.n * self.item / BANDWIDTH
-            return busy + (device.launch_cost + moved if slices > 1 else 0)
-
-        found.sort(key=seconds)
+        # Of equals, the larger tile stays first.
+        found.sort(key=lambda config: self.seconds(config, device))
         return tuple(found[: MOST_CONFIGS if device.simd_width > 1 else 1])
 
     def cost(
@@ -140,7 +140,10 @@ class Product:
         again += self.k * self.n * (-(-self.m // config["tile_m"]) - 1)
         groups = self.groups(config) * config.get("parts", 1)
         moved = self.item * again + 2 * scratch
-        return span_cost(span, device, moved, groups, launches, scratch)
+        busy = self.seconds(config, device) if device.simd_width > 1 else 0.0
+        return span_cost(
+            span, device, moved, groups, launches, scratch, busy=busy
+        )
 
     def grid(self, config: Config) -> tuple[int, int]:
         """Return the global size: work-items along m, groups along n."""

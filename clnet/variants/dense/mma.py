@@ -37,7 +37,7 @@ SOURCE = "dense/mma.cl"
 RESERVED_BYTES = 1 << 10  # of local memory, by the system, for each resident group
 WARP_GROUP_ROWS = 64
 SWIZZLE = 16  # tiles of samples whose groups are neighbours
-RATES = {2: 3.0, 1: 8.0}  # relative to float32 arithmetic, by splits
+PRODUCTS = {2: 3, 1: 1}  # of halves, for one of values, by splits
 KEYS = (
     "units", "tile_m", "tile_n", "warps_m", "warps_n", "step", "stages", "slice",
     "producer",
@@ -87,18 +87,16 @@ REDUCTION_GROUP = 128  # work-items
 MIN_SPLIT_BLOCKS = 16  # blocks of terms of a split
 MAX_CONFIGS = 6  # that are worth measuring
 
-# The model that ranks configs, in clocks of a compute unit.
-BLOCK_CLOCKS = {2: 11, 1: 4}  # of warp units, by splits, for a product of 16^3
+# The model that ranks configs.
 PIPELINE_FILL = 16  # products of blocks in the time until the pipeline is full
-GROUP_RATE = {2: 36, 1: 120}  # accumulators that warp group units add to in a clock
+WARP_SHARE = 0.8  # of warp units' rate, beside loads of fragments
+GROUP_SHARE = {2: 0.8, 1: 0.9}  # of warp group units' rate, beside sums in float32
 A_READ_COLUMNS = 8  # columns of products in the time that units read a tile's rows
-REGISTERS = 1 << 16  # of a compute unit, 4 bytes each
 MAX_REGISTERS, OTHER_REGISTERS = 255, 32  # of a work-item; beside its accumulators
-LATENCY = 1500  # of a step's copy to local memory
-LOCAL_BANDWIDTH = 58  # bytes a clock to local memory
-EPILOGUE_RATE = 2.6  # outputs a clock
-REDUCTION_CLOCKS = 8000  # of the launch that adds partial sums
-MEMORY_BANDWIDTH = 13  # bytes a clock, of partial sums
+COPY_SPEEDUP = 1.75  # of copies to local memory over loads to registers, from the cache
+COPY_LOADS = 5  # loads, one after the other, as long as a step's copy among others
+OUTPUT_FLOPS = 100  # operations of an output: scales, bias, activation, its store
+PARTIAL_SHARE = 0.7  # of memory's rate, by which partial sums are written and read
 
 
 @dataclass(frozen=True)
@@ -136,33 +134,38 @@ class Product:
         """Return the number of tiles of c."""
         return -(-self.m // config["tile_m"]) * -(-self.n // config["tile_n"])
 
-    def clocks(self, config: Config, device: Device) -> float:
-        """Return the modelled clocks.
+    def seconds(self, config: Config, device: Device) -> float:
+        """Return the modelled seconds, without the first launch.
 
         Warp group units are bound by latency: their speed is limited by the bytes in
         flight.
         """
         m, n, parts = config["tile_m"], config["tile_n"], config["parts"]
-        groups = -(-self.tiles(config) * parts // device.compute_units)
+        rates, units = device.rates, device.compute_units
+        groups = -(-self.tiles(config) * parts // units)
         blocks = self.k / parts / BLOCK
+        products = 2 * PRODUCTS[self.splits] * BLOCK * units  # of a term of a block
         if config["units"] == WARP_MMA:
-            each = m * n / BLOCK**2 + 2 * (m + n) / BLOCK  # products and copies
-            busy = groups * (blocks + PIPELINE_FILL) * each * BLOCK_CLOCKS[self.splits]
+            sizes = m * n + 2 * (m + n) * BLOCK  # of products and copies
+            each = sizes * products / (WARP_SHARE * rates.matrix)
+            busy = groups * (blocks + PIPELINE_FILL) * each
         else:
             copied = (m + n) // BLOCK * self.splits * BLOCK_BYTES  # of a block of terms
             resident = min(groups, self.occupancy(config, device))
             in_flight = resident * config["stages"] * config["step"] * copied
+            latency = COPY_LOADS * rates.latency
+            rate = GROUP_SHARE[self.splits] * rates.warp_group
             each = max(
-                m * (n + A_READ_COLUMNS) / GROUP_RATE[self.splits],
-                copied / min(LOCAL_BANDWIDTH, in_flight / LATENCY),
+                m * (n + A_READ_COLUMNS) * products / rate,
+                copied / min(COPY_SPEEDUP * rates.cache / units, in_flight / latency),
             )
-            busy = groups * blocks * each + -(-groups // resident) * LATENCY
-        busy += groups * m * n / EPILOGUE_RATE + LATENCY
+            busy = groups * blocks * each + -(-groups // resident) * latency
+        busy += groups * m * n * OUTPUT_FLOPS * units / rates.flops
+        busy += COPY_LOADS * rates.latency
         if parts == 1:
             return busy
-        return busy + REDUCTION_CLOCKS + 2 * self.partial_size(config) / (
-            MEMORY_BANDWIDTH * device.compute_units
-        )
+        moved = 2 * self.partial_size(config)
+        return busy + rates.launch + moved / (PARTIAL_SHARE * rates.memory)
 
     def occupancy(self, config: Config, device: Device) -> int:
         """Return the resident groups of a compute unit, with warp group units."""
@@ -170,7 +173,8 @@ class Product:
         warps = config["warps_m"] + config["producer"]
         registers = WARP * warps * min(sums + OTHER_REGISTERS, MAX_REGISTERS)
         local = local_bytes(config, self.splits) + RESERVED_BYTES
-        return max(1, min(REGISTERS // registers, device.unit_local_memory // local))
+        room = device.unit_local_memory // local
+        return max(1, min(device.registers // registers, room))
 
     def pitch(self) -> int:
         """Return the stride, in values, of rows of partial sums."""
@@ -196,6 +200,11 @@ class Product:
             **{key.upper(): config[key] for key in KEYS}, "SWIZZLE": SWIZZLE,
             "SPLITS": self.splits,
         }
+
+
+def rate_of(units: int) -> str:
+    """Return the name, in `Rates`, of the rate of a kind of units."""
+    return "warp_group" if units == WARP_GROUP_MMA else "matrix"
 
 
 def local_bytes(config: Config, splits: int) -> int:
@@ -238,7 +247,7 @@ def configs_of(
         for shape in shapes_of(products[0].splits, device) for p in parts
         if p == 1 or min(x.k for x in products) >= p * MIN_SPLIT_BLOCKS * BLOCK
     ]
-    configs.sort(key=lambda config: sum(x.clocks(config, device) for x in products))
+    configs.sort(key=lambda config: sum(x.seconds(config, device) for x in products))
     best, rest = configs[:MAX_CONFIGS], configs[MAX_CONFIGS:]
     if {config["units"] for config in best} == {best[0]["units"]}:
         best[-1:] = [c for c in rest if c["units"] != best[0]["units"]][:1] or best[-1:]
@@ -256,7 +265,8 @@ def cost_of(
     groups = max(x.tiles(config) for x in products) * config["parts"]
     return span_cost(
         span, device, again, groups, launches, scratch + partial,
-        RATES[products[0].splits],
+        1.0, rate_of(config["units"]), PRODUCTS[products[0].splits],
+        busy=sum(x.seconds(config, device) for x in products),
     )
 
 

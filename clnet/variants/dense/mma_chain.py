@@ -28,8 +28,9 @@ from clnet.variants.dense.chain import (
     table,
 )
 from clnet.variants.dense.mma import (
+    COPY_SPEEDUP,
     MAX_CONFIGS,
-    RATES,
+    PRODUCTS,
     SWIZZLE,
     WARP_GROUP_ROWS,
     Product,
@@ -75,12 +76,11 @@ BOUNDED_BY_INPUT = frozenset({
     "identity", "relu", "leaky_relu", "elu", "gelu", "silu", "gelu_tanh", "mish",
     "hardswish",
 })
-# The model that ranks shapes, in clocks of a compute unit, measured on an H200.
-RATE = {2: 38, 1: 127}  # accumulators that matrix units add to in a clock
-BANDWIDTH = 58  # bytes a clock to local memory
-FIRST_STEP = 900  # latency of a tile's first step
-EPILOGUE = 9  # for each column of a tile
-DEPENDENCY = 4500  # from the end of a layer's tile to the start of the next layer's
+# The model that ranks shapes.
+SHARE = {2: 0.85, 1: 0.95}  # of the matrix units' rate, by splits
+FIRST_LOADS = 3  # loads, one after the other, as long as a tile's first step
+COLUMN_FLOPS = 2300  # operations of a unit as long as the epilogue of a tile's column
+HANDOVERS = 2.5  # from the end of a layer's tile to the start of the next layer's
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,9 @@ class MmaChain:
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles, the best by the model first."""
-        units = device.compute_units
         configs = sorted(
             self._configs(span, device),
-            key=lambda config: Tiling(span, config, units).clocks,
+            key=lambda config: Tiling(span, config, device).seconds,
         )
         return tuple(configs[:MAX_CONFIGS])
 
@@ -131,24 +130,25 @@ class MmaChain:
         room = tile_memory(WARP_GROUP_MMA, device)
         return tuple(
             config for config in configs
-            if Tiling(span, config, device.compute_units).local_bytes <= room
+            if Tiling(span, config, device).local_bytes <= room
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count x packed and read again, and packed A for every tile of samples."""
-        tiling = Tiling(span, config, device.compute_units)
-        units, rate = device.compute_units, RATES[SPLITS[span.precision]]
+        tiling, units = Tiling(span, config, device), device.compute_units
         counts = (len(tiling.products) + 1) * tiling.tiles_of_rows + units
         scratch = tiling.values[-1] + sum(tiling.weights[-1]) + 4 * counts
         scratch += 3 * tiling.scales_size
         return span_cost(
-            span, device, tiling.read_bytes, units, scratch=scratch, efficiency=rate
+            span, device, tiling.read_bytes, units, scratch=scratch, efficiency=1.0,
+            unit="warp_group", work=PRODUCTS[SPLITS[span.precision]],
+            busy=tiling.seconds,
         )
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the packing of all A, and the one launch of all layers."""
         layers = chain(span)
-        tiling = Tiling(span, config, device.compute_units)
+        tiling = Tiling(span, config, device)
         x, y = layers[0].apply.x, layers[-1].act.y
         first, last = (layers[i].apply.weights.offset for i in (0, -1))
         weights, rows = tiling.weights, tiling.rows
@@ -209,11 +209,11 @@ class MmaChain:
 
 @dataclass(frozen=True)
 class Tiling:
-    """The tiles of a chain for `units` compute units, and the offsets of operands."""
+    """The tiles of a chain for a device, and the offsets of operands."""
 
     span: Span
     config: Config
-    units: int
+    device: Device
 
     @cached_property
     def products(self) -> tuple[Product, ...]:
@@ -229,34 +229,38 @@ class Tiling:
         """The columns of each layer's tiles: the faster by the model."""
         both = self.config["tile_n"], self.config["narrow"]
         return tuple(
-            min(both, key=lambda width: self._clocks(product, width))
+            min(both, key=lambda width: self._seconds(product, width))
             for product in self.products
         )
 
     @property
-    def clocks(self) -> float:
-        """Clocks of all layers by the model."""
+    def seconds(self) -> float:
+        """Seconds of all layers by the model."""
         return sum(
-            self._clocks(product, width)
+            self._seconds(product, width)
             for product, width in zip(self.products, self.widths, strict=True)
         )
 
-    def _clocks(self, product: Product, width: int) -> float:
-        rows = self.config["tile_m"]
+    def _seconds(self, product: Product, width: int) -> float:
+        rows, rates = self.config["tile_m"], self.device.rates
+        units = self.device.compute_units
         prefetched = self.config["stages"] * self.config["step"]  # blocks of weights
         tiles = product.tiles(self.shape_of(width))
         blocks = product.a(self.shape_of(width)).blocks
         row_bytes = product.splits * BLOCK_BYTES // BLOCK  # of a block
         # The weights of a whole pipeline arrive while the producer waits for rows.
         copied = blocks * (rows + width) - min(blocks, prefetched) * width
-        products = max(
-            blocks * rows * width / RATE[product.splits], copied * row_bytes / BANDWIDTH
+        flops = 2 * PRODUCTS[product.splits] * BLOCK * blocks * rows * width
+        products = units * max(
+            flops / (SHARE[product.splits] * rates.warp_group),
+            copied * row_bytes / (COPY_SPEEDUP * rates.cache),
         )
-        tile = FIRST_STEP + products + EPILOGUE * width
-        rounds = max(1, tiles / self.units)
+        epilogue = COLUMN_FLOPS * width * units / rates.flops
+        tile = FIRST_LOADS * rates.latency + products + epilogue
+        rounds = max(1, tiles / units)
         if product.m <= SWIZZLE * rows:  # else tiles of two layers share a round
             rounds = math.ceil(rounds)
-        return rounds * tile + DEPENDENCY
+        return rounds * tile + HANDOVERS * rates.handover
 
     def shape_of(self, width: int) -> Config:
         """Return the config of `Product`, of tiles of `width` columns."""

@@ -26,7 +26,6 @@ from clnet.variants.base import (
 )
 from clnet.variants.cost import Cost, span_bytes, span_cost
 from clnet.variants.dense.chain import chain, chain_defines, strides, wide_table
-from clnet.variants.dense.mma import REGISTERS
 from clnet.variants.packing import LINE_WORDS, WARP
 
 if TYPE_CHECKING:
@@ -42,12 +41,12 @@ DEPTHS = ((256, 8), (128, 4), (192, 8), (256, 16), (512, 16))
 # between launches, and for others.
 CACHED_SHAPES = ((1, 128, 4, 4), (1, 128, 8, 4), (1, 256, 4, 4))
 STREAMED_SHAPES = ((1, 256, 8, 6), (1, 256, 4, 4), (2, 128, 4, 2), (2, 256, 4, 2))
-L2_BYTES = 28 << 20  # of weights to keep in the L2 cache
+KEPT_SHARE = 0.56  # of the L2 cache, for weights to keep there: words and x need room
 COPY_BYTES = 12 << 10  # of a copy of several rows, at most, if not from the L2 cache
 MOST_SLOTS = 32  # one work-item initialises the mbarriers of each
-# Local memory of the only group of a compute unit, if the unit has as much, for weights
-# that are not in the L2 cache.
-DEEP_RING_BYTES = 160 << 10
+# Of the unit's local memory, for the ring of its only group, of weights that are not in
+# the L2 cache: the L1 cache, which holds words, takes the rest.
+DEEP_RING_SHARE = 0.71
 REDUCERS = (8, 4, 2, 1)  # work-items that reduce a row's partial sums
 MAX_REGISTERS = 176  # of a work-item
 BACKOFF_NS = 40  # between polls, where they share a path with weights
@@ -65,7 +64,8 @@ class Persistent:
     Config: ``group``, work-items of a group that compute. If they load weights
     themselves (``persistent.cl``): ``depth``, vectors of weights that each keeps in
     flight. With bulk copies (``persistent_ring.cl``): ``per_unit``, groups per compute
-    unit; ``rows`` in registers; ``piece``, rows of a copy; copies in ``flight``.
+    unit; ``rows`` in registers; ``piece``, rows of a copy; copies in ``flight``;
+    ``kept``, MiB of weights to keep in the L2 cache, if it does not hold all.
     """
 
     name: str = "persistent"
@@ -108,8 +108,10 @@ class Persistent:
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count the least traffic of the span."""
         scratch = WORD * (2 * sum(_words(span)) + _groups(config, device))
-        units = device.compute_units
-        return span_cost(span, device, 0, units, scratch=scratch, efficiency=1.0)
+        units, layers = device.compute_units, len(chain(span))
+        return span_cost(
+            span, device, 0, units, scratch=scratch, efficiency=1.0, handovers=layers
+        )
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch, of all groups that can run concurrently."""
@@ -177,14 +179,10 @@ def _row(span: Span) -> int:
     return -(-max(strides(span)) * WORD // VECTOR)
 
 
-def _streamed(span: Span) -> bool:
-    """Return whether the weights exceed the L2 cache."""
-    return span_bytes(span) > L2_BYTES
-
-
 def _ring_configs(span: Span, device: Device) -> tuple[Config, ...]:
     """Return the configs of ``persistent_ring.cl`` to try."""
-    streamed = _streamed(span)
+    kept = int(KEPT_SHARE * device.rates.cache_bytes) >> 20
+    streamed = span_bytes(span) > kept << 20
     shapes = STREAMED_SHAPES if streamed else CACHED_SHAPES
     most = COPY_BYTES if streamed else device.declared_local_memory // 3
     fitting = max(most // (_row(span) * VECTOR), 1)
@@ -193,6 +191,7 @@ def _ring_configs(span: Span, device: Device) -> tuple[Config, ...]:
         {
             "group": group, "per_unit": count, "rows": rows,
             "piece": min(whole, rows if streamed else rows // 2), "flight": flight,
+            **({"kept": kept} if streamed else {}),
         }
         for count, group, rows, flight in shapes
     )
@@ -201,7 +200,7 @@ def _ring_configs(span: Span, device: Device) -> tuple[Config, ...]:
 def _ring_defines(span: Span, config: Config, device: Device) -> dict[str, int]:
     """Return the macros of ``persistent_ring.cl`` that depend on the config."""
     group, rows, piece = config["group"], config["rows"], config["piece"]
-    streamed, share, row = _streamed(span), _share(span, config, device), _row(span)
+    streamed, share, row = "kept" in config, _share(span, config, device), _row(span)
     most = round_up(share, rows)
     halvings = rows.bit_length() - 1 if streamed else 0
     sums = group >> halvings
@@ -210,7 +209,7 @@ def _ring_defines(span: Span, config: Config, device: Device) -> dict[str, int]:
     reducers = next((n for n in REDUCERS if n * least <= group), REDUCERS[-1])
     room = device.declared_local_memory
     if streamed and config["per_unit"] == 1:
-        room = max(room, min(DEEP_RING_BYTES, device.unit_local_memory))
+        room = max(room, int(DEEP_RING_SHARE * device.unit_local_memory) >> 10 << 10)
     left = room - 2 * most * sums * WORD
     slots = min(left // (piece * row * VECTOR + MBARRIER_BYTES), MOST_SLOTS)
     return {
@@ -224,7 +223,8 @@ def _ring_defines(span: Span, config: Config, device: Device) -> dict[str, int]:
         "MAX_SHARE": most,
         "HALVINGS": halvings,
         "REDUCERS": reducers,
-        "L2_PERCENT": min(100 * L2_BYTES // span_bytes(span), 100),
+        "L2_PERCENT": 100 * (config["kept"] << 20) // span_bytes(span) if streamed
+        else 100,
         "BACKOFF_NS": 0,
     }
 
@@ -241,7 +241,7 @@ def _ring_fits(span: Span, config: Config, device: Device) -> bool:
         ring["SLOTS"] >= 2
         and size <= device.largest_group
         and registers <= MAX_REGISTERS
-        and registers * size * config["per_unit"] <= REGISTERS
+        and registers * size * config["per_unit"] <= device.registers
         # One work-item reduces a row, or pads the last vector.
         and _share(span, config, device) + VECTOR // WORD <= group
     )

@@ -29,7 +29,7 @@ from clnet.variants.dense.chain import (
     pack_chain,
     packed_before,
 )
-from clnet.variants.dense.mma import RATES, refuse_unless_persistent_mma
+from clnet.variants.dense.mma import PRODUCTS, refuse_unless_persistent_mma
 from clnet.variants.macros import real
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, WARP, Packing
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from clnet.variants.base import Config, Reach
 
 LARGEST_BATCH = 128
-LOCAL_BYTES = 47 << 10  # of local memory of a group
 TILE = 8  # samples
 SPLITS = 2  # fp16 splits of a value
 SPLIT_BLOCK_BYTES = SPLITS * BLOCK_BYTES  # of a block
@@ -66,14 +65,12 @@ SHAPES = (
     (16, 4, 2, 1),
     (16, 3, 4, 1),
 )
-# Clocks of a group: a task; loading a chunk of blocks; a product of a block and a
-# fragment; loading a fragment; the exchange of slices, and each fragment of it; a task
-# whose blocks, fragments and sums exceed REGISTERS. Bytes of weights per clock for all
-# groups. Fitted to times of an H200.
-TASK, CHUNK, PRODUCT, ARRIVAL = 1800, 500, 12, 8
-EXCHANGE, FRAGMENT_EXCHANGE = 1500, 170
-SPILLS, REGISTERS = 3000, 80
-MEMORY = 3000
+# The model that ranks shapes and cuts. A task takes a handover, and one more for its
+# exchange of slices, with some of the time of a load for each fragment; two more if its
+# blocks, fragments and sums exceed REGISTERS. A chunk of blocks takes two loads.
+CHUNK_LOADS, FRAGMENT_LOADS = 2, 0.6
+SPILL_HANDOVERS, REGISTERS = 2, 80
+SHARE = 0.4  # of the matrix units' rate: a warp's products wait for each other
 MOST_SLICES = 8
 MOST_ROWS = max(shape[KEYS.index("rows")] for shape in SHAPES)
 
@@ -107,7 +104,7 @@ class PersistentMma:
         """Return shapes that fit batch and local memory, the best by a model first."""
         return sorted(
             self._configs(span, device),
-            key=lambda config: Schedule(span, config, device).clocks,
+            key=lambda config: Schedule(span, config, device).seconds,
         )
 
     def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
@@ -124,8 +121,11 @@ class PersistentMma:
         """Count the least traffic of the span."""
         schedule = Schedule(span, config, device)
         scratch = 2 * schedule.set_bytes + sum(schedule.packed_bytes)
-        units, rate = device.compute_units, RATES[SPLITS]
-        return span_cost(span, device, 0, units, scratch=scratch, efficiency=rate)
+        units = device.compute_units
+        return span_cost(
+            span, device, 0, units, scratch=scratch, efficiency=1.0, unit="matrix",
+            work=PRODUCTS[SPLITS], busy=schedule.seconds,
+        )
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the packing of each layer's weights, and the one launch."""
@@ -161,7 +161,8 @@ class PersistentMma:
                     span.batch, Scratch("words", 2 * schedule.set_bytes),
                     Scratch("launches", 4 * groups),
                     Table(
-                        f"{key}, {span.batch} samples on {groups} groups, {shape}",
+                        f"{key}, {span.batch} samples on {groups} groups, {shape}, "
+                        f"cut {schedule.cuts}",
                         lambda: schedule.tasks, schedule.contents,
                     ),
                     TimeoutFlag(),
@@ -207,7 +208,7 @@ class Schedule:
     def reduced(self) -> int:
         """Fragments of sums that warps add at a time, double-buffered."""
         fragments = self.config["rows"] * self.config["columns"]
-        left = min(LOCAL_BYTES, self.device.local_memory) - TASK_BYTES * self.most_tasks
+        left = self.device.local_memory - TASK_BYTES * self.most_tasks
         return min(fragments, left // (2 * self.config["warps"] * FRAGMENT_BYTES))
 
     @property
@@ -245,14 +246,17 @@ class Schedule:
     def cuts(self) -> tuple[Cut, ...]:
         """The cut of each layer, the fastest by a model."""
         return tuple(
-            min(self._cuts(p), key=lambda c: self._clocks(p, c)) for p in self.packings
+            min(self._cuts(p), key=lambda c: self._seconds(p, c))
+            for p in self.packings
         )
 
     @property
-    def clocks(self) -> float:
-        """Clocks of all layers by the model."""
+    def seconds(self) -> float:
+        """Seconds of all layers by the model."""
+        rates = self.device.rates
+        bandwidth = rates.bandwidth(self.packed_before[-1][0])
         return sum(
-            max(self._clocks(packing, cut), packing.size / MEMORY)
+            max(self._seconds(packing, cut), packing.size / bandwidth)
             for packing, cut in zip(self.packings, self.cuts, strict=True)
         )
 
@@ -268,16 +272,22 @@ class Schedule:
                 ):
                     yield Cut(rows, slices, tiles * slices)
 
-    def _clocks(self, packing: Packing, cut: Cut) -> float:
+    def _seconds(self, packing: Packing, cut: Cut) -> float:
+        rates, units = self.device.rates, self.device.compute_units
         warps, rows, columns, chunk = (self.config[name] for name in KEYS)
         blocks = -(-packing.blocks // (cut.slices * warps))  # of a warp
         # Rows that a task lacks are multiplied as well.
-        each = PRODUCT * rows * columns + ARRIVAL * columns
-        exchange = EXCHANGE + FRAGMENT_EXCHANGE * cut.rows * columns
+        flops = 2 * PRODUCTS[SPLITS] * BLOCK**2 * TILE * rows * columns
+        each = flops * units / (SHARE * rates.matrix)
+        each += columns * FRAGMENT_BYTES * units / rates.cache
+        exchange = rates.handover
+        exchange += FRAGMENT_LOADS * rates.latency * cut.rows * columns
+        chunks = CHUNK_LOADS * rates.latency * -(-blocks // chunk)
         registers = 4 * (rows * (SPLITS * chunk + columns) + chunk * columns)
         return -(-cut.tasks // self.groups) * (
-            TASK + CHUNK * -(-blocks // chunk) + blocks * warps * each
-            + exchange * (cut.slices > 1) + SPILLS * (registers > REGISTERS)
+            rates.handover + chunks + blocks * warps * each
+            + exchange * (cut.slices > 1)
+            + SPILL_HANDOVERS * rates.handover * (registers > REGISTERS)
         )
 
     @cached_property

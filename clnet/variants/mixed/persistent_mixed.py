@@ -54,9 +54,8 @@ if TYPE_CHECKING:
 # Work-items of a group, vectors in flight.
 SHAPES = ((256, 2), (256, 4), (256, 8), (256, 16), (512, 2), (512, 4), (512, 8))
 LEAST_UNITS = 2  # compute units per group, at least, if some stay idle
-EXCHANGE_BYTES = 36 << 10  # that a unit could read while groups exchange a layer
 GATHER_GROUP = 256  # work-items of a group of the kernel gather_lists
-STEP_VECTORS = 1 << 10  # the overhead of a step, in vectors of a group
+STEP_LOADS = 3  # loads, one after the other, as long as a step's overhead
 MOST_COLUMNS = 1 << 16  # columns are of 16 bits
 COLUMN_BYTES = 2  # of a column
 SPARE_BYTES = 64  # of local memory besides values
@@ -118,14 +117,13 @@ class PersistentMixed:
             for apply in layer.applies
         )
         groups, moved = config["groups"], span_bytes(span) + COLUMN_BYTES * entries
-        waits = EXCHANGE_BYTES * len(layers_of(span))
         return Cost(
             flops=span_flops(span),
             bytes=moved,
             launches=1,
             scratch=WORD * (2 * sum(words_of(span)) + groups + entries),
             compute_units=groups,
-            efficiency=moved / (moved + groups * waits),
+            handovers=len(layers_of(span)),
         )
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
@@ -187,11 +185,12 @@ def _refuse_layers(span: Span) -> str | None:
     return None
 
 
-def _work(span: Span, config: Config, device: Device) -> int:
-    """Return an estimate of the time of a group's steps, in vectors."""
+def _work(span: Span, config: Config, device: Device) -> float:
+    """Return an estimate of the seconds of a group's steps."""
     group, depth, steps = config["group"], config["depth"], 0
     for layer in layers_of(span):
         shift = team_shift(layer, config, device)
         rounds = -(-largest_share(layer, config["groups"]) // (group >> shift))
         steps += rounds * -(-longest_row(layer) // (depth << shift))
-    return steps * (STEP_VECTORS + depth * group)
+    read = depth * group * VECTOR * WORD * device.compute_units / device.rates.cache
+    return steps * (STEP_LOADS * device.rates.latency + read)

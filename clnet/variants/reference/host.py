@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from clnet.opencl.device import Device
 from clnet.variants.base import Config, Reach, Untuned
-from clnet.variants.cost import Cost, span_bytes, span_flops
+from clnet.variants.cost import Cost, modelled, span_bytes, span_flops
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Span
-    from clnet.opencl.device import Device
     from clnet.opencl.launch import Launches
+
+CORE = Device("a core of the host", "cpu", vector_width=8)  # its rates are estimates
+CALL_SECONDS = 5e-6  # of an op in NumPy, besides: some calls of Python
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,10 @@ class Host(Untuned):
         return None
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count one pass over the parameters; the planner adds transfers."""
-        return Cost(span_flops(span), span_bytes(span), 0, 0, 1)
+        """Count one pass over the parameters on a core, which is not the device's."""
+        cost = Cost(span_flops(span), span_bytes(span), 0, 0, 1)
+        busy = CALL_SECONDS + modelled(cost, CORE)
+        return replace(cost, efficiency=math.inf, busy=busy)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return none: the runtime computes the op in NumPy."""

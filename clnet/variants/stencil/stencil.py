@@ -25,9 +25,8 @@ SAMPLES = (4, 2, 1)  # of a work-item, the usually best first
 GROUP = 128  # work-items
 TILE_GROUP = 256  # work-items of a group with a tile in local memory
 STREAM_VECTOR = 4  # rows of a streaming load in PTX
-MIN_WEIGHTS, MAX_INPUTS = 6 << 20, 6 << 20
-"""Streaming usually pays from so many weights on, which do not fit in the L2 cache, and
-up to so many inputs, which do (H200)."""
+# Of the L2 cache: streaming usually pays for weights that exceed it, if inputs do not.
+HELD_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -155,5 +154,6 @@ def _streams(span: Span, vec: int, samples: int, device: Device) -> tuple[int, .
     if not (inline_ptx(device) and builds):
         return (0,)
     storage = _storage(span)
-    pays = storage.size >= MIN_WEIGHTS and span.batch * storage.n_in <= MAX_INPUTS
+    held = HELD_SHARE * device.rates.cache_bytes / item_size(span)
+    pays = storage.size >= held >= span.batch * storage.n_in
     return (1, 0) if pays else (0, 1)

@@ -28,7 +28,7 @@ TILES = (8192, 2048, 32768)  # rows of one layer, likewise
 DEEP_TILES = (32768, 131_072, 8192, 2048)
 """Rows of several layers, likewise: reads of each layer's weights are then long enough
 for full memory bandwidth, and the values fit in a core's cache."""
-MIN_STREAMED = 1 << 22  # values of y from which on non-temporal stores pay
+STREAMED_SHARE = 0.5  # of the last cache; of larger y non-temporal stores pay
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ class StencilCpu:
         listed = TILES if len(layers) == 1 else DEEP_TILES
         tiles = [tile for tile in listed if tile < rows]
         tiles += sorted(tile for tile in listed if tile >= rows)[:1]
-        large = int(len(layers) == 1 and rows * span.batch >= MIN_STREAMED)
+        least = STREAMED_SHARE * device.rates.cache_bytes
+        large = int(len(layers) == 1 and 4 * rows * span.batch >= least)
 
         def too_few(tile: int) -> bool:
             return cores > 1 and -(-rows // tile) * span.batch < 2 * cores

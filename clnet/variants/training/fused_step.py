@@ -26,7 +26,7 @@ from clnet.opencl.launch import (
 )
 from clnet.variants.cost import Cost, span_flops
 from clnet.variants.dense.chain import table
-from clnet.variants.dense.mma import refuse_without_matrix_units
+from clnet.variants.dense.mma import PRODUCTS, refuse_without_matrix_units
 from clnet.variants.macros import number, padded, real
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, SPLITS, WARP
 from clnet.variants.training.whole_step import (
@@ -55,12 +55,11 @@ GRADIENT_GROUPS = 2  # of these, for each compute unit
 ADDERS = 256  # work-items of a group of the reduction
 SHARED_BY = 8  # of them that share an element
 LARGEST_TILE = 256  # samples
-RATES = {2: 1.15, 1: 3.0}  # relative to float32 arithmetic, by splits, on an H200
-# Floating-point operations of a compute unit in the time of a layer's latencies there.
-LATENCY_FLOPS = 3_200_000
+SHARE = 0.3  # of the matrix units' rate beside activations and their derivatives
+LAYER_LOADS = 50  # loads, one after the other, as long as a layer's waits
 MAX_DERIVATIVE = 2.0  # a bound on any activation's derivative, without steepness
 RESERVED_BYTES = 1280  # of local memory, for small arrays and the system
-CONFIGS: tuple[Config, ...] = tuple(  # from the fastest on an H200
+CONFIGS: tuple[Config, ...] = tuple(  # the usually best first
     dict(zip(("warps", "rows", "groups", "inside", "chunk"), config, strict=True))
     for config in (
         (8, 1, 1, 1, 8), (16, 1, 1, 0, 32), (8, 1, 2, 0, 32), (4, 1, 4, 0, 8),
@@ -134,11 +133,11 @@ class FusedStep:
         data = 4 * sum(value.width for value in step.data)
         stored = 2 * BLOCK * shape.splits * (shape.value_blocks + shape.delta_blocks)
         sums = 4 * _split_k(span, device) * step.size
-        rate, flops = RATES[shape.splits], span_flops(span)
         return Cost(
-            flops, span.batch * (data + 2 * stored) + 2 * sums, 4 - config["inside"],
-            span.batch * stored + sums, units,
-            rate * flops / (flops + rate * units * shape.layers * LATENCY_FLOPS),
+            span_flops(span), span.batch * (data + 2 * stored) + 2 * sums,
+            4 - config["inside"], span.batch * stored + sums, units,
+            unit="matrix", work=PRODUCTS[shape.splits] / SHARE,
+            loads=LAYER_LOADS * shape.layers,
         )
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:

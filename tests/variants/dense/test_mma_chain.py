@@ -119,7 +119,7 @@ def test_shapes_fit_local_memory():
         span, shapes = whole(mixed(3, 4, 2), 2, precision), SHAPES[splits]
         assert len(set(shapes)) == len(shapes)
         for shape in shapes:
-            tiling = Tiling(span, config_of(*shape), H200.compute_units)
+            tiling = Tiling(span, config_of(*shape), H200)
             assert tiling.local_bytes <= DECLARED_BYTES
 
 
@@ -133,7 +133,7 @@ def test_the_model_prefers_the_shape_measured_fastest(batch, sizes, tile, narrow
     span = whole(Network.mlp(sizes, "sigmoid"), batch, "medium")
     first = next(iter(MmaChain().space(span, H200)))
     assert (first["tile_m"], first["tile_n"]) == tile
-    widths = Tiling(span, first, H200.compute_units).widths
+    widths = Tiling(span, first, H200).widths
     assert widths[-1] == narrow
     assert widths[3] == tile[1]
 
@@ -154,7 +154,7 @@ def test_refusals():
     span = whole(network, 64, "medium")
     found = list(MmaChain().space(span, small))
     assert found
-    tilings = [Tiling(span, config, 132) for config in found]
+    tilings = [Tiling(span, config, H200) for config in found]
     assert all(tiling.local_bytes < 140 << 10 for tiling in tilings)
     none = replace(H200, unit_local_memory=2 << 10)
     assert "more local memory" in refuse(whole(network, 64), none)

@@ -16,7 +16,7 @@ from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import SGD, Sarprop
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl.session import session
-from clnet.planning.candidates import modelled
+from clnet.variants.cost import modelled
 from clnet.variants.training import fused_step
 from clnet.variants.training.fused_step import FusedStep
 from clnet.variants.training.group_step import GroupStep

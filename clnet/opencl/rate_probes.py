@@ -1,0 +1,387 @@
+"""Rate probes: the speeds of a device, measured by small kernels in about a second.
+
+`measured` fills the record `Rates` of a device, once: the store keeps it with the
+device and its driver, until the driver, these kernels or this module change. Single
+probes are the benchmarks' roofline too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clnet.errors import BuildError, DeviceError
+from clnet.opencl.launch import Launch
+from clnet.opencl.memory import Memory
+from clnet.opencl.program import (
+    WARP_GROUP_MMA,
+    WARP_MMA,
+    matrix_units,
+    source_hash,
+)
+from clnet.opencl.rates import Rates
+from clnet.opencl.session import NANOSECOND, Session, session
+from clnet.opencl.store import store_of
+from clnet.opencl.times_file import given_rates
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
+
+SOURCES = tuple(
+    f"probes/{stem}.cl" for stem in ("bandwidth", "rate", "latency", "launch", "matrix")
+)
+LAUNCHES = 5  # the fastest counts
+UNROLL = 8  # loads in flight
+LARGE = 1 << 30  # bytes read on a GPU: far beyond its caches
+READ = 1 << 28  # bytes read on a CPU at least, in passes over one array
+ITEMS = 2048  # work-items resident on a GPU's compute unit
+GROUP = 256  # work-items of a group there
+GROUPS_PER_CORE = 64  # a runtime balances many groups
+STEPS = {True: 1 << 18, False: 1 << 12}  # multiply-adds a chain, on a CPU or else
+OF_CORE = 1 << 18  # bytes that a core's own cache holds
+LEAST_CACHE = 1 << 21  # bytes of the smallest cache of a GPU that is looked for
+HELD_LOSS = 0.25
+AROUND = 1 << 28  # bytes read of each size there
+RING = 1 << 19  # indices of a ring, 2 MiB: beyond a compute unit's cache, within L2
+CHASED = 2000  # loads, one after the other
+ROUNDS = 200  # of handovers
+MAX_POLLS = 1 << 20  # of all of them
+MATRIX_STEPS = 1 << 11
+TRIED_LAUNCHES = 100
+PROBE_SECONDS = 3.0  # of all probes at most, builds included
+
+
+def measured(device: Device, again: bool = False) -> Device:
+    """Return a device with its measured rates, and those of its companions.
+
+    From the store if they are there, else, or again, measured now. A device whose
+    probes fail, an emulated and an untested one stay as they are: their rates are
+    estimates.
+    """
+    found = replace(device, measured=None) if again else known(device)
+    unable = device.handle is None or device.emulated or device.untested
+    if found.measured is not None or unable:
+        return found
+    import pyopencl as cl
+
+    try:
+        rates = _measured(found)
+    except (cl.Error, BuildError, DeviceError):
+        return device
+    store_of(device).put_rates(_version(), {
+        f"{place} {name}": rate
+        for place, record in enumerate(rates) for name, rate in asdict(record).items()
+    })
+    _known.cache_clear()
+    return known(device)
+
+
+def known(device: Device) -> Device:
+    """Return a device with the rates of the store, else of a file, if there are any."""
+    if device.measured is not None or device.handle is None:
+        return device
+    found = _known(device)
+    return given_rates(device) if found.measured is None else found
+
+
+@cache
+def _known(device: Device) -> Device:
+    numbers, names = store_of(device).rates(_version()), [x.name for x in fields(Rates)]
+    try:
+        main, *others = (
+            replace(one, measured=Rates(*(numbers[f"{place} {x}"] for x in names)))
+            for place, one in enumerate(device.places)
+        )
+    except KeyError:  # not measured, or written in part
+        return device
+    return replace(main, companions=tuple(others))
+
+
+@cache
+def _version() -> str:
+    """Return a digest of this module and of its kernels."""
+    text = Path(__file__).read_bytes() + "".join(map(source_hash, SOURCES)).encode()
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+def _measured(device: Device) -> list[Rates]:
+    """Return the rates of a device and of its companions, by probes of the device."""
+    whole, plain = _rates_of(session(device, profiling=True)), session(device)
+    found = []
+    for one in device.places:  # companions are some of the same cores
+        share = one.compute_units / device.compute_units
+        launch, sync = launch_seconds(plain, one)
+        found.append(replace(
+            whole, flops=share * whole.flops, memory=share * whole.memory,
+            cache=share * whole.cache, launch=launch, sync=sync,
+        ))
+    return found
+
+
+def _rates_of(timed: Session) -> Rates:
+    """Return the rates of a device, but for its launches."""
+    device = timed.device
+    found = replace(device.rates, flops=multiply_add(timed, "float32"))
+    if device.type == "cpu":
+        return replace(
+            found, matrix=found.flops, warp_group=found.flops,
+            cache=read_chunks(timed, OF_CORE * device.compute_units),
+            memory=read_chunks(timed, min(READ, 4 * int(found.cache_bytes))),
+        )
+    cache_rate, cache_bytes = read_cache(timed)
+    found = replace(
+        found, memory=read_coalesced(timed, READ), cache=cache_rate,
+        cache_bytes=cache_bytes, latency=load_latency(timed),
+    )
+    if device.forward_progress:
+        found = replace(found, handover=handover(timed) or found.handover)
+    for name, kind in (("matrix", WARP_MMA), ("warp_group", WARP_GROUP_MMA)):
+        rate = found.matrix
+        if kind in matrix_units(device):
+            rate = matrix_products(timed, kind)
+        elif name == "matrix":
+            rate = found.flops
+        found = replace(found, **{name: rate})
+    return found
+
+
+def read_coalesced(timed: Session, size: int) -> float:
+    """Return the bytes a second of a GPU's work-items reading an array once."""
+    width, device = 4, timed.device
+    size = min(size, device.largest_buffer, device.global_memory // 4)
+    items = device.compute_units * ITEMS
+    vector = width * np.dtype(np.float32).itemsize
+    count = _whole(size / (items * vector))
+    launch = Launch(
+        "probes/bandwidth.cl", "read_coalesced",
+        {"REAL": "float", "WIDTH": width, "UNROLL": UNROLL}, (items,),
+        (group_of(device),), (),
+    )
+    data = Memory(timed, count * items * vector)
+    sums = Memory(timed, items * vector)
+    read = count * items * vector
+    return read / least_seconds(timed, launch, data, np.int32(count), sums)
+
+
+def read_chunks(timed: Session, size: int) -> float:
+    """Return the bytes a second of cores that read an array's parts repeatedly."""
+    width, readers = 8, timed.device.compute_units
+    vector = width * np.dtype(np.float32).itemsize
+    count = _whole(size / (readers * vector))
+    read = count * readers * vector
+    passes = math.ceil(READ / read)
+    launch = Launch(
+        "probes/bandwidth.cl", "read_chunks",
+        {"REAL": "float", "WIDTH": width, "UNROLL": UNROLL},
+        (readers * GROUPS_PER_CORE,), (1,), (),
+    )
+    data = Memory(timed, read)
+    sums = Memory(timed, readers * vector)
+    tickets = Memory(timed, np.dtype(np.int32).itemsize)
+    numbers = (np.int32(count), np.int32(passes), np.int32(readers))
+    seconds = least_seconds(
+        timed, launch, data, *numbers, sums, tickets, zeroed=tickets
+    )
+    return read * passes / seconds
+
+
+def read_cache(timed: Session) -> tuple[float, float]:
+    """Return the bytes a second from a GPU's last cache, and the bytes that it holds.
+
+    Arrays of rising sizes are read repeatedly: those that it holds lose less than
+    `HELD_LOSS` of the way from the highest rate to that of the largest array.
+    """
+    device, width = timed.device, 4
+    items, group = device.compute_units * ITEMS // 2, group_of(timed.device)
+    vector = width * np.dtype(np.float32).itemsize
+    launch = Launch(
+        "probes/bandwidth.cl", "read_around",
+        {"REAL": "float", "WIDTH": width, "UNROLL": UNROLL}, (items,), (group,), (),
+    )
+    most = min(READ, device.largest_buffer, device.global_memory // 4)
+    data, sums = Memory(timed, most), Memory(timed, items * vector)
+    loads, rates = _whole(AROUND / (items * vector)), {}
+    size = float(max(LEAST_CACHE, 2 * items * vector))
+    while size <= most:
+        # No multiple of the items: a compute unit's own cache must not hold its part.
+        count = int(size) // vector // items * items - items // 3 // group * group
+        numbers = (np.int32(count), np.int32(loads))
+        seconds = least_seconds(timed, launch, data, *numbers, sums)
+        rates[count * vector] = loads * items * vector / seconds
+        size *= 2**0.25
+    best, last = max(rates.values()), list(rates.values())[-1]
+    least = best - HELD_LOSS * (best - last)
+    held = [size for size, rate in rates.items() if rate >= least]
+    return best, float(max(held))
+
+
+def multiply_add(timed: Session, dtype: str) -> float:
+    """Return the operations a second of multiply-adds of a dtype in registers."""
+    device = timed.device
+    cpu = device.type == "cpu"
+    width, chains = (8, 12) if cpu else (4, 4)
+    if dtype == "float64":
+        width //= 2
+    items = device.compute_units * (GROUPS_PER_CORE if cpu else ITEMS)
+    steps = STEPS[cpu]
+    real = np.dtype(dtype).type
+    launch = Launch(
+        "probes/rate.cl", "multiply_add",
+        {"REAL": "double" if dtype == "float64" else "float", "WIDTH": width,
+         "CHAINS": chains},
+        (items,), (1 if cpu else group_of(device),), (),
+    )
+    sums = Memory(timed, items * width * np.dtype(dtype).itemsize)
+    numbers = (real(0.999), real(0.001), np.int32(steps))
+    flops = 2 * width * chains * steps * items
+    return flops / least_seconds(timed, launch, *numbers, sums)
+
+
+def matrix_products(timed: Session, units: int) -> float:
+    """Return the operations a second of halves on a kind of matrix units."""
+    # mma.m16n8k16 by 16 warps of 2 x 8 sums; wgmma of 64 x 256 x 16 by 2 warp groups.
+    shape: dict[str, int | str] = {} if units == WARP_MMA else {
+        "TILE_M": 128, "TILE_N": 256, "WARPS_M": 8, "WARPS_N": 1, "STEP": 4,
+        "STAGES": 1, "SLICE": 4, "PRODUCER": 0, "SWIZZLE": 1,
+    }
+    group, each = (512, 16 * 16 * 16 * 8 * 16) if units == WARP_MMA else (
+        256, 2 * 4 * 64 * 256 * 16
+    )
+    groups = timed.device.compute_units
+    launch = Launch(
+        "probes/matrix.cl", "matrix", {"UNITS": units, "SPLITS": 1, **shape},
+        (groups * group,), (group,), (),
+    )
+    sums = Memory(timed, 4 * groups * group)
+    seconds = least_seconds(timed, launch, np.int32(MATRIX_STEPS), sums)
+    return 2 * each * groups * MATRIX_STEPS / seconds
+
+
+def load_latency(timed: Session) -> float:
+    """Return the seconds of a load that needs the load before, from L2."""
+    order = np.random.default_rng(0).permutation(RING).astype(np.int32)
+    ring = np.empty(RING, np.int32)
+    ring[order] = np.roll(order, -1)
+    data, end = Memory(timed, ring.nbytes), Memory(timed, ring.itemsize)
+    data.write(timed, ring)
+    launch = _latency_launch(timed, "chase", 1, 1)
+    return least_seconds(timed, launch, data, np.int32(CHASED), end) / CHASED
+
+
+def handover(timed: Session) -> float | None:
+    """Return the seconds of a round in which all groups wait for all.
+
+    None if they waited too long, as beside another program's work.
+    """
+    groups = timed.device.compute_units
+    words, late = Memory(timed, 4 * groups), Memory(timed, 4)
+    launch = _latency_launch(timed, "handover", groups, group_of(timed.device))
+    seconds = least_seconds(
+        timed, launch, words, np.int32(ROUNDS), late, zeroed=words
+    )
+    if late.read(timed, 1, "int32")[0]:
+        return None
+    return seconds / ROUNDS
+
+
+def _latency_launch(timed: Session, kernel: str, groups: int, group: int) -> Launch:
+    defines = {"GROUP": group_of(timed.device), "MAX_POLLS": MAX_POLLS}
+    return Launch(
+        "probes/latency.cl", kernel, defines, (groups * group,), (group,), ()
+    )
+
+
+def launch_seconds(plain: Session, device: Device) -> tuple[float, float]:
+    """Return the seconds of a launch among many, and how much longer one alone takes.
+
+    Parameters
+    ----------
+    plain : Session
+        Without profiling, which costs time.
+    device : Device
+        Of the session, or a companion.
+    """
+    queue, to = plain.queues[device], Memory(plain, 4)
+    groups = 2 * device.compute_units  # each unit has work
+    launch = Launch("probes/launch.cl", "launch", {}, (groups,), (1,), ())
+    run = enqueuer(plain, launch, to, device=device)
+
+    def seconds_of(count: int) -> float:
+        start = time.perf_counter()
+        for _ in range(count):
+            run()
+        queue.finish()
+        return (time.perf_counter() - start) / count
+
+    seconds_of(TRIED_LAUNCHES)
+    many = min(seconds_of(TRIED_LAUNCHES) for _ in range(LAUNCHES))
+    alone = statistics.median(seconds_of(1) for _ in range(TRIED_LAUNCHES))
+    return many, max(0.0, alone - many)
+
+
+def group_of(device: Device) -> int:
+    """Return the work-items of a probe's group."""
+    return min(GROUP, 1 << device.largest_group.bit_length() - 1)
+
+
+def least_seconds(
+    timed: Session, launch: Launch, *arguments: Any, zeroed: Memory | None = None
+) -> float:
+    """Return the fastest launch's seconds, by the device's clock."""
+    enqueue = enqueuer(timed, launch, *arguments)
+    times = []
+    for _ in range(LAUNCHES):
+        if zeroed is not None:
+            zeroed.write(timed, np.zeros(zeroed.size // 4, np.int32))
+        times.append(event_seconds(enqueue()))
+    return min(times)
+
+
+def event_seconds(event: Any) -> float:
+    """Wait for a command, and return its seconds by the device's clock."""
+    event.wait()
+    return NANOSECOND * float(event.profile.end - event.profile.start)
+
+
+def enqueuer(
+    target: Session, launch: Launch, *arguments: Any, device: Device | None = None
+) -> Callable[[], Any]:
+    """Return a function that enqueues a kernel, and keeps its memory alive.
+
+    Parameters
+    ----------
+    target : Session
+        The session, for its queue and device.
+    launch : Launch
+        The kernel and its sizes.
+    *arguments
+        The kernel's arguments: `Memory` and NumPy numbers.
+    device : Device or None
+        A companion; None: the session's device.
+    """
+    import pyopencl as cl
+
+    where = device or target.device
+    kernel, queue = target.kernel(launch, where), target.queues[where]
+    kernel.set_args(*(a.argument if isinstance(a, Memory) else a for a in arguments))
+
+    def enqueue(_: object = arguments) -> Any:
+        return cl.enqueue_nd_range_kernel(
+            queue, kernel, launch.global_size, launch.local_size
+        )
+
+    return enqueue
+
+
+def _whole(vectors: float) -> int:
+    """Return a number of vectors as a multiple of UNROLL, at least one."""
+    return max(UNROLL, int(vectors) // UNROLL * UNROLL)
