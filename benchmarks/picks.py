@@ -1,0 +1,249 @@
+"""The planner's choices beside the best that a search to the end finds.
+
+For each case there are four plans, whose calls are timed in turn, host to host:
+
+`model`         by the cost model and estimated rates: nothing is measured
+`rates`         by the cost model and the device's measured rates
+`five seconds`  by measured times, as `predict` chooses after its first calls
+`searched`      by a search without a limit; with --all of every candidate, else of all
+                that may be faster by the model's bound
+
+    python -m benchmarks.picks --device gpu           # rows and table
+    python -m benchmarks.picks --export TIMES.json    # and the times, as `clnet tune`
+    python -m benchmarks.picks --rows FILE.csv        # the table of earlier rows
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from clnet.errors import ClnetError, ClnetWarning
+from clnet.ir.lowering import lower
+from clnet.network import Network
+from clnet.opencl import rate_probes, times_file
+from clnet.opencl.device import Device
+from clnet.opencl.discovery import device as find_device
+from clnet.planning.inference import SEARCH_SECONDS
+from clnet.planning.planner import Planner
+from clnet.planning.tuning.search import Search
+from clnet.variants import VARIANTS
+
+from .cases.dense import Case
+from .environment import device_identity, load, now, versions
+from .measurements import RESULTS, slug
+from .studies.feedforward import CONFIGURATIONS, DEEP, MANY, NARROW
+
+PICKS = ("model", "rates", "five seconds", "searched")
+BLOCK_SECONDS = 0.01  # of calls of one plan, before the next plan's turn
+ROUNDS = 15
+BATCHES = (1, 32, 1024)
+QUICK_DEEP = ("deep-64", "deep-512")  # on GPUs
+
+
+def cases_of(cpu: bool) -> dict[str, Case]:
+    """Return the cases by name: the first study's, as far as a device is fit."""
+    sizes = {**CONFIGURATIONS, **DEEP}
+    names = [*DEEP, "config-1", "config-3"] if cpu else list(CONFIGURATIONS)
+    found = [
+        Case(name, sizes[name], "tanh" if name in DEEP else "sigmoid", batch)
+        for name in names for batch in (BATCHES[:2] if cpu else BATCHES)
+    ]
+    if not cpu:
+        found += [Case(name, NARROW[name], "relu", MANY) for name in NARROW]
+        found += [Case(name, DEEP[name], "tanh", 32) for name in QUICK_DEEP]
+    return {f"{case.name} x {case.batch}": case for case in found}
+
+
+class Picks:
+    """The plans of one case.
+
+    Parameters
+    ----------
+    case : Case
+        The network, the batch size and the precision.
+    device : Device
+        Without measured rates.
+    """
+
+    def __init__(self, case: Case, device: Device) -> None:
+        self.case, self.device = case, device
+        self.network = Network.mlp(case.sizes, case.activation, seed=0)
+        self.program = lower(self.network).at(case.precision)
+        self.planners: dict[str, Planner] = {}
+        self.seconds: dict[str, float] = {}
+
+    def pick(
+        self, name: str, device: Device, tune: bool | None, limit: float = math.inf
+    ) -> None:
+        """Choose, and keep the planner with its choice made."""
+        start = time.perf_counter()
+        self.planners[name] = planner = Planner(
+            self.network, device, self.case.batch, tune, VARIANTS, self.program,
+            Search(limit),
+        )
+        planner.plan()
+        self.seconds[name] = time.perf_counter() - start
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Time the plans in turn, and yield a row of each."""
+        plans = {name: planner.plan() for name, planner in self.planners.items()}
+        shape = self.case.batch, self.case.sizes[0]
+        x = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
+        distinct = {repr(plan.steps): plan for plan in plans.values()}
+        times: dict[str, list[float]] = {key: [] for key in distinct}
+
+        def block(key: str, repeats: int) -> float:
+            start = time.perf_counter()
+            for _ in range(repeats):
+                distinct[key](x)
+            return (time.perf_counter() - start) / repeats
+
+        repeats = {}
+        for key in distinct:
+            block(key, 1)
+            repeats[key] = max(1, int(BLOCK_SECONDS / block(key, 3)))
+        for number in range(ROUNDS):
+            for key in sorted(distinct, reverse=bool(number % 2)):
+                times[key].append(block(key, repeats[key]))
+        medians = {key: statistics.median(found) for key, found in times.items()}
+        best = min(medians.values())
+        for name in PICKS:
+            if name not in plans:
+                continue
+            key, planner = repr(plans[name].steps), self.planners[name]
+            low, median, high = statistics.quantiles(times[key], n=4)
+            candidates = planner.report.candidates
+            yield {
+                "case": self.case.name, "batch": self.case.batch,
+                "precision": self.case.precision, "pick": name,
+                "median": median, "low": low, "high": high,
+                "over_best": median / best, "chosen_in_s": self.seconds[name],
+                "candidates": len(candidates),
+                "measured": sum(one.timing is not None for one in candidates),
+                "complete": not planner.report.unmeasured.endswith("to the end"),
+                "cover": _cover(plans[name].steps),
+            }
+
+
+def _cover(steps: Sequence[Any]) -> str:
+    """Return a cover in words, equal neighbours once with their number."""
+    names = (
+        f"{step.variant.name}({','.join(map(str, step.config.values()))})"
+        for step in steps
+    )
+    runs = ((name, len(list(same))) for name, same in groupby(names))
+    return " ".join(name if n == 1 else f"{n}*{name}" for name, n in runs)
+
+
+def rows_of(
+    cases: Sequence[Case], device: Device, limit: float, each: float, every: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows; the store is empty at first.
+
+    Parameters
+    ----------
+    cases : sequence of Case
+        The most important first: `limit` seconds are for all.
+    device : Device
+        The device.
+    limit, each : float
+        Seconds, and of the search of a case.
+    every : bool
+        Whether `searched` measures every candidate.
+    """
+    start = time.perf_counter()
+    plain = replace(device, measured=None)
+    found = [Picks(case, plain) for case in cases]
+    for one in found:
+        one.pick("model", plain, False)
+    with_rates = rate_probes.measured(plain)
+    for one in found:
+        one.pick("rates", with_rates, False)
+    print(f"{time.perf_counter() - start:.0f} s: {len(found)} cases by the model")
+    for one in found:
+        left = limit - (time.perf_counter() - start)
+        if left < 2 * SEARCH_SECONDS:
+            return
+        try:
+            one.pick("five seconds", with_rates, None, SEARCH_SECONDS)
+            left = limit - (time.perf_counter() - start)
+            one.pick("searched", with_rates, every or None, min(each, max(0.0, left)))
+            yield from one.rows()
+        except ClnetError as error:
+            print(f"{one.case.name} x {one.case.batch}: {error}")
+
+
+def table(rows: pd.DataFrame) -> str:
+    """Return each case's times, in us, and each pick's ratio to the best."""
+    index = ["case", "batch", "precision"]
+    ratios = rows.pivot_table(
+        index=index, columns="pick", values="over_best", sort=False
+    )
+    rows = rows.assign(us=1e6 * rows["median"])
+    best = rows[rows["pick"] == PICKS[-1]].set_index(index)[["us", "cover"]]
+    best["cover"] = best["cover"].str.slice(0, 40)
+    return str(ratios[[*PICKS]].join(best).to_string(float_format="%.3g"))
+
+
+def main() -> None:
+    """Measure, or show the rows of a file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--device", help="as for clnet.device")
+    add("--case", nargs="+", help='as "config-3 x 32", the most important first')
+    add("--seconds", type=float, default=math.inf, help="limit of all cases")
+    add("--each", type=float, default=math.inf, help="limit of the search of a case")
+    add("--all", action="store_true", help="search every candidate")
+    add("--out", type=Path, help="CSV, appended to; default: of the device, in results")
+    add("--export", type=Path, metavar="JSON", help="write the times for the package")
+    add("--rows", type=Path, metavar="CSV", help="show these; measure nothing")
+    given = parser.parse_args()
+    if given.rows is not None:
+        print(table(pd.read_csv(given.rows)))
+        return
+    warnings.simplefilter("ignore", ClnetWarning)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["CLNET_CACHE_DIR"] = folder
+        times_file.SHIPPED = Path(folder)
+        device = find_device(given.device)
+        known = cases_of(device.type == "cpu")
+        cases = [known[name] for name in given.case or known]
+        file = given.out or RESULTS / f"picks-{slug(device.name)}.csv"
+        where = {"date": now(), **device_identity(device), **versions()}
+        rows = []
+        for row in rows_of(
+            cases, device, given.seconds, given.each, given.all
+        ):
+            rows.append({**row, "load": load(), **where})
+            pd.DataFrame(rows[-1:]).to_csv(
+                file, index=False, float_format="%.4g", mode="a",
+                header=not file.exists(),
+            )
+            print(
+                f"{row['case']} x {row['batch']} {row['pick']}: "
+                f"{1e6 * row['median']:.1f} us, {row['over_best']:.2f}, "
+                f"{row['cover'][:60]}", flush=True,
+            )
+        if given.export is not None:
+            times_file.export_times(rate_probes.known(device), given.export)
+    print(table(pd.DataFrame(rows)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The benchmark of the planner's choices, and its committed rows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from clnet.benchmarks import picks
+from clnet.benchmarks.cases.dense import Case
+from clnet.benchmarks.measurements import RESULTS
+
+from clnet.opencl import rate_probes, times_file
+
+FILES = sorted((Path(__file__).parents[2] / RESULTS).glob("picks-*.csv"))
+
+
+def test_cases_fit_the_device():
+    assert all(case.batch <= 32 for case in picks.cases_of(True).values())
+    names = picks.cases_of(False)
+    assert {"config-3 x 32", "narrow-64 x 131072", "deep-512 x 32"} <= names.keys()
+
+
+def test_rows_of_a_tiny_case(tmp_path, monkeypatch, capsys):
+    case = Case("tiny", (3, 4, 2), "tanh", 1)
+    monkeypatch.setattr(picks, "cases_of", lambda cpu: {"tiny x 1": case})
+    monkeypatch.setattr(picks, "ROUNDS", 2)
+    monkeypatch.setattr(picks, "BLOCK_SECONDS", 1e-4)
+    monkeypatch.setattr(rate_probes, "measured", lambda device: device)
+    monkeypatch.setattr(times_file, "SHIPPED", times_file.SHIPPED)  # undone at the end
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
+    rows, export = tmp_path / "rows.csv", tmp_path / "times.json"
+    monkeypatch.setattr(sys, "argv", [
+        "picks", "--device", "cpu", "--out", str(rows), "--export", str(export),
+    ])
+    picks.main()
+    found = pd.read_csv(rows)
+    assert list(found["pick"]) == list(picks.PICKS)
+    assert found["over_best"].min() == 1
+    assert json.loads(export.read_text())["times"]
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["picks", "--rows", str(rows)])
+    picks.main()
+    assert "tiny" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_committed_picks_keep_what_is_promised(path):
+    """Within 5% after five seconds, and twice the best without any measurement."""
+    rows = pd.read_csv(path)
+    worst = rows.groupby("pick")["over_best"].max()
+    assert worst["five seconds"] <= 1.05
+    assert worst["model"] <= 2
+    assert rows["pick"].isin(picks.PICKS).all()
