@@ -48,27 +48,27 @@ static inline VAL absolute(VAL v) { return v < CONST(0) ? -v : v; }
 #define QUOTIENT(a, b) ((a) / (b))
 #elif PTX >= 80 && WIDTH == 1
 // By the approximate reciprocal: to 2 roundings. b is a normal number.
-static inline float quotient(const float a, const float b)
+static inline float approximate_quotient(const float a, const float b)
 {
     float reciprocal;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(b));
     return a * reciprocal;
 }
-#define QUOTIENT quotient
+#define QUOTIENT approximate_quotient
 #else
 #define QUOTIENT(a, b) native_divide(a, b)  // to 2 roundings on GPUs
 #endif
 
 // v within bounds; NaN stays.
 #if PTX >= 80 && WIDTH == 1 && !OPERATOR_MATH
-static inline float bounded(float v, const float low, const float high)
+static inline float bounded_value(float v, const float low, const float high)
 {
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(v), "f"(low));
     asm("min.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(v), "f"(high));
     return v;
 }
 #else
-static inline VAL bounded(VAL v, const VAL low, const VAL high)
+static inline VAL bounded_value(VAL v, const VAL low, const VAL high)
 {
     v = v < low ? low : v;
     return v > high ? high : v;
@@ -77,7 +77,7 @@ static inline VAL bounded(VAL v, const VAL low, const VAL high)
 // tanh v to about 3e-7 of its value: v P(v^2) / Q(v^2), fitted on [-9, 9].
 static inline VAL hyperbolic_tangent(VAL v)
 {
-    v = bounded(v, CONST(-9.0f), CONST(9.0f));
+    v = bounded_value(v, CONST(-9.0f), CONST(9.0f));
     VAL u = v * v;
     VAL p = CONST(1.33366234e-8f);
     p = p * u + CONST(2.05961140e-5f);
@@ -89,7 +89,7 @@ static inline VAL hyperbolic_tangent(VAL v)
     q = q * u + CONST(2.58739901e-2f);
     q = q * u + CONST(0.467136789f);
     q = q * u + CONST(1.0f);
-    return bounded(QUOTIENT(v * p, q), CONST(-1.0f), CONST(1.0f));
+    return bounded_value(QUOTIENT(v * p, q), CONST(-1.0f), CONST(1.0f));
 }
 #else
 #define hyperbolic_tangent tanh
