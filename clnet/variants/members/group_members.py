@@ -19,8 +19,7 @@ from clnet.opencl.launch import (
     Table,
 )
 from clnet.opencl.program import matrix_units
-from clnet.variants.cost import Cost, span_flops
-from clnet.variants.members.members import MEMBER_ARGUMENTS, weights_of
+from clnet.variants.members.members import MEMBER_ARGUMENTS, member_cost, weights_of
 from clnet.variants.team import team_group
 from clnet.variants.training.group_step import LocalLayout, layer_neurons
 from clnet.variants.training.whole_step import (
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from clnet.ir.ops import Span
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Reach
+    from clnet.variants.cost import Cost
 
 TILES = (128, 64, 32, 16, 8)  # samples of a tile
 MANY_TILE = 64  # samples of the best tile where all compute units have networks
@@ -112,9 +112,7 @@ class GroupMembers:
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count one network's samples, parameters and state."""
-        step = accepted_step(span)
-        samples = span.batch * sum(value.width for value in step.data)
-        return Cost(span_flops(span), 4 * (samples + 3 * step.size), 1, 0, 1, 0.5)
+        return member_cost(span)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launch of the members, a group each."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import Launch, Launches, Parameters, Scalar, State
 from clnet.opencl.program import inline_ptx
-from clnet.variants.cost import Cost, span_flops
-from clnet.variants.members.members import MEMBER_ARGUMENTS, weights_of
+from clnet.variants.members.members import MEMBER_ARGUMENTS, member_cost, weights_of
 from clnet.variants.team import team_group
 from clnet.variants.training.group_step import layer_neurons
 from clnet.variants.training.whole_step import (
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from clnet.ir.ops import Span
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Reach
+    from clnet.variants.cost import Cost
     from clnet.variants.training.whole_step import WholeStep
 
 WARP = 32  # lanes of a team, at most
@@ -118,9 +118,7 @@ class LaneMembers:
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count one network's samples, parameters and state."""
-        step = accepted_step(span)
-        samples = span.batch * sum(value.width for value in step.data)
-        return Cost(span_flops(span), 4 * (samples + 3 * step.size), 1, 0, 1, 0.5)
+        return member_cost(span)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launch of the members."""

@@ -60,6 +60,13 @@ def lacks_gather(step: WholeStep) -> bool:
     return step.loss.weight is not None and step.gather is None
 
 
+def member_cost(span: Span) -> Cost:
+    """Return the cost of one network's step: its samples, parameters and state."""
+    step = accepted_step(span)
+    samples = span.batch * sum(value.width for value in step.data)
+    return Cost(span_flops(span), 4 * (samples + 3 * step.size), 1, 0, 1, 0.5)
+
+
 @dataclass(frozen=True)
 class TrainMembers(Untuned):
     """A worker trains one network after the other (``members.cl``).
@@ -88,9 +95,7 @@ class TrainMembers(Untuned):
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count one network's samples, parameters and state."""
-        step = accepted_step(span)
-        samples = span.batch * sum(value.width for value in step.data)
-        return Cost(span_flops(span), 4 * (samples + 3 * step.size), 1, 0, 1, 0.5)
+        return member_cost(span)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launches that transpose the data set, and that of the members."""

@@ -16,10 +16,10 @@ from clnet.opencl.launch import (
     Table,
 )
 from clnet.variants.base import Config, Reach, Untuned, refuse_unless_cpu
-from clnet.variants.cost import Cost, span_flops
 from clnet.variants.members.members import (
     MEMBER_ARGUMENTS,
     SYNC_WORDS,
+    member_cost,
     weights_of,
 )
 from clnet.variants.training.group_step import layer_neurons
@@ -38,6 +38,7 @@ from clnet.variants.training.whole_step import (
 if TYPE_CHECKING:
     from clnet.ir.ops import Span
     from clnet.opencl.device import Device
+    from clnet.variants.cost import Cost
 
 SAMPLES = 4  # at a time
 MAX_SIZE = 256  # elements of a network: eight of them stay in a core's first cache
@@ -81,9 +82,7 @@ class VectorMembers(Untuned):
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count one network's samples, parameters and state."""
-        step = accepted_step(span)
-        samples = span.batch * sum(value.width for value in step.data)
-        return Cost(span_flops(span), 4 * (samples + 3 * step.size), 1, 0, 1, 0.5)
+        return member_cost(span)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launch of the members."""
