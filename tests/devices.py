@@ -16,7 +16,7 @@ H200 = replace(
     DEVICE, companions=(), type="gpu", compute_units=132, simd_width=32,
     local_memory=48128, declared_local_memory=48 << 10,
     unit_local_memory=226 << 10, largest_group=1024, launch_cost=5e-6,
-    forward_progress=True, compute_capability=(9, 0),
+    forward_progress=True, compute_capability=(9, 0), clock=1.98e9, measured=None,
 )
 CPU_ONLY = pytest.mark.skipif(
     DEVICE.forward_progress, reason=f"groups of {DEVICE.name} run at the same time"

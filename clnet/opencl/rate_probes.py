@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
@@ -324,7 +323,7 @@ def launch_seconds(plain: Session, device: Device) -> tuple[float, float]:
 
     seconds_of(TRIED_LAUNCHES)
     many = min(seconds_of(TRIED_LAUNCHES) for _ in range(LAUNCHES))
-    alone = statistics.median(seconds_of(1) for _ in range(TRIED_LAUNCHES))
+    alone = float(np.median([seconds_of(1) for _ in range(TRIED_LAUNCHES)]))
     return many, max(0.0, alone - many)
 
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import clnet
 from clnet.errors import FormatError, InputError
-from clnet.formats.files import as_path, read, write
 from clnet.opencl.rates import Rates
 from clnet.opencl.store import Store, Timing, cache_directory
 
@@ -82,6 +81,8 @@ def export_times(device: Device, path: str | Path) -> int:
     FormatError
         If the file cannot be written.
     """
+    from clnet.formats.files import as_path, write
+
     found: dict[str, dict[str, Timing]] = {}
     for span, key, timing in Store(device).all_times():
         of_device = _FINGERPRINT.search(key) and _HOST not in key
@@ -118,6 +119,8 @@ def import_times(path: str | Path) -> tuple[Path, dict[str, Any]]:
     FormatError
         If it is no such file, or is of another version of clnet.
     """
+    from clnet.formats.files import as_path, read, write
+
     source = as_path(path)
     text = read(source)
     content = _parsed(source, text)
@@ -158,9 +161,9 @@ def _contents(device: Device) -> Iterator[dict[str, Any]]:
 def _readable(path: Path, name: bytes) -> dict[str, Any] | None:
     """Return a file's content, or None without a name or of another version."""
     try:
-        text = read(path)
+        text = path.read_bytes()
         return _parsed(path, text) if name in text else None
-    except FormatError:  # times are a help only
+    except (OSError, FormatError):  # times are a help only
         return None
 
 

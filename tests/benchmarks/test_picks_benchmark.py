@@ -13,6 +13,7 @@ from clnet.benchmarks.cases.dense import Case
 from clnet.benchmarks.measurements import RESULTS
 
 from clnet.opencl import rate_probes, times_file
+from clnet.opencl.store import store_of
 
 FILES = sorted((Path(__file__).parents[2] / RESULTS).glob("picks-*.csv"))
 
@@ -23,6 +24,16 @@ def test_cases_fit_the_device():
     assert {"config-3 x 32", "narrow-64 x 131072", "deep-512 x 32"} <= names.keys()
 
 
+@pytest.fixture
+def own_store(tmp_path, monkeypatch):
+    """A store of times that no other test has."""
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
+    store_of.cache_clear()
+    yield
+    store_of.cache_clear()
+
+
+@pytest.mark.usefixtures("own_store")
 def test_rows_of_a_tiny_case(tmp_path, monkeypatch, capsys):
     case = Case("tiny", (3, 4, 2), "tanh", 1)
     monkeypatch.setattr(picks, "cases_of", lambda cpu: {"tiny x 1": case})
@@ -30,7 +41,6 @@ def test_rows_of_a_tiny_case(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(picks, "BLOCK_SECONDS", 1e-4)
     monkeypatch.setattr(rate_probes, "measured", lambda device: device)
     monkeypatch.setattr(times_file, "SHIPPED", times_file.SHIPPED)  # undone at the end
-    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
     rows, export = tmp_path / "rows.csv", tmp_path / "times.json"
     monkeypatch.setattr(sys, "argv", [
         "picks", "--device", "cpu", "--out", str(rows), "--export", str(export),
