@@ -317,8 +317,8 @@ class Population:
         Returns
         -------
         Histories
-            A sequence of `History`, one a network, made when it is first read. `plot`
-            draws all, `report` writes a page.
+            A sequence of `History`, one a network, made when it is first read. ``plot``
+            draws all, ``report`` writes a page.
 
         Raises
         ------
