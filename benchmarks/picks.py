@@ -33,6 +33,7 @@ import pandas as pd
 
 from clnet.errors import ClnetError, ClnetWarning
 from clnet.ir.lowering import lower
+from clnet.ir.ops import Program
 from clnet.network import Network
 from clnet.opencl import rate_probes, times_file
 from clnet.opencl.device import Device
@@ -80,9 +81,10 @@ class Picks:
     """
 
     def __init__(self, case: Case, device: Device) -> None:
-        self.case, self.device = case, device
-        self.network = Network.mlp(case.sizes, case.activation, seed=0)
-        self.program = lower(self.network).at(case.precision)
+        self.case: Case = case
+        self.device: Device = device
+        self.network: Network = Network.mlp(case.sizes, case.activation, seed=0)
+        self.program: Program = lower(self.network).at(case.precision)
         self.planners: dict[str, Planner] = {}
         self.seconds: dict[str, float] = {}
 

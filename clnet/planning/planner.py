@@ -95,7 +95,7 @@ class Planner:
         own: bool = False,
     ) -> None:
         self.network = network
-        self.device = known(device)
+        self.device: Device = known(device)
         self.batch = batch
         self.tune = tune
         self.variants = variants

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from clnet.nn.scaling import Scaling
     from clnet.opencl.device import Device
     from clnet.opencl.discovery import Devices
+    from clnet.opencl.session import Session
     from clnet.training.callbacks import Callback
     from clnet.training.saved import SavedTraining
 
@@ -236,7 +237,7 @@ class CascadeTraining:
         self._networks: dict[int, Shortcut] = {}  # by the size of the parameters
         self._stored: tuple[Shortcut, Model] | None = None
         rule, fann = cascade.update, network.fann_compatible
-        self.history = History(TrainingState(
+        self.history: History = History(TrainingState(
             repr(cascade), 0, 0, seed, network.parameters.copy(),
             rule.initial_state(network.layout.size, network.dtype), network.formats,
         ))
@@ -258,7 +259,7 @@ class CascadeTraining:
             network_neuron(one.activation, one.steepness, fann)
             for one in candidates.neurons
         )
-        self.session = session(device)
+        self.session: Session = session(device)
         with device_errors(self.session):
             parts = Parts(tuple(sets), trained, candidates, self._added)
             self._bound = parts.bound(self.session)
