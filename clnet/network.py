@@ -14,7 +14,7 @@ from clnet.checks import PRECISIONS
 from clnet.errors import InputError, counted
 from clnet.nn.defaults import BLOCKS, EPOCHS
 from clnet.nn.description import mlp_layers
-from clnet.nn.labels import decided, encoded
+from clnet.nn.labels import decided, encoded, output_middles
 from clnet.nn.model import Model
 from clnet.nn.scaling import scaling_to_apply
 
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from clnet.formats.sources import Source
     from clnet.ir.ops import Program
     from clnet.nn.cascade.constants import Cascade
-    from clnet.nn.metrics import Evaluation, Metrics
+    from clnet.nn.metrics import Evaluation
     from clnet.nn.optimisers import Optimiser
-    from clnet.nn.scaling import Scaling
     from clnet.opencl.device import Device
     from clnet.opencl.discovery import Devices
     from clnet.runtime.data_parallel import ParallelPlan
@@ -500,8 +499,8 @@ class Network(Model):
 
     def labels_of(self, y: NDArray[Any], scale: bool = False) -> NDArray[Any]:
         """Return the class of each of the outputs y [batch, n_out]; see `classify`."""
-        middle = self._middles(self._scaling if scale else None)[0]
-        return decided(y, middle, self._classes)
+        middles = output_middles(self, self._scaling if scale else None)
+        return decided(y, middles[0], self._classes)
 
     def fit(
         self,
@@ -765,9 +764,7 @@ class Network(Model):
             return evaluate_by_ranks(self, lambda x, device, out: self.predict(
                 x, device, scale=scaled, out=out, buffer=buffer
             ), partial(self.compare, scale=scaled), comm, x, t, device)
-        return evaluate_any(
-            self, self.plan_for, x, t, device, scaling, self._metrics(scaling), buffer
-        )
+        return evaluate_any(self, self.plan_for, x, t, device, scaling, buffer)
 
     def compare(self, y: ArrayLike, t: ArrayLike, *, scale: bool = False) -> Evaluation:
         """Return the errors of outputs y [batch, n_out] of this network against t.
@@ -782,31 +779,13 @@ class Network(Model):
         InputError
             If shapes differ, there is no sample, or the scaling is missing.
         """
-        metrics = self._metrics(scaling_to_apply(self._scaling, scale))
+        from clnet.nn.metrics import metrics_of
+
+        metrics = metrics_of(self, scaling_to_apply(self._scaling, scale))
         if np.ndim(y) == 2:
             t, _ = encoded(self, t, self.classes)
         metrics.add(y, t)
         return metrics.evaluation()
-
-    def _metrics(self, scaling: Scaling | None) -> Metrics:
-        """Return metrics of this network's outputs, in the units of a scaling."""
-        from clnet.ir.lowering import symmetric_outputs
-        from clnet.nn.metrics import BIT_FAIL_LIMIT, Metrics
-
-        limit = BIT_FAIL_LIMIT if self.fann is None else self.fann.bit_fail_limit
-        halved = [self.fann_compatible and one for one in symmetric_outputs(self)]
-        return Metrics(halved, limit, self._middles(scaling))
-
-    def _middles(self, scaling: Scaling | None) -> Sequence[float | None]:
-        """Return the middle of the outputs' range, if any: one for all, or one each."""
-        from clnet.ir.lowering import output_middles
-
-        middles = output_middles(self)
-        bounded = [middle for middle in middles if middle is not None]
-        if scaling is not None and len(bounded) == len(middles):
-            descaled = scaling.descale_output(np.resize(bounded, self.n_out))
-            return tuple(descaled.tolist())
-        return middles
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the network to a file atomically, in the format of its suffix.

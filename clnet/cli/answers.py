@@ -15,6 +15,7 @@ from clnet.errors import WIDTH
 from clnet.formats import check_save_data
 from clnet.formats.files import as_path, check_writable, write
 from clnet.nn.labels import Label, encoded
+from clnet.nn.metrics import metrics_of
 
 if TYPE_CHECKING:
     from clnet.cli.samples import Samples
@@ -56,7 +57,7 @@ class Answers:
         self.data: Samples = data
         self.counts: Counter[Label] = Counter()
         self._plan, self._scale = plan, scale
-        self._metrics = network._metrics(network.scaling if scale else None)
+        self._metrics = metrics_of(network, network.scaling if scale else None)
         self.compared: bool = False
 
     def __iter__(self) -> Iterator[NDArray[Any]]:

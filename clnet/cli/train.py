@@ -19,12 +19,12 @@ from clnet.cli.summary import confusion_text, evaluation_rows, pairs
 from clnet.errors import ClnetError, InputError, nearest
 from clnet.formats import NETWORK_SUFFIXES, check_save
 from clnet.formats.pictures import PICTURES, figure, picture_file
-from clnet.ir.lowering import output_middles
 from clnet.network import Network, load
 from clnet.nn.activations import SOFTMAX
 from clnet.nn.defaults import EPOCHS, MAX_NEURONS, default_optimiser
 from clnet.nn.fann_parameters import STOP_FUNCTIONS
 from clnet.nn.initialisers import INITIALISER_NAMES, WIDROW_NGUYEN
+from clnet.nn.labels import output_middles
 from clnet.nn.optimisers import CASCADE, FANN, MINI_BATCH, OPTIMISER_NAMES, Adam, Rprop
 
 if TYPE_CHECKING:

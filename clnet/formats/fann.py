@@ -34,6 +34,7 @@ from clnet.nn.activations import (
     SOFTMAX,
     Activation,
     activation,
+    activation_names,
     fann_activation,
 )
 from clnet.nn.fann_parameters import HEADER, OPTIONAL, FannParameters, Kind
@@ -377,8 +378,7 @@ def _fann_neurons(network: Model, number: int, path: Path) -> _FannNeurons:
         return FormatError(f"cannot write {path}: layer {number} {why}")
 
     layer = network.layers[number]
-    names = (layer.activation,) if isinstance(layer.activation, str) else (
-        layer.activation)
+    names = activation_names(layer.activation)
     rows = [None if name == SOFTMAX else activation(name) for name in names]
     numbers = [row.fann for row in rows if row is not None and row.fann is not None]
     missing = [name for name, row in zip(names, rows, strict=True)

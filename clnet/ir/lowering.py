@@ -34,8 +34,16 @@ from clnet.ir.training_ops import (
     Update,
     gradient,
 )
-from clnet.nn.activations import LOG_SOFTMAX, SOFTMAX, SOFTMAXES, activation, sum_limit
-from clnet.nn.metrics import BIT_FAIL_LIMIT
+from clnet.nn.activations import (
+    LOG_SOFTMAX,
+    SOFTMAX,
+    SOFTMAXES,
+    activation,
+    activation_names,
+    sum_limit,
+)
+from clnet.nn.fann_parameters import bit_fail_limit
+from clnet.nn.labels import symmetric_outputs
 from clnet.nn.regularisation import PLAIN, Regularisation
 from clnet.nn.storage.layout import Slot, round_up
 
@@ -152,7 +160,7 @@ def lower_training(
     derivatives = {y: dy}  # of the loss, by each output
     record = Value("record", len(RECORD), len(RECORD))
     totals = Value("totals", 2 * len(RECORD), 2 * len(RECORD), rows=1)
-    limit = BIT_FAIL_LIMIT if network.fann is None else network.fann.bit_fail_limit
+    limit = bit_fail_limit(network.fann)
     halved = tuple(
         symmetric and (network.fann_compatible or loss.fann)
         for symmetric in symmetric_outputs(network)
@@ -263,22 +271,6 @@ def _fused(network: Model, act: BiasAct, loss: LossFunction) -> BiasAct:
     return replace(act, y=logits, nonlinearity=replace(act.nonlinearity, names=plain))
 
 
-def symmetric_outputs(network: Model) -> tuple[bool, ...]:
-    """Return whether FANN halves the outputs' errors: one for all, or one each."""
-    names = network.layers[-1].activation
-    many = (names,) if isinstance(names, str) else names
-    return tuple(name not in SOFTMAXES and activation(name).symmetric for name in many)
-
-
-def output_middles(network: Model) -> tuple[float | None, ...]:
-    """Return the middle of the outputs' range, if any: one for all, or one each."""
-    names = network.layers[-1].activation
-    many = (names,) if isinstance(names, str) else names
-    whole = {SOFTMAX: 0.5, LOG_SOFTMAX: None}
-    return tuple(whole[name] if name in whole else activation(name).middle
-                 for name in many)
-
-
 def _act_grad(act: BiasAct, z: Value, dy: Value, dz: Value) -> ActGrad:
     reads = {activation(name).reads for name in act.nonlinearity.names}
     return ActGrad(
@@ -303,8 +295,10 @@ def nonlinearity(
     fann_compatible : bool
         Whether pre-activations are clipped as in FANN's `fann_run`.
     """
-    many = (names,) if isinstance(names, str) else names
-    rows = [activation("identity" if name in SOFTMAXES else name) for name in many]
+    rows = [
+        activation("identity" if name in SOFTMAXES else name)
+        for name in activation_names(names)
+    ]
     steep = steepness if isinstance(steepness, tuple) else (float(steepness),)
     if max(len(rows), len(steep)) > 1:
         n = max(len(rows), len(steep))

@@ -320,6 +320,11 @@ SOFTMAXES = (SOFTMAX, LOG_SOFTMAX)
 ACTIVATION_NAMES = (*ACTIVATIONS, *SOFTMAXES)
 
 
+def activation_names(found: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of a layer's `activation`: one for all neurons, or one each."""
+    return (found,) if isinstance(found, str) else found
+
+
 def activation(name: str) -> Activation:
     """Return the row of an activation, by its name here or in another library.
 

@@ -9,13 +9,13 @@ from typing import Any
 from clnet.checks import as_list, as_real, as_reals, as_whole
 from clnet.errors import InputError, unknown
 from clnet.nn.activations import activation
-from clnet.nn.metrics import BIT_FAIL_LIMIT
 
 Kind = str | tuple[str, ...]
 """Format of a value in the file: ``"f"`` a real number with six decimals, ``"e"`` one
 with twenty, ``"u"`` a whole number; ``"f list"``, ``"e list"`` and ``"activations"``
 several of them; a tuple of names: the index of one."""
 
+BIT_FAIL_LIMIT = 0.35  # FANN's default
 TRAINING_ALGORITHMS = ("incremental", "batch", "rprop", "quickprop", "sarprop")
 ERROR_FUNCTIONS = ("linear", "tanh")
 STOP_FUNCTIONS = ("mse", "bit_fail")
@@ -127,3 +127,8 @@ def _checked(name: str, value: Any, kind: Kind) -> Any:
     if kind == "e list":
         return as_reals(name, value)
     return as_real(name, value)
+
+
+def bit_fail_limit(fann: FannParameters | None) -> float:
+    """Return the error from which an output of a network counts as failed."""
+    return BIT_FAIL_LIMIT if fann is None else fann.bit_fail_limit

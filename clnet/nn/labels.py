@@ -1,4 +1,4 @@
-"""Class labels as targets, and the classes that outputs stand for."""
+"""Class labels as targets, the classes that outputs stand for, and their ranges."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_array, as_list, is_sparse, is_whole
 from clnet.errors import InputError, counted, quoted
-from clnet.nn.activations import SOFTMAXES, activation
+from clnet.nn.activations import (
+    LOG_SOFTMAX,
+    SOFTMAX,
+    SOFTMAXES,
+    activation,
+    activation_names,
+)
 
 if TYPE_CHECKING:
     from clnet.nn.description import Description
+    from clnet.nn.scaling import Scaling
 
 Label = bool | int | str
 Classes = tuple[Label, ...]
@@ -108,7 +115,7 @@ def encoded(
             "which two classes lie: expected numbers, or a last layer of sigmoid"
         )
     numbers = np.array([index[label] for label in found], np.intp)[codes]
-    low = -1.0 if _symmetric(network) else 0.0
+    low = -1.0 if all(symmetric_outputs(network)) else 0.0
     if n_out == 1:
         return np.where(numbers, 1.0, low)[:, np.newaxis], classes
     targets = np.full((len(numbers), n_out), low, network.dtype)
@@ -235,16 +242,39 @@ def _classes_of(found: Sequence[Label], n_out: int, name: str) -> Classes:
     )
 
 
-def _rows(network: Description) -> tuple[str, ...]:
-    names = network.layers[-1].activation
-    return (names,) if isinstance(names, str) else names
+def symmetric_outputs(network: Description) -> tuple[bool, ...]:
+    """Return whether outputs reach from -1 to 1: one answer for all, or one each."""
+    return tuple(
+        name not in SOFTMAXES and activation(name).symmetric
+        for name in _output_activations(network)
+    )
+
+
+def output_middles(
+    network: Description, scaling: Scaling | None = None
+) -> tuple[float | None, ...]:
+    """Return the middle of the outputs' range, or None: one for all, or one each.
+
+    With a scaling, in the units of the data.
+    """
+    whole = {SOFTMAX: 0.5, LOG_SOFTMAX: None}
+    middles = tuple(
+        whole[name] if name in whole else activation(name).middle
+        for name in _output_activations(network)
+    )
+    if scaling is None or None in middles:
+        return middles
+    descaled = scaling.descale_output(np.resize(np.array(middles), network.n_out))
+    return tuple(descaled.tolist())
 
 
 def _classifies(network: Description) -> bool:
     """Return whether all outputs are bounded, so that one may stand for two classes."""
-    return all(name in SOFTMAXES or activation(name).bounded for name in _rows(network))
+    return all(
+        name in SOFTMAXES or activation(name).bounded
+        for name in _output_activations(network)
+    )
 
 
-def _symmetric(network: Description) -> bool:
-    return all(name not in SOFTMAXES and activation(name).symmetric
-               for name in _rows(network))
+def _output_activations(network: Description) -> tuple[str, ...]:
+    return activation_names(network.layers[-1].activation)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers, column_hint
 from clnet.errors import InputError
+from clnet.nn.fann_parameters import BIT_FAIL_LIMIT, bit_fail_limit
+from clnet.nn.labels import output_middles, symmetric_outputs
 from clnet.nn.notebook import html_table
 
-BIT_FAIL_LIMIT = 0.35  # FANN's default
+if TYPE_CHECKING:
+    from clnet.nn.model import Model
+    from clnet.nn.scaling import Scaling
+
 CONFUSED = 100  # classes of a confusion table, at most
 
 
@@ -206,6 +211,14 @@ class Metrics:
             mse, self._fails, None, self._missed / numbers, float(r2),
             float(np.sqrt(self._missed_squares / numbers)),
         )
+
+
+def metrics_of(network: Model, scaling: Scaling | None) -> Metrics:
+    """Return the metrics of a network's outputs, in the units of a scaling."""
+    halved = [network.fann_compatible and one for one in symmetric_outputs(network)]
+    return Metrics(
+        halved, bit_fail_limit(network.fann), output_middles(network, scaling)
+    )
 
 
 def _confusion(

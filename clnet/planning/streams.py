@@ -27,6 +27,7 @@ from clnet.formats.sources import (
     source_of,
 )
 from clnet.nn.labels import encoded
+from clnet.nn.metrics import metrics_of
 from clnet.planning.inference import (
     PlanFor,
     chunk_length,
@@ -36,7 +37,7 @@ from clnet.planning.inference import (
 )
 
 if TYPE_CHECKING:
-    from clnet.nn.metrics import Evaluation, Metrics
+    from clnet.nn.metrics import Evaluation
     from clnet.nn.model import Model
     from clnet.nn.scaling import Scaling
     from clnet.opencl.discovery import Devices
@@ -194,7 +195,6 @@ def evaluate_any(
     t: Any,
     device: Devices,
     scaling: Scaling | None,
-    metrics: Metrics,
     buffer: int | None = None,
 ) -> Evaluation:
     """Return the metrics of samples of any kind; see `Network.evaluate`."""
@@ -205,6 +205,7 @@ def evaluate_any(
     if source is None and t is None:
         raise InputError("t is missing: only sources have targets of their own")
     precision = PRECISIONS[0]
+    metrics = metrics_of(network, scaling)
     if source is None or is_sparse(x):
         y = predict_any(
             network, plan_for, x, device, scaling, precision, buffer=buffer

@@ -25,10 +25,9 @@ from clnet.nn.activations import activation
 from clnet.nn.cascade.constants import Cascade, cascade_of, network_neuron
 from clnet.nn.cascade.shortcut import Row, Shortcut
 from clnet.nn.defaults import MAX_NEURONS
-from clnet.nn.fann_parameters import FannParameters
+from clnet.nn.fann_parameters import FannParameters, bit_fail_limit
 from clnet.nn.layers import Dense
 from clnet.nn.losses import LossFunction, loss_function
-from clnet.nn.metrics import BIT_FAIL_LIMIT
 from clnet.nn.optimisers import CASCADE
 from clnet.opencl.discovery import device_list
 from clnet.opencl.session import device_errors, session
@@ -242,7 +241,7 @@ class CascadeTraining:
             rule.initial_state(network.layout.size, network.dtype), network.formats,
         ))
         outputs = shortcut.output.neurons(fann)
-        limit = BIT_FAIL_LIMIT if network.fann is None else network.fann.bit_fail_limit
+        limit = bit_fail_limit(network.fann)
         self._limit = limit
         epochs = max(cascade.max_out_epochs, cascade.max_cand_epochs)
         rows = shortcut.read + max_neurons

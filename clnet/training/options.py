@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from clnet.checks import as_whole, is_number
 from clnet.errors import InputError, unknown
-from clnet.nn.activations import SOFTMAXES, activation
+from clnet.nn.activations import SOFTMAXES, activation, activation_names
 from clnet.nn.cascade.constants import Cascade
 from clnet.nn.defaults import default_optimiser
 from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
@@ -183,7 +183,6 @@ def training_options(
     if schedule is not None and not hasattr(rule, "learning_rate"):
         raise InputError(f"{rule.name} has no learning rate: leave out the schedule")
     row = default_loss(network, optimiser) if loss is None else loss_function(loss)
-    names = network.layers[-1].activation
     return TrainingOptions(
         epochs=epochs, batch=batch, shuffled=bool(shuffle) and batch < n, rule=rule,
         rule_text=repr(rule), loss=row, regularisation=regularisation,
@@ -192,7 +191,7 @@ def training_options(
         fann=_fann_parameters(network, rule, row, stop),
         reach=tuple(
             (0.0, 1.0) if name in SOFTMAXES else activation(name).limits
-            for name in ((names,) if isinstance(names, str) else names)
+            for name in activation_names(network.layers[-1].activation)
         ),
     )
 

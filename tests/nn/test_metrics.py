@@ -14,7 +14,8 @@ from clnet import Dense, Network, Scaling
 from clnet.cli.summary import confusion_text, evaluation_rows
 from clnet.errors import WIDTH, InputError
 from clnet.nn.activations import ACTIVATIONS
-from clnet.nn.metrics import BIT_FAIL_LIMIT, CONFUSED, Evaluation, evaluate
+from clnet.nn.fann_parameters import BIT_FAIL_LIMIT
+from clnet.nn.metrics import CONFUSED, Evaluation, evaluate
 
 
 def test_by_hand():
