@@ -45,6 +45,7 @@ CREATE TABLE IF NOT EXISTS rates (
     PRIMARY KEY (device, version, name)
 ) WITHOUT ROWID;
 """
+_TABLES = "SELECT name, sql FROM sqlite_master WHERE type = 'table'"
 
 
 def cache_directory() -> Path:
@@ -229,6 +230,9 @@ class Store:
                 ((found,),) = file.execute("PRAGMA integrity_check(1)").fetchall()
                 if found != "ok":
                     raise sqlite3.DatabaseError(found)
+                tables = dict(file.execute(_TABLES))
+                if any(tables.get(name, sql) != sql for name, sql in _tables()):
+                    raise sqlite3.DatabaseError("its tables have other columns")
                 self._checked = True
             # Not synchronous: a killed process damages nothing, and times lost in a
             # power failure are measured again.
@@ -248,6 +252,14 @@ class Store:
             f"measured times in {self.path} are damaged ({reason(error)}): it was set "
             f"aside as {aside.name} and they will be measured again"
         )
+
+
+@cache
+def _tables() -> set[tuple[str, str]]:
+    """Return the names and the definitions of a new file's tables."""
+    with closing(sqlite3.connect(":memory:")) as file:
+        file.executescript(_CREATE)
+        return set(file.execute(_TABLES))
 
 
 @cache

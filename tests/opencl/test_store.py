@@ -277,15 +277,14 @@ def test_a_truncated_file_is_never_fatal(store, path):
         assert reopened(store).get(SPAN, KEY) == Timing(9, 9, 0)
 
 
-def test_a_file_of_other_tables_warns_and_stays(store, path):
+def test_a_file_of_other_tables_is_set_aside(store, path):
     path.unlink()
     query(path, "CREATE TABLE times (day TEXT)")
-    fresh = reopened(store)
-    with pytest.warns(ClnetWarning, match="cannot be read: .*no such column"):
-        assert fresh.get(SPAN, KEY) is None
-    with pytest.warns(ClnetWarning, match="not remembered: "):
-        fresh.put(SPAN, KEY, TIMING)
-    assert query(path, "SELECT * FROM times") == []
+    check_set_aside(store, path, path.read_bytes())
+
+
+def test_a_damaged_name_of_a_column_is_set_aside(store, path):
+    check_set_aside(store, path, path.read_bytes().replace(b"latency", b"lapency"))
 
 
 @pytest.mark.parametrize("column", ["seconds", "latency", "spread"])
