@@ -11,7 +11,10 @@ from pathlib import Path
 SECONDS = 120  # timeout; a cold compiler needs a few
 
 
-def run_child(command: Sequence[str], given: bytes = b"", **environment: str) -> str:
+def run_child(
+    command: Sequence[str], given: bytes = b"", seconds: float = SECONDS,
+    **environment: str,
+) -> str:
     """Run a command with further environment variables.
 
     Parameters
@@ -20,6 +23,8 @@ def run_child(command: Sequence[str], given: bytes = b"", **environment: str) ->
         The program and its arguments.
     given : bytes
         Its standard input.
+    seconds : float
+        The timeout.
     **environment : str
         The further variables.
 
@@ -38,11 +43,11 @@ def run_child(command: Sequence[str], given: bytes = b"", **environment: str) ->
             env={**os.environ, "PYTHONPATH": paths, **environment},
             input=given,
             capture_output=True,
-            timeout=SECONDS,
+            timeout=seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"no answer within {SECONDS} s"
+        return f"no answer within {seconds} s"
     if done.returncode < 0:
         names = {number.value: number.name for number in signal.Signals}
         return f"killed by {names.get(-done.returncode, f'signal {-done.returncode}')}"

@@ -1,7 +1,8 @@
 """Child trials: on an untested runtime, a call runs in a child process first.
 
 A kernel that kills its compiler or its process then costs a candidate or a capability.
-The store remembers the outcome: each call is tried once per driver.
+The store remembers the outcome: each call is tried once per driver. So its limit is
+that of the child's own processor time, which other programs do not use up.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from clnet.opencl.child_process import run_child
 
 if TYPE_CHECKING:
     from clnet.opencl.store import Store
+
+PROCESSOR_SECONDS = 120  # a compiler may need a third of them
+SECONDS = 10 * PROCESSOR_SECONDS  # of the wait, for a child that computes nothing
 
 
 def survives(
@@ -43,13 +47,27 @@ def survives(
             call = pickle.dumps((function, arguments))
         except (pickle.PicklingError, AttributeError, TypeError):
             return True
-        survived = not run_child((sys.executable, "-m", __name__), call)
+        survived = not run_child(
+            (sys.executable, "-m", __name__), call, SECONDS
+        )
         store.put_fact(name, survived)
     return survived
 
 
+def _limit_processor_time() -> None:
+    """Let the system end this process after `PROCESSOR_SECONDS`; not on Windows."""
+    with contextlib.suppress(ImportError):
+        import resource
+
+        kind = resource.RLIMIT_CPU
+        _, most = resource.getrlimit(kind)
+        with contextlib.suppress(ValueError):  # beyond the user's own limit
+            resource.setrlimit(kind, (PROCESSOR_SECONDS, most))
+
+
 def _run() -> None:
     """Make the call that the parent has written."""
+    _limit_processor_time()
     with contextlib.suppress(Exception):  # the parent meets it too
         function, arguments = pickle.load(sys.stdin.buffer)
         function(*arguments)

@@ -177,7 +177,10 @@ def report(results: list[Result], args: argparse.Namespace) -> int:
         f"{name} {count}" for name, count in sorted(variants.items())
     ))
     margin = max((result.margin for result in results), default=0.0)
-    print(f"largest error of a prediction: {margin:.2f} of its bound")
+    print(
+        f"largest error of a prediction: {margin:.2f} of its bound, but for functions "
+        "that jump"
+    )
     print(f"{len(faults)} cases failed")
     networks: dict[int, list[int]] = defaultdict(list)
     for seed in sorted(faults):

@@ -36,7 +36,7 @@ class Result:
     steps : list of (str, str)
         Variants and configurations that ran.
     margin : float
-        Largest error of a prediction over its bound.
+        Largest error of a prediction over its bound, but for functions that jump.
     seconds : float
         Time of the family.
     """

@@ -132,12 +132,16 @@ class Injector:
             inside = frame.f_code.co_filename.startswith(PACKAGE)
             return traced(frame) if inside else None
 
-        before = sys.gettrace()
+        before, hook = sys.gettrace(), sys.unraisablehook
+        # Python drops an interrupt of a finalizer; pytest would keep it for the test's
+        # end, with the frames that it ended, and their buffers.
+        sys.unraisablehook = lambda dropped: None
         sys.settrace(called)
         try:
             yield
         finally:
             sys.settrace(before)
+            sys.unraisablehook = hook
 
     @contextlib.contextmanager
     def failing(

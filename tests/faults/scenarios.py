@@ -15,7 +15,16 @@ import numpy as np
 import pytest
 
 import clnet
-from clnet import Checkpoint, Device, EarlyStopping, Network, Population, Sparse
+from clnet import (
+    Cascade,
+    Checkpoint,
+    Dense,
+    Device,
+    EarlyStopping,
+    Network,
+    Population,
+    Sparse,
+)
 from clnet.cli.main import main
 from clnet.errors import ClnetError
 from clnet.opencl.discovery import Devices
@@ -33,6 +42,7 @@ from clnet.variants.members.group_members import GroupMembers
 CPU = clnet.device("cpu")
 # The same device, as if it shared no memory with the host: buffers and copies.
 APART = replace(CPU, fine_svm=False, companions=())
+GROUPS = replace(APART, type="gpu")  # the same, as if it were a GPU
 TWO = [replace(CPU, index="9:1"), replace(CPU, index="9:2")]
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (9, 6)).astype(np.float32)
@@ -224,6 +234,24 @@ def together(device: Device = CPU, *, groups: bool = False) -> Scenario:
     return scenario
 
 
+def cascaded(device: Device = CPU) -> Scenario:
+    """A cascade training, which adds neurons."""
+    few = Cascade(activation_functions=["tanh"], max_cand_epochs=6, max_out_epochs=6)
+
+    def scenario(folder: Path) -> Callable[[], Any]:
+        def run() -> Any:
+            network = Network(6, [Dense(3, sources=(0,))], seed=1)
+            history = uninterrupted(network.fit(
+                X, T, device=device, optimiser=few, max_neurons=2, seed=1,
+                desired_error=0,
+            ))
+            return np.array([*history.loss, *network.parameters])
+
+        return run
+
+    return scenario
+
+
 def checkpointed(folder: Path) -> Callable[[], Any]:
     network_file = folder / "net.safetensors"
 
@@ -378,6 +406,9 @@ SCENARIOS: dict[str, Scenario] = {
     "population apart": together(APART),
     "population by groups": together(APART, groups=True),
     "save population": population_saved,
+    "cascade": cascaded(),
+    "cascade apart": cascaded(APART),
+    "cascade by groups": cascaded(GROUPS),
     "checkpoint": checkpointed,
     "resumed": resumed,
     **{f"save {suffix}": saved(suffix) for suffix in (".net", ".safetensors")},

@@ -15,7 +15,7 @@ import pytest
 
 from clnet.opencl.session import session
 from faults.injection import Injector, Resources, is_clear, leaks_since, outcome
-from faults.scenarios import APART, CPU, SCENARIOS, same
+from faults.scenarios import APART, CPU, GROUPS, SCENARIOS, same
 
 QUICK = {
     "opencl": ("naive apart", "cpu", "called", "chunks"),
@@ -26,12 +26,6 @@ QUICK = {
 MOST_POINTS = 1000
 # A file that cannot be deleted stays.
 SAME_FOLDER = {"os.unlink"}
-
-
-# Python prints and drops an interrupt of a finalizer.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)
 
 
 @pytest.fixture
@@ -66,7 +60,7 @@ def swept(injector: Injector, kind: str, name: str, folder: Path) -> list[str]:
     problems = []
     gc.collect()
     gc.freeze()  # what there is already: collections are many
-    sessions = session(CPU), session(APART)
+    sessions = tuple(map(session, (CPU, APART, GROUPS)))
     before = Resources(sessions, folder)
     for at, point in points:
         with failing(at):

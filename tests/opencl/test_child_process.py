@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from clnet.opencl import child_process
 from clnet.opencl.child_process import run_child
 
 
@@ -12,7 +11,7 @@ def python(code):
     return (sys.executable, "-c", code)
 
 
-def test_the_outcome_of_a_child(monkeypatch):
+def test_the_outcome_of_a_child():
     assert run_child(python("pass")) == ""
     assert run_child(python("import os; os.abort()")) == "killed by SIGABRT"
     assert (
@@ -21,8 +20,7 @@ def test_the_outcome_of_a_child(monkeypatch):
     assert run_child(python("raise SystemExit(3)")) == "exit status 3"
     code = "import os; raise SystemExit(os.environ['ANSWER'])"
     assert run_child(python(code), ANSWER="an answer") == "an answer"
-    monkeypatch.setattr(child_process, "SECONDS", 0.2)
-    assert "no answer" in run_child(python("import time; time.sleep(60)"))
+    assert "no answer" in run_child(python("import time; time.sleep(60)"), seconds=0.2)
 
 
 def test_standard_input():

@@ -135,6 +135,19 @@ def test_a_probe_that_leaves_its_process_alive_is_tried_once(monkeypatch):
     assert children == [""]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit on Windows")
+@pytest.mark.parametrize(("work", "outcome"), [
+    ("while True: pass", "killed by SIGXCPU"), ("time.sleep(1.5)", ""),
+])
+def test_a_trial_is_limited_by_its_own_processor_time(work, outcome):
+    """Beside other programs a call takes longer, and is no killer of processes."""
+    code = (
+        "import time; from clnet.opencl import child_trial as trial\n"
+        f"trial.PROCESSOR_SECONDS = 1; trial._limit_processor_time()\n{work}"
+    )
+    assert run_child((sys.executable, "-c", code)) == outcome
+
+
 @pytest.mark.parametrize("number", range(4))
 def test_a_device_is_found_again(number):
     devices = [UNTESTED, replace(UNTESTED, forward_progress=True), *UNTESTED.companions]
