@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from math import inf
 
 import numpy as np
 import pyopencl.array as cla
@@ -71,7 +72,22 @@ def assert_timeout_is_recovered(network, waiting, batch):
         assert "timed out" in plan.explain()
         assert_right(network, x, call())  # and no second warning
         assert {step.variant.name for step in plan.steps} == {"generic"}
+    assert_a_burst_waits_for_no_timeout(new_plan(), x)
     assert_reported_once(network, waiting, x)
+
+
+def assert_a_burst_waits_for_no_timeout(plan, x):
+    """Check that a call between device arrays gives NaN, and a later one warns."""
+    executable, direct = plan._executable_on_device()
+    assert executable.can_time_out
+    there = cla.to_device(plan.queue, x)
+    with executable.store.filled(plan.network.parameters):
+        direct.check_at = inf
+    assert np.isnan(plan(there).get()).any()
+    direct.check_at = 0.0
+    with pytest.warns(ClnetWarning, match="timed out"):
+        y = plan(there)
+    assert_right(plan.network, x, y.get())
 
 
 def assert_reported_once(network, waiting, x):

@@ -404,7 +404,8 @@ class Executable(Binding):
 
     def bind(self, name: str, buffer: Any) -> None:
         """Bind a caller's buffer as the named value of all kernels."""
-        if name in self._buffers and self._buffers[name] == buffer:
+        bound_now = self._buffers.get(name)
+        if bound_now is buffer or (bound_now is not None and bound_now == buffer):
             return
         for standby in self._standbys:  # they may use an earlier call's buffer
             standby.finish()

@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol
@@ -29,6 +30,7 @@ from clnet.runtime.device_arrays import (
     order_arrays_after,
     wait_for_arrays,
 )
+from clnet.runtime.direct_calls import DeviceCall, DirectCall, host_call
 from clnet.runtime.executable import Executable
 from clnet.runtime.turn import Turn
 
@@ -38,13 +40,6 @@ if TYPE_CHECKING:
     from clnet.runtime.binding import Step
 
 Array = NDArray[Any]
-
-DirectCall = Callable[[Array], Array | None]
-"""A call that converts nothing, waits for no other and uploads no parameters.
-
-It takes an ndarray of the plan's shape, and returns the outputs, or None if the array's
-dtype, another thread's call or new parameters ask for more.
-"""
 
 
 class Explanation(Protocol):
@@ -123,7 +118,7 @@ class Plan:
         self._session = session(device)
         self._device_steps = device_steps
         self._fallback_steps = fallback_steps
-        self._on_device: Executable | None = None
+        self._on_device: tuple[Executable, DeviceCall] | None = None
         self._turn = Turn()
         self._started_with: Array | None = None
         self._twin: Plan | None = None
@@ -144,40 +139,11 @@ class Plan:
         self.direct: dict[tuple[int, ...], DirectCall] = {}
         if not self._executable.can_time_out:
             read = self._executable.reader(self._output.name)
-            self.direct[self._shape] = self._direct_call(self._fill, read)
+            direct = partial(host_call, self._executable, self._turn, self._dtype)
+            self.direct[self._shape] = direct(self._fill, read)
             if self.batch == 1:
-                self.direct[self._shape[1:]] = self._direct_call(
-                    copier(self._x[0]), lambda: read()[0]
-                )
-
-    def _direct_call(
-        self, fill: Callable[[Array], None], read: Callable[[], Array]
-    ) -> DirectCall:
-        """Return the direct call that fills the inputs and reads the outputs so.
-
-        What does not change from call to call is decided here.
-        """
-        dtype, device, network = self._dtype, self.device, self.network
-        executable, turn, errors = self._executable, self._turn, self._session.errors
-        enqueuing, store = executable.enqueuing, executable.store
-
-        def call(x: Array) -> Array | None:
-            if x.dtype is not dtype:
-                return None
-            check_process()
-            with enqueuing:
-                parameters = network.parameters
-                if turn.owner is not None or store.parameters is not parameters:
-                    return None
-                executable.parameters = parameters
-                fill(x)
-                try:
-                    executable.compute()
-                    return read()
-                except errors as error:
-                    raise device_error(device, error) from error
-
-        return call
+                one = copier(self._x[0])
+                self.direct[self._shape[1:]] = direct(one, lambda: read()[0])
 
     @property
     def queue(self) -> Any:
@@ -247,7 +213,7 @@ class Plan:
             A device array must be contiguous, of the network's dtype, and made in the
             context of `queue`; it is read in place. The call is ordered with the
             array's events, and with the commands of its queue before and after; an
-            array without a queue gets an event.
+            array without a queue gets an event. Arrays of `queue` cost the host least.
         out : ndarray or pyopencl.array.Array, shape [batch, n_out], optional
             Receives the outputs, on the side of the inputs; None: a new array.
 
@@ -255,7 +221,10 @@ class Plan:
         -------
         ndarray or pyopencl.array.Array, shape [batch, n_out] or [n_out]
             The outputs, on the side of the inputs. On the device they are valid for
-            later commands of their queue.
+            later commands of their queue, and the host does not wait for them. If the
+            kernels' work-groups wait for each other, one call in 10 ms does wait: it is
+            computed anew if they timed out. Outputs of others that timed out are NaN,
+            and the next call that waits warns.
 
         Raises
         ------
@@ -434,8 +403,10 @@ class Plan:
             raise InputError("out is read-only, expected an array to write to")
 
     def _call_on_device(self, x: Any, out: Any) -> Any:
-        import pyopencl.array
-
+        if self._on_device is not None:
+            y = self._on_device[1](x, out)
+            if y is not None:
+                return y
         context = self._session.context
         check_device_array("x", x, self._shape, self._dtype, context)
         shape = (self.batch, self._output.width)
@@ -447,8 +418,8 @@ class Plan:
             self._check_turn()
             try:
                 if out is None:
-                    out = pyopencl.array.empty(self.queue, shape, self._dtype)
-                if self._run_on_device(x, out).timed_out():
+                    out = self._executable_on_device()[1].new_output()
+                if self._run_on_device(x, out):
                     self._fall_back(self._device_steps())
                     self._run_on_device(x, out)
                 order_arrays_after(self.queue, x, out)
@@ -456,15 +427,27 @@ class Plan:
                 raise device_error(self.device, error) from error
         return out if x.ndim == 2 else out.reshape(self._output.width)
 
-    def _run_on_device(self, x: Any, out: Any) -> Executable:
-        """Enqueue a call between device arrays, and return the executable."""
+    def _executable_on_device(self) -> tuple[Executable, DeviceCall]:
+        """Return the executable for device arrays, and its direct call."""
         if self._on_device is None:
-            self._on_device = Executable(
+            executable = Executable(
                 self._session, self.network, self._device_steps(), [self._input],
                 [self._output], on_device=True,
             )
-        self._on_device.bind(self._input.name, x.data)
-        self._on_device.bind(self._output.name, out.data)
-        wait_for_arrays(self.queue, x, out)
-        self._on_device.run()
+            direct = DeviceCall(executable, self._turn, self._input, self._output)
+            self._on_device = executable, direct
         return self._on_device
+
+    def _run_on_device(self, x: Any, out: Any) -> bool:
+        """Enqueue a call between device arrays; return whether its kernels timed out.
+
+        Waits for its end if they can.
+        """
+        executable, direct = self._executable_on_device()
+        executable.bind(self._input.name, x.data)
+        executable.bind(self._output.name, out.data)
+        wait_for_arrays(self.queue, x, out)
+        executable.run()
+        timed_out = executable.timed_out()
+        direct.checked()
+        return timed_out

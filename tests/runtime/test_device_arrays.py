@@ -82,6 +82,18 @@ def test_device_arrays_are_used_in_place(kinds):
             assert_right(network, x, y.get())
 
 
+def test_arrays_of_the_plans_queue_take_the_direct_call(plan, monkeypatch):
+    batches = [inputs(NETWORK, 4, seed) for seed in range(3)]
+    there = [cla.to_device(plan.queue, x) for x in batches]
+    out = cla.zeros(plan.queue, (4, 3), np.float32)
+    plan(there[0])
+    monkeypatch.setattr(plan, "_run_on_device", None)
+    for x, array in zip(batches, there, strict=True):
+        assert_right(NETWORK, x, plan(array).get())
+        assert plan(array, out=out) is out
+        assert_right(NETWORK, x, out.get())
+
+
 def test_results_feed_the_next_plan():
     first = Network.mlp([5, 8], "tanh", seed=1)
     second = Network.mlp([8, 3], "tanh", seed=2)

@@ -1,0 +1,153 @@
+"""Direct calls: the shortest ways through a plan, with all that is constant decided.
+
+A direct call converts nothing, waits for no other call and uploads no parameters. It
+returns None where more than that is needed: the plan's long way then answers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.opencl.process import check_process
+from clnet.opencl.session import device_error
+
+if TYPE_CHECKING:
+    from clnet.ir.ops import Value
+    from clnet.runtime.executable import Executable
+    from clnet.runtime.turn import Turn
+
+Array = NDArray[Any]
+
+DirectCall = Callable[[Array], Array | None]
+"""Takes an ndarray of the plan's shape, and returns the outputs or None."""
+
+CHECK_SECONDS = 0.01  # between two waits for flags of time-outs, some 20 us each
+
+
+def host_call(
+    executable: Executable, turn: Turn, dtype: np.dtype[Any],
+    fill: Callable[[Array], None], read: Callable[[], Array],
+) -> DirectCall:
+    """Return the direct call between host arrays.
+
+    Parameters
+    ----------
+    executable : Executable
+        Of the plan, without kernels that can time out.
+    turn : Turn
+        Of the plan's calls.
+    dtype : dtype
+        Of the inputs.
+    fill, read : callable
+        Fill the inputs by an array; return the outputs.
+    """
+    device, network = executable.session.device, executable.network
+    errors = executable.session.errors
+    enqueuing, store = executable.enqueuing, executable.store
+
+    def call(x: Array) -> Array | None:
+        if x.dtype is not dtype:
+            return None
+        check_process()
+        with enqueuing:
+            parameters = network.parameters
+            if turn.owner is not None or store.parameters is not parameters:
+                return None
+            executable.parameters = parameters
+            fill(x)
+            try:
+                executable.compute()
+                return read()
+            except errors as error:
+                raise device_error(device, error) from error
+
+    return call
+
+
+class DeviceCall:
+    """The direct call between device arrays of the plan's own queue.
+
+    Parameters
+    ----------
+    executable : Executable
+        Of values on the device.
+    turn : Turn
+        Of the plan's calls.
+    x, y : Value
+        The inputs and the outputs.
+
+    Attributes
+    ----------
+    check_at : float
+        When the next call takes the long way, which waits for a flag of time-outs, by
+        `time.monotonic`; infinite: no kernel can time out.
+    """
+
+    def __init__(self, executable: Executable, turn: Turn, x: Value, y: Value) -> None:
+        import pyopencl as cl
+        import pyopencl.array
+
+        session = executable.session
+        dtype = np.dtype(executable.dtype)
+        self._executable, self._turn = executable, turn
+        self._names = x.name, y.name
+        self._batch, self._width = executable.batch, y.width
+        self._like = pyopencl.array.Array(  # `empty_like` takes a twentieth of `empty`
+            session.queue, (executable.batch, y.width), dtype,
+            data=cl.Buffer(session.context, cl.mem_flags.READ_WRITE, dtype.itemsize),
+        )
+        self._new = pyopencl.array.empty_like
+        self._shapes = (executable.batch, x.width), self._like.shape
+        self.check_at: float = inf
+        self.checked()
+
+    def checked(self) -> None:
+        """Note that the flag of time-outs was read."""
+        if self._executable.can_time_out:
+            self.check_at = time.monotonic() + CHECK_SECONDS
+
+    def new_output(self) -> Any:
+        """Return a new device array [batch, n_out]."""
+        return self._new(self._like)
+
+    def __call__(self, x: Any, out: Any) -> Any:
+        """Enqueue a call; return the outputs, or None: the long way is needed."""
+        x_shape, y_shape = self._shapes
+        if out is None:
+            out = self.new_output()
+        elif not self._is_plain(out, y_shape) or out.base_data == x.base_data:
+            return None
+        if not self._is_plain(x, x_shape) or time.monotonic() >= self.check_at:
+            return None
+        check_process()
+        executable, turn = self._executable, self._turn
+        x_name, y_name = self._names
+        with turn.lock, executable.enqueuing:
+            parameters = executable.network.parameters
+            if turn.owner is not None or executable.store.parameters is not parameters:
+                return None
+            executable.parameters = parameters
+            try:
+                executable.bind(x_name, x.base_data)
+                executable.bind(y_name, out.base_data)
+                executable.compute()
+            except executable.session.errors as error:
+                raise device_error(executable.session.device, error) from error
+        return out
+
+    def _is_plain(self, array: Any, shape: tuple[int, int]) -> bool:
+        """Return whether an array needs no error, no barrier and no other shape."""
+        like = self._like
+        queue = like.queue
+        return (
+            type(array) is type(like) and array.queue is queue and array.shape == shape
+            and array.dtype == like.dtype and not array.offset
+            and array.flags.c_contiguous
+            and all(event.command_queue == queue for event in array.events)
+        )
