@@ -33,10 +33,11 @@ def devices_of(text: str | None) -> Devices:
 
 
 def devices(arguments: argparse.Namespace) -> int:
-    """List the devices."""
+    """List the devices, or those that are named."""
     from clnet.cli import json_output
     from clnet.cli.device_table import device_table
     from clnet.formats.pictures import drawn, picture_file
+    from clnet.opencl.discovery import device_list
     from clnet.opencl.discovery import devices as present
 
     plot = arguments.plot
@@ -44,7 +45,8 @@ def devices(arguments: argparse.Namespace) -> int:
         if not arguments.measure:
             raise InputError("--plot draws measured rates: give --measure too")
         picture_file(plot)
-    found = present()
+    named = devices_of(arguments.device)
+    found = present() if named is None else device_list(named)
     if arguments.measure:
         found = _measured(found)
     if arguments.json:

@@ -247,6 +247,11 @@ def parser() -> _Parser:
         "clnet devices",
     )
     sub.add_argument(
+        "--device", metavar="NAME",
+        help="list one alone, named as for other commands, or several, separated by "
+        "commas; default: all",
+    )
+    sub.add_argument(
         "--measure", action="store_true",
         help="measure the rates by which clnet plans, and store them",
     )

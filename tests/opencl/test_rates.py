@@ -106,6 +106,18 @@ def test_the_command_shows_the_record(quick, capsys, tmp_path):
     assert "give --measure too" in capsys.readouterr().err
 
 
+def test_the_command_measures_the_named_device_alone(quick, capsys, monkeypatch):
+    measured = []
+    monkeypatch.setattr(
+        rate_probes, "measured", lambda one, again: measured.append(one) or one
+    )
+    assert main(["devices", "--measure", "--device", DEVICE.index]) == 0
+    assert [one.index for one in measured] == [DEVICE.index]
+    assert "float32 multiply-adds" in capsys.readouterr().out
+    assert main(["devices", "--device", "no such device"]) == 2
+    assert "no such device" in capsys.readouterr().err
+
+
 def test_a_table_fits_every_card():
     from clnet.cli.rate_table import ROWS, rate_table
 
