@@ -113,16 +113,16 @@ def _version() -> str:
 
 
 def _measured(device: Device) -> list[Rates]:
-    """Return the rates of a device and of its companions, by probes of the device."""
-    whole, plain = _rates_of(session(device, profiling=True)), session(device)
-    found = []
-    for one in device.places:  # companions are some of the same cores
-        share = one.compute_units / device.compute_units
+    """Return the rates of a device and of its companions, each by its own probes.
+
+    A companion is some of the same cores. Where other programs use the rest, its rates
+    are more than its share.
+    """
+    plain, found = session(device), []
+    for one in device.places:
         launch, sync = launch_seconds(plain, one)
-        found.append(replace(
-            whole, flops=share * whole.flops, memory=share * whole.memory,
-            cache=share * whole.cache, launch=launch, sync=sync,
-        ))
+        rates = _rates_of(session(one, profiling=True))
+        found.append(replace(rates, launch=launch, sync=sync))
     return found
 
 

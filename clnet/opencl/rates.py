@@ -96,7 +96,7 @@ SIMDS = 4  # vector units of a GPU's compute unit, each as wide as 16 to 32 lane
 LANES_OF_SIMD = 32
 PIPES = 2  # multiply-adds that a CPU core starts in a clock
 OPS_PER_BYTE = {"cpu": 4.0, "gpu": 16.0}  # of memory; GPUs with stacked memory
-CACHE_SPEEDUP = {"cpu": 1.0, "gpu": 2.5}  # of the last cache over memory
+CACHE_SPEEDUP = 2.5  # of the last cache over memory
 CACHE_OF_UNIT = 1 << 18  # bytes a GPU's compute unit has of it
 LATENCY_CLOCKS = {"cpu": 50, "gpu": 270}
 HANDOVER_LATENCIES = 6  # a store, polls on the way, a load, and two barriers
@@ -115,7 +115,7 @@ def estimated(device: Reported) -> Rates:
     return Rates(
         flops=flops, matrix=by_warps,
         warp_group=warp_group * clock * units or by_warps, memory=memory,
-        cache=CACHE_SPEEDUP[kind] * memory,
+        cache=CACHE_SPEEDUP * memory,
         cache_bytes=float(reported or CACHE_OF_UNIT * units), latency=latency,
         handover=HANDOVER_LATENCIES * latency, launch=device.launch_cost,
         sync=device.launch_cost,
