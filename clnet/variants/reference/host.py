@@ -30,7 +30,7 @@ class Host(Untuned):
         return None
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count one pass over the parameters on a core, the device's if it is of a CPU."""
+        """Count one pass over the parameters on a core: the device's if it is a CPU."""
         cost = Cost(span_flops(span), span_bytes(span), 0, 0, 1)
         core = min(device.places, key=lambda one: one.compute_units)
         busy = CALL_SECONDS + modelled(cost, core if device.type == "cpu" else CORE)
