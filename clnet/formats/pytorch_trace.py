@@ -1,9 +1,6 @@
 """Modules of PyTorch as networks, by the graph that `torch.fx` traces.
 
-Each value of the graph is the concatenation of earlier layers' outputs, with a factor
-and a shift of each column that the next linear layer takes up. Linear modules emit
-layers; activations and dropout belong to the layer before, where nothing else reads
-it. Elsewhere a layer of one connection a neuron is put between.
+Each node of the graph is read once, in order, and emits `pytorch_layers`.
 """
 
 from __future__ import annotations
@@ -11,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from operator import attrgetter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import InputError, counted, quoted, reason
+from clnet.errors import InputError, quoted, reason
 from clnet.formats.pytorch import as_floats, float_type, import_torch
+from clnet.formats.pytorch_layers import ELSEWHERE, Emission, Traced
 from clnet.nn.activations import LEAK, SOFTMAXES
 from clnet.nn.aliases import ACTIVATION, ALIASES, PYTORCH
-from clnet.nn.layers import Dense, Sparse
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
@@ -33,7 +29,6 @@ M = TypeVar("M", bound="Model")
 
 PROBES = 64  # random inputs, for which the network is compared with the module
 ROUNDINGS = 1e4  # by which outputs may differ; others differ by far more
-ELSEWHERE = "clnet.load takes more, from a file of torch.onnx.export"
 TAKEN = (
     "expected Linear, BatchNorm1d, Dropout, Flatten, Identity or an activation that "
     f"clnet has; {ELSEWHERE}"
@@ -58,41 +53,6 @@ _IN_PLACE = {"iadd": "add", "isub": "sub", "imul": "mul", "itruediv": "div"}
 _SYNONYMS = {**_IN_PLACE, "truediv": "div", "concat": "cat", "concatenate": "cat",
              "view": "reshape"}
 _FLATTEN = {"start_dim": 1, "end_dim": -1}
-
-
-@dataclass
-class _Layer:
-    """A layer that is being read; `matrix` is [n_out, widths of the sources]."""
-
-    sources: tuple[int, ...]
-    matrix: Array
-    bias: Array | None
-    sparse: bool
-    activation: str | None = None
-    dropout: float = 0.0
-
-
-@dataclass(frozen=True)
-class _Value:
-    """A value of the graph: columns of layers' outputs, 0 being the input.
-
-    Attributes
-    ----------
-    sources : tuple of int
-        The layers, side by side.
-    scale, shift : ndarray or None
-        Factor and shift of each column.
-    alone : bool
-        Whether no other part of the graph reads the same layer.
-    tensor : object
-        Identity of the memory, which calls in place change.
-    """
-
-    sources: tuple[int, ...]
-    scale: Array | None = None
-    shift: Array | None = None
-    alone: bool = False
-    tensor: object = field(default_factory=object)
 
 
 class _Size:
@@ -194,8 +154,7 @@ class _Reader:
 
     def __init__(self, torch: Any, module: Any) -> None:
         self.torch, self.module = torch, module
-        self.n_in: int | None = None
-        self.layers: list[_Layer] = []
+        self.emission = Emission()
         self.env: dict[Any, Any] = {}
         self.overwritten: set[object] = set()
 
@@ -203,41 +162,26 @@ class _Reader:
         """Return the network of a graph."""
         for node in graph.nodes:
             if node.op == "output":
-                self.finish(node)
+                self.emission.end(self.value("the output", node.args[0]))
             elif node.op == "placeholder":
                 if 0 in (value.sources[0] for value in self.env.values()):
                     raise InputError(
                         f"the module takes a second input, {node.name}, expected one"
                     )
-                self.env[node] = _Value((0,))
+                self.env[node] = Traced((0,))
             else:
                 value = self.read(node) if node.users else None
                 if self.in_place(node):
                     self.overwritten.add(self.value(node.name, node.args[0]).tensor)
-                    if isinstance(value, _Value):
+                    if isinstance(value, Traced):
                         value = dataclasses.replace(value, tensor=object())
-                if isinstance(value, _Value) and self.readers(node) > 1:
+                if isinstance(value, Traced) and self.readers(node) > 1:
                     value = dataclasses.replace(value, alone=False)
                 self.env[node] = value
-        assert self.n_in is not None
-        layers = []
-        for number, one in enumerate(self.layers):
-            options: dict[str, Any] = {
-                "activation": one.activation or "identity",
-                "bias": one.bias is not None,
-                "sources": None if one.sources == (number,) else one.sources,
-                "dropout": one.dropout,
-            }
-            layers.append(
-                Sparse(len(one.matrix), pattern=one.matrix != 0, **options)
-                if one.sparse else Dense(len(one.matrix), **options)
-            )
         dtype = float_type(
             as_floats(name, found) for name, found in self.module.named_parameters()
         )
-        network = kind(self.n_in, layers, seed=0, dtype=dtype)
-        network.set_layers((one.matrix, one.bias) for one in self.layers)
-        return network
+        return self.emission.network(kind, dtype)
 
     # Nodes --------------------------------------------------------------------------
 
@@ -269,7 +213,7 @@ class _Reader:
         if name == "getitem":
             return self.take(where, value, *others)
         if name == "dropout":
-            return self.dropout(value, (*others, options.get("p", 0.5))[0])
+            return self.emission.dropped(value, (*others, options.get("p", 0.5))[0])
         if name == "reshape":
             return self.reshape(where, value, others)
         if name == "flatten":
@@ -297,11 +241,12 @@ class _Reader:
         value = self.value(where, node.args[0])
         if name == "Linear":
             bias = None if module.bias is None else as_floats(where, module.bias)
-            return self.linear(where, value, as_floats(where, module.weight), bias)
+            weights = as_floats(where, module.weight)
+            return self.emission.linear(where, value, weights, bias)
         if name == "BatchNorm1d":
             return self.normalise(where, value, module)
         if name == "Dropout":
-            return self.dropout(value, module.p)
+            return self.emission.dropped(value, module.p)
         if name == "Flatten":
             return self.flatten(
                 where, value, {one: getattr(module, one) for one in _FLATTEN}
@@ -317,12 +262,12 @@ class _Reader:
             f"{where} is {quoted(module)}, which clnet does not take: {TAKEN}"
         )
 
-    def value(self, where: str, argument: Any) -> _Value:
+    def value(self, where: str, argument: Any) -> Traced:
         """Return the value of an argument."""
         found = self.env.get(argument) if isinstance(
             argument, self.torch.fx.Node
         ) else None
-        if isinstance(found, _Value):
+        if isinstance(found, Traced):
             if found.tensor in self.overwritten:
                 raise InputError(f"{where} reads values that a call in place changed")
             return found
@@ -346,42 +291,9 @@ class _Reader:
 
     # Operations ---------------------------------------------------------------------
 
-    def linear(
-        self, where: str, value: _Value, weights: Array, bias: Array | None,
-        sparse: bool = False,
-    ) -> _Value:
-        """Emit a layer, and return its outputs."""
-        self.expect(where, value, weights.shape[1])
-        widths = [self.width(source) for source in value.sources]
-        if value.scale is not None:
-            scale, offset = self.affine(value)
-            shift = weights @ offset
-            bias = shift if bias is None else bias + shift
-            weights = weights * scale
-        blocks: dict[int, Array] = {}
-        for source, block in zip(
-            value.sources, np.split(weights, np.cumsum(widths)[:-1], axis=1),
-            strict=True,
-        ):
-            blocks[source] = blocks[source] + block if source in blocks else block
-        sources = tuple(sorted(blocks))
-        matrix = np.hstack([blocks[source] for source in sources])
-        self.layers.append(_Layer(sources, matrix, bias, sparse))
-        return _Value((len(self.layers),), alone=True)
-
-    def add(self, values: Sequence[_Value]) -> _Value:
-        """Return the sum of values, which is a layer of its own."""
-        for value in values:
-            self.expect("a sum", value, self.columns(values[0]))
-        scales, shifts = zip(*map(self.affine, values), strict=True)
-        bias = sum(shifts) if np.any(shifts) else None
-        sources = tuple(source for value in values for source in value.sources)
-        blocks = np.hstack([np.diag(scale) for scale in scales])
-        return self.linear("a sum", _Value(sources), blocks, bias, sparse=True)
-
     def arithmetic(
         self, where: str, name: str, first: Any, second: Any = -1.0
-    ) -> _Value:
+    ) -> Traced:
         """Return a sum or difference, or a value with a factor or a shift."""
         constants = self.constant(first), self.constant(second)
         if name == "neg":
@@ -390,8 +302,8 @@ class _Reader:
         if name in ("add", "sub") and constants[1 - at] is None:
             left, right = self.value(where, first), self.value(where, second)
             if name == "sub":
-                right = self.affined(where, right, -1.0, 0.0)
-            return self.add([left, right])
+                right = self.emission.affined(where, right, -1.0, 0.0)
+            return self.emission.add([left, right])
         value, constant = self.value(where, (first, second)[at]), constants[1 - at]
         if constant is None or (name, at) == ("div", 1):
             raise InputError(
@@ -399,11 +311,11 @@ class _Reader:
                 f"take: {TAKEN}"
             )
         if name in ("mul", "div"):
-            return self.affined(
+            return self.emission.affined(
                 where, value, constant if name == "mul" else 1 / constant, 0.0)
         sign = -1.0 if name == "sub" else 1.0
-        return (self.affined(where, value, sign, constant) if at else
-                self.affined(where, value, 1.0, sign * constant))
+        return (self.emission.affined(where, value, sign, constant) if at else
+                self.emission.affined(where, value, 1.0, sign * constant))
 
     def constant(self, argument: Any) -> Any:
         """Return a number or a row of them, in float64; None: it is no constant."""
@@ -413,53 +325,25 @@ class _Reader:
             argument, self.torch.fx.Node) else None
         return found.astype(np.float64) if isinstance(found, np.ndarray) else None
 
-    def affined(self, where: str, value: _Value, factor: Any, shift: Any) -> _Value:
-        """Return a value with a factor and a shift: numbers, or one of each column."""
-        factor, shift = (self.row(where, value, one) for one in (factor, shift))
-        layer = self.layers[value.sources[0] - 1] if value.alone else None
-        if (layer is not None and value.scale is None and layer.activation is None
-                and not layer.dropout):
-            layer.matrix = layer.matrix * factor[..., np.newaxis]
-            if layer.bias is not None or shift.any():
-                before = np.zeros(len(layer.matrix)) if layer.bias is None else (
-                    layer.bias)
-                layer.bias = shift + before * factor
-            return dataclasses.replace(value, tensor=object())
-        if value.scale is not None and value.shift is not None:
-            factor, shift = value.scale * factor, value.shift * factor + shift
-        return dataclasses.replace(value, scale=factor, shift=shift, tensor=object())
-
-    def row(self, where: str, value: _Value, found: Any) -> Array:
-        """Return a constant, shape [] or [columns]."""
-        row: Array = np.squeeze(found)
-        if row.ndim and row.shape != np.shape(found)[-1:]:
-            raise InputError(
-                f"{where} reads a constant of shape {list(np.shape(found))}, expected "
-                "one number, or one of each column"
-            )
-        if row.ndim:
-            self.expect(where, value, len(row))
-        return row
-
     def product(
-        self, where: str, value: _Value, name: str, weight: Any = None,
+        self, where: str, value: Traced, name: str, weight: Any = None,
         bias: Any = None, other: Any = None,
-    ) -> _Value:
+    ) -> Traced:
         """Return the layer of a product with a parameter."""
         weights = self.constant(other if weight is None else weight)
         if weights is None or weights.ndim != 2:
             raise InputError(f"{where} is no product with a parameter: {TAKEN}")
         if name == "matmul":
             weights = weights.T
-        return self.linear(where, value, weights, self.constant(bias))
+        return self.emission.linear(where, value, weights, self.constant(bias))
 
-    def take(self, where: str, value: _Value, key: Any) -> _Value:
+    def take(self, where: str, value: Traced, key: Any) -> Traced:
         """Return some columns of a value, ``x[:, columns]``, as a layer."""
         rows, columns = key if isinstance(key, tuple) and len(key) == 2 else (key, 0)
         try:
             if rows != slice(None) or isinstance(columns, int):
                 raise IndexError
-            chosen = np.eye(self.columns(value))[columns]
+            chosen = np.eye(self.emission.columns(value))[columns]
             if chosen.ndim != 2 or not chosen.size:
                 raise IndexError
         except (IndexError, TypeError):
@@ -467,22 +351,18 @@ class _Reader:
                 f"{where} takes {quoted(key)}, expected columns of all samples, as "
                 "[:, 1:3] or [:, [0, 2]]"
             ) from None
-        return self.linear(where, value, chosen, None, sparse=True)
+        return self.emission.linear(where, value, chosen, None, sparse=True)
 
-    def concatenate(self, where: str, arguments: Any, dim: Any) -> _Value:
+    def concatenate(self, where: str, arguments: Any, dim: Any) -> Traced:
         """Return values side by side."""
         if dim not in (1, -1) or not isinstance(arguments, (tuple, list)):
             raise InputError(f"{where} concatenates samples, expected dim=1")
         values = [self.value(where, one) for one in arguments]
-        sources = tuple(source for value in values for source in value.sources)
-        if all(value.scale is None for value in values):
-            return _Value(sources)
-        scales, shifts = zip(*map(self.affine, values), strict=True)
-        return _Value(sources, np.concatenate(scales), np.concatenate(shifts))
+        return self.emission.concatenated(values)
 
     def activate(
-        self, where: str, value: _Value, own: str, found: dict[str, Any]
-    ) -> _Value:
+        self, where: str, value: Traced, own: str, found: dict[str, Any]
+    ) -> Traced:
         """Return a value's activation, whose arguments are proved."""
         found.pop("inplace", None)  # the result is the same
         if own == "linear_piece_symmetric":
@@ -506,13 +386,9 @@ class _Reader:
                 )
         if own == "identity":
             return value
-        layer, value = self.own_layer(where, value)
-        if layer.activation is not None or layer.dropout:
-            layer, value = self.between(where, value)
-        layer.activation = own
-        return dataclasses.replace(value, tensor=object())
+        return self.emission.activated(where, value, own)
 
-    def normalise(self, where: str, value: _Value, module: Any) -> _Value:
+    def normalise(self, where: str, value: Traced, module: Any) -> Traced:
         """Return a value after a BatchNorm1d that keeps its statistics."""
         if module.running_mean is None or module.training:
             raise InputError(
@@ -529,25 +405,15 @@ class _Reader:
         shift = -mean * scale
         if module.bias is not None:
             shift = shift + as_floats(where, module.bias)
-        return self.affined(where, value, scale, shift)
+        return self.emission.affined(where, value, scale, shift)
 
-    def dropout(self, value: _Value, p: float) -> _Value:
-        """Return a value of which training drops a share."""
-        if not p:
-            return value
-        layer, value = self.own_layer("dropout", value)
-        if layer.dropout:
-            layer, value = self.between("dropout", value)
-        layer.dropout = p
-        return value
-
-    def flatten(self, where: str, value: _Value, found: dict[str, Any]) -> _Value:
+    def flatten(self, where: str, value: Traced, found: dict[str, Any]) -> Traced:
         """Return the value itself: samples are rows already."""
         if found != _FLATTEN:
             raise InputError(f"{where} flattens samples too, expected start_dim=1")
         return value
 
-    def reshape(self, where: str, value: _Value, shape: Sequence[Any]) -> _Value:
+    def reshape(self, where: str, value: Traced, shape: Sequence[Any]) -> Traced:
         """Return the value itself, if samples stay rows."""
         if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
             shape = shape[0]
@@ -561,58 +427,5 @@ class _Reader:
                 "values for each sample"
             )
         if columns != -1:
-            self.expect(where, value, columns)
+            self.emission.expect(where, value, columns)
         return value
-
-    def finish(self, node: Any) -> None:
-        """End with the layer of the output."""
-        value = self.value("the output", node.args[0])
-        if not self.layers and self.n_in is None:
-            raise InputError("the module has no Linear, of which a network is made")
-        last = value.sources[-1] == len(self.layers) and value.alone
-        if not last or value.scale is not None or self.layers[-1].dropout:
-            self.between("the output", value)
-
-    # Layers -------------------------------------------------------------------------
-
-    def width(self, source: int) -> int:
-        """Return the columns of a layer's output, or of the input."""
-        if source:
-            return len(self.layers[source - 1].matrix)
-        if self.n_in is None:
-            raise InputError(
-                "the module does more than Linear takes up before the number of its "
-                "inputs is known: expected Linear, BatchNorm1d or Flatten first; "
-                f"{ELSEWHERE}"
-            )
-        return self.n_in
-
-    def columns(self, value: _Value) -> int:
-        return sum(self.width(source) for source in value.sources)
-
-    def expect(self, where: str, value: _Value, n: int) -> None:
-        """Raise InputError unless a value has n columns; the input has any, once."""
-        if value.sources == (0,) and self.n_in is None:
-            self.n_in = n
-        if self.columns(value) != n:
-            raise InputError(
-                f"{where} takes {counted(n, 'value')}, but reads {self.columns(value)}"
-            )
-
-    def affine(self, value: _Value) -> tuple[Array, Array]:
-        """Return the factor and the shift of each column."""
-        if value.scale is None or value.shift is None:
-            return np.ones(self.columns(value)), np.zeros(self.columns(value))
-        n = self.columns(value)
-        return np.broadcast_to(value.scale, n), np.broadcast_to(value.shift, n)
-
-    def own_layer(self, where: str, value: _Value) -> tuple[_Layer, _Value]:
-        """Return the layer of which a value is the only use, and its value."""
-        if value.alone and value.scale is None:
-            return self.layers[value.sources[0] - 1], value
-        return self.between(where, value)
-
-    def between(self, where: str, value: _Value) -> tuple[_Layer, _Value]:
-        """Emit a layer of one connection a neuron, and return it with its value."""
-        emitted = self.add([value])
-        return self.layers[-1], emitted
