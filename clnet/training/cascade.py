@@ -1,7 +1,8 @@
 """`fit` by cascade training: outputs, candidates, one more neuron, and so on.
 
-The rules are FANN's, of its cascade2: stagnation, scores, initial weights, the weights
-of a new neuron. A training of candidates is a few launches, each of many epochs of all.
+The rules are FANN's, of its cascade2: scores and the weights of a new neuron here, the
+others in `clnet.nn.cascade.rules`. A training of candidates is a few launches, each of
+many epochs of all.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from clnet.formats.sources import check_buffer
 from clnet.ir import cascade as oracle
 from clnet.nn.activations import activation
 from clnet.nn.cascade.constants import Cascade, cascade_of, network_neuron
+from clnet.nn.cascade.rules import Stagnation, initial_weights
 from clnet.nn.cascade.shortcut import Row, Shortcut
 from clnet.nn.defaults import MAX_NEURONS
 from clnet.nn.fann_parameters import FannParameters, bit_fail_limit
@@ -58,8 +60,6 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 LOSSES = ("mse", "fann_linear", "fann_tanh")  # of squared errors, as candidates'
-SCALE_ENDS = 0.5, 8.0  # of candidates' initial weights
-SCALE_FACTOR, SCALE_SHARE = 2.0, 0.7
 
 
 def fit_cascade(
@@ -162,45 +162,6 @@ def _refuse(others: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
             raise InputError(
                 f"cascade training takes no {name}, found {quoted(value)}{instead}"
             )
-
-
-class Stagnation:
-    """FANN's rule of the end of a training: no change of a value for some epochs.
-
-    Parameters
-    ----------
-    fraction : float
-        Of the value at the last change, by which it changes again.
-    patience, least, most : int
-        Epochs without a change, at least and at most.
-    """
-
-    def __init__(self, fraction: float, patience: int, least: int, most: int) -> None:
-        self._fraction, self._patience, self._least = fraction, patience, least
-        self._up, self._down = 0.0, -1e20
-        self._end = most
-
-    def earliest(self, done: int) -> int:
-        """Return the number of epochs after which the training may end, at least.
-
-        `done` epochs have been told of.
-        """
-        return max(min(self._end, done + self._patience), self._least) + 1
-
-    def ends(self, epoch: int, value: float, *, falling: bool = False) -> bool:
-        """Return whether a training ends after an epoch, counted from 0.
-
-        With `falling`, a value below 0 changes by going down, as the improvement of
-        outputs does in FANN.
-        """
-        changed = value > self._up or value < self._down
-        if falling and self._up < 0:
-            changed = value < self._up or value > self._down
-        if changed:
-            self._up = value * (1 + self._fraction)
-            self._down = value * (1 - self._fraction)
-            self._end = epoch + self._patience
-        return epoch >= self._end and epoch >= self._least
 
 
 @dataclass(frozen=True)
@@ -441,7 +402,9 @@ class CascadeTraining:
                     return epoch - done + 1
             return None
 
-        self._bound.candidates.start(self._initial_weights(read, outputs))
+        self._bound.candidates.start(initial_weights(
+            self._rng, cascade.candidates, self._model.n_in, read, outputs
+        ))
         mse = squares / (len(self._data) * outputs)
         self._candidate_epochs += self._bound.candidates.train(
             read, cascade.max_cand_epochs, rule.earliest, judge,
@@ -460,18 +423,6 @@ class CascadeTraining:
             ),
             np.concatenate([self._shortcut.output.weights, to_outputs], axis=1),
         )
-
-    def _initial_weights(self, read: int, outputs: int) -> Array:
-        """Return candidates' weights [candidates, read + outputs], as FANN draws them.
-
-        FANN counts the constant as a hidden neuron.
-        """
-        n_in, count = self._model.n_in, self._cascade.candidates
-        width = SCALE_FACTOR * (SCALE_SHARE * (read - n_in)) ** (1 / n_in)
-        width = min(max(width, SCALE_ENDS[0]), SCALE_ENDS[1])
-        weights = self._rng.uniform(0, width, (count, read + outputs))
-        weights[:, n_in] = self._rng.uniform(-width, width, count)
-        return weights
 
     def _validated(self) -> Measures | None:
         """Return the measures of the validation set."""

@@ -18,8 +18,8 @@ from clnet.benchmarks.baselines.fann import (
 import clnet
 from clnet import Cascade, Dense, Network
 from clnet.errors import ClnetWarning, InputError
+from clnet.nn.cascade.rules import Stagnation
 from clnet.nn.fann_parameters import FannParameters
-from clnet.training.cascade import Stagnation
 
 FEW = Cascade(activation_functions=["tanh", "gaussian"], max_cand_epochs=60,
               max_out_epochs=60)

@@ -1,4 +1,4 @@
-"""Cascade training without OpenCL: its constants and neurons, and networks that grow.
+"""Cascade training without OpenCL: constants, neurons, rules, networks that grow.
 
 It imports layers, models, optimisers and FANN's parameters. Start with `constants`,
 then `shortcut`.
