@@ -6,17 +6,16 @@ import argparse
 import re
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from clnet.cli import json_output, long_training, mpi, population
-from clnet.cli.samples import TABLE_OPTIONS, Samples, check_labels, read
+from clnet.cli import digits, json_output, long_training, mpi, population
+from clnet.cli.digits import DIGITS
+from clnet.cli.samples import Samples, check_labels, read
 from clnet.cli.summary import confusion_text, evaluation_rows, pairs
-from clnet.errors import ClnetError, InputError, nearest
+from clnet.errors import InputError, nearest
 from clnet.formats import NETWORK_SUFFIXES, check_save
 from clnet.formats.pictures import PICTURES, figure, picture_file
 from clnet.network import Network, load
@@ -34,11 +33,6 @@ if TYPE_CHECKING:
     from clnet.training.callbacks import Training
     from clnet.training.history import Epoch
 
-DIGITS = "digits"
-DIGITS_LAYERS = "64-128-10"
-DIGITS_TEST = 360  # samples of scikit-learn's digits in the test set
-DIGITS_RATE = 3e-3
-DIGITS_EPOCHS = 40
 HIDDEN = 64  # neurons of the hidden layer: docs/explanation/defaults.md
 SCALES = (-1.0, 1.0)  # of columns that are known by name
 
@@ -224,8 +218,8 @@ def _prepared(
     from clnet.opencl.discovery import device_list
     from clnet.training.callbacks import Callback, EarlyStopping
 
-    digits = arguments.data == DIGITS
-    if not digits and "." not in arguments.data and nearest(arguments.data, [DIGITS]):
+    demo = arguments.data == DIGITS
+    if not demo and "." not in arguments.data and nearest(arguments.data, [DIGITS]):
         raise InputError(f"there is no file {arguments.data}: did you mean {DIGITS}?")
     network = None
     if arguments.network is not None:
@@ -233,7 +227,7 @@ def _prepared(
             raise InputError("give either --layers or --network, not both")
         network = load(arguments.network, memory_limit=arguments.memory_limit)
     columns = None if network is None else network.columns
-    training, test = _digits(arguments) if digits else _files(arguments, columns)
+    training, test = digits.shuffled(arguments) if demo else _files(arguments, columns)
     network, scale = _network(arguments, training, network)
     for path, samples in ((arguments.data, training), (arguments.validation, test)):
         if samples is not None:
@@ -247,10 +241,10 @@ def _prepared(
         callbacks.append(EarlyStopping(patience=arguments.patience))
     callbacks += long_training.callbacks(arguments)
     # After each epoch a test set is measured for a plot or for early stopping alone.
-    watched = not digits or arguments.plot is not None or arguments.patience is not None
+    watched = not demo or arguments.plot is not None or arguments.patience is not None
     sets = {"training": training}
     if test is not None:
-        sets["test" if digits else "validation"] = test
+        sets["test" if demo else "validation"] = test
     return devices, network, sets, {
         "optimiser": _optimiser(arguments, network, len(training)),
         "loss": arguments.loss, "epochs": arguments.epochs or EPOCHS,
@@ -417,50 +411,6 @@ def _file(
 def _scales(arguments: argparse.Namespace) -> bool:
     """Return whether the command asks for scaling."""
     return arguments.scale is not None or arguments.scale_outputs is not None
-
-
-def _digits(arguments: argparse.Namespace) -> tuple[Samples, Samples]:
-    """Return the shuffled digits for training and test; set default arguments."""
-    for option in ("validation", "outputs", *TABLE_OPTIONS):
-        if getattr(arguments, option) is not None:
-            raise InputError(f"{DIGITS} has its own test set: leave out --{option}")
-    images, labels = _digits_data()
-    order = np.random.default_rng(0).permutation(len(labels))
-    x = (images[order] / images.max()).astype(np.float32)
-    t: NDArray[Any] = np.eye(10, dtype=np.float32)[labels[order]]
-    grows = arguments.optimiser == CASCADE
-    if arguments.network is None and arguments.layers is None and not grows:
-        arguments.layers, arguments.hidden = DIGITS_LAYERS, "relu"
-        arguments.output = "softmax"
-    if arguments.optimiser is None:
-        arguments.optimiser = Adam.name
-        arguments.rate = arguments.rate or DIGITS_RATE
-        arguments.epochs = arguments.epochs or DIGITS_EPOCHS
-        arguments.seed = 0 if arguments.seed is None else arguments.seed
-    n = DIGITS_TEST
-    return Samples(x[n:], t[n:]), Samples(x[:n], t[:n])
-
-
-def _digits_data() -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return scikit-learn's images [1797, 64] of digits, and their labels.
-
-    Its file is read: to import scikit-learn takes longer than the training.
-    """
-    found = find_spec("sklearn")
-    if found is None:
-        raise ClnetError(
-            f"{DIGITS} needs scikit-learn, which is not installed: pip install "
-            "scikit-learn, or with clnet: pip install 'clnet[demo]'"
-        )
-    for folder in found.submodule_search_locations or ():
-        path = Path(folder, "datasets", "data", "digits.csv.gz")
-        if path.is_file():
-            rows = np.loadtxt(path, delimiter=",")
-            return rows[:, :-1], rows[:, -1].astype(int)
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-    return images, labels
 
 
 def _network(

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from clnet import Network, load, load_data
+from clnet.cli.digits import images_and_labels
 from clnet.cli.main import main
-from clnet.cli.train import PICTURES, _digits_data
+from clnet.cli.train import PICTURES
 from clnet.errors import WIDTH, InputError
 from clnet.formats import NETWORK_SUFFIXES, save_data
 from clnet.nn.activations import ACTIVATION_NAMES
@@ -251,10 +252,10 @@ def test_a_training_is_tuned_if_asked(data, monkeypatch, option, tune):
 def test_digits_are_those_of_scikit_learn(monkeypatch):
     datasets = pytest.importorskip("sklearn.datasets")
     expected = datasets.load_digits(return_X_y=True)
-    for found in zip(_digits_data(), expected, strict=True):
+    for found in zip(images_and_labels(), expected, strict=True):
         np.testing.assert_array_equal(*found)
     monkeypatch.setattr(Path, "is_file", lambda path: False)  # of another version
-    for found in zip(_digits_data(), expected, strict=True):
+    for found in zip(images_and_labels(), expected, strict=True):
         np.testing.assert_array_equal(*found)
 
 
