@@ -4,8 +4,8 @@ They have the parameters, defaults, methods and attributes of those in
 ``sklearn.neural_network``, and compute by `clnet.Network`. `GridSearchCV` and
 `RandomizedSearchCV` train all their candidates and folds side by side. This package
 imports scikit-learn, and all of clnet but the command line. Start at ``estimators``;
-``mlp`` is their base, ``solvers`` has the training loops, ``together`` the one of many
-estimators.
+``mlp`` is their base, ``solvers`` has the training loops, ``together`` that of many
+estimators, ``progress`` their stop rules.
 """
 
 from clnet.errors import ClnetError

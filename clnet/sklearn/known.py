@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import joblib
 from sklearn.exceptions import ConvergenceWarning
 
-from clnet.sklearn.solvers import unconverged
+from clnet.sklearn.progress import unconverged
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator

@@ -30,15 +30,9 @@ from clnet.nn.description import DTYPES
 from clnet.nn.optimisers import Optimiser
 from clnet.sklearn.bases import BaseEstimator
 from clnet.sklearn.known import take_known_fit
-from clnet.sklearn.solvers import (
-    Objective,
-    OptimizerState,
-    Samples,
-    fit_lbfgs,
-    fit_stochastic,
-    outputs,
-    unconverged,
-)
+from clnet.sklearn.objective import Objective, Samples
+from clnet.sklearn.progress import OptimizerState, unconverged
+from clnet.sklearn.solvers import fit_lbfgs, fit_stochastic, outputs
 
 Array = NDArray[Any]
 

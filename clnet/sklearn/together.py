@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from clnet.checks import is_sparse
 from clnet.errors import ClnetError, DeviceError
-from clnet.sklearn.solvers import OptimizerState, Progress, start_stochastic
+from clnet.sklearn.progress import OptimizerState, Progress
+from clnet.sklearn.solvers import start_stochastic
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
