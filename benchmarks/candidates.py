@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import cycle, groupby, islice
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from clnet.errors import ClnetError, DeviceError, known_row
+from clnet.errors import ClnetError, DeviceError, InputError, known_row
 from clnet.ir.ops import Span
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import devices
-from clnet.opencl.session import session
+from clnet.opencl.session import NANOSECOND, session
 from clnet.planning.tuning.measure import WrongResultError, measure
 from clnet.runtime.binding import Step
-from clnet.runtime.executable import DeviceTime, Executable
+from clnet.runtime.executable import Executable
 from clnet.runtime.plan import Plan
 from clnet.variants import ALL_VARIANTS, VARIANTS
 from clnet.variants.base import Config, Variant
@@ -30,6 +30,8 @@ from .environment import blas_threads
 from .roofline import Roofline
 
 if TYPE_CHECKING:
+    from clnet.opencl.memory import Action
+
     from .cases.training import Train
     from .harness import Options
 
@@ -422,14 +424,59 @@ def _clock(
     if device.type != "cpu" and launches > 1:
         first = Roofline(device).delay(launches * ENQUEUE_SECONDS)
 
+    executable.run()  # uploads the parameters
+
     def timer(repeats: int) -> float:
         times = []
         for values in islice(cycle(case.inputs), repeats):
             executable.write(x, values)
-            times.append(read(executable.timed_run(first)))
+            times.append(read(timed_run(executable, first)))
         return statistics.median(times)
 
     return timer
+
+
+class DeviceTime(NamedTuple):
+    """Times of the commands of one run, by the device's clock.
+
+    Attributes
+    ----------
+    span : float
+        Seconds from the first command's start to the last one's end.
+    busy : float
+        Seconds of the commands alone, without the gaps between them.
+    """
+
+    span: float
+    busy: float
+
+
+def timed_run(executable: Executable, first: Action | None = None) -> DeviceTime:
+    """Compute as `Executable.run` does, and return the times by the device's clock.
+
+    Parameters
+    ----------
+    executable : Executable
+        Of a session with profiling.
+    first : callable, optional
+        Enqueues other work, not counted, that keeps the device busy until the host has
+        enqueued the run: without it the device may idle between commands.
+
+    Raises
+    ------
+    InputError
+        If no step runs on the device.
+    pyopencl.Error, MemoryError
+        If the device fails: see `Session.errors`.
+    """
+    if first is not None:
+        first()
+    times = [event.profile for event in executable.traced_run().events]
+    if not times:
+        raise InputError("timed_run needs a step that runs on the device")
+    span = max(one.end for one in times) - min(one.start for one in times)
+    busy = sum(one.end - one.start for one in times)
+    return DeviceTime(NANOSECOND * span, NANOSECOND * busy)
 
 
 def steps_text(steps: Sequence[Step]) -> str:

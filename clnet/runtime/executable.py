@@ -9,12 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import InputError
 from clnet.ir.reference import Function, bound
 from clnet.opencl.launch import (
     Argument,
@@ -33,7 +32,6 @@ from clnet.opencl.memory import (
     copy_rows,
     staging_array,
 )
-from clnet.opencl.session import NANOSECOND
 from clnet.runtime.binding import Binding, Step, argument_setter, by_value_struct
 from clnet.runtime.parameter_store import (
     NO_PARAMETERS,
@@ -41,6 +39,8 @@ from clnet.runtime.parameter_store import (
     ParameterStore,
     parameter_store,
 )
+from clnet.runtime.trace import COPY, HOST, Command, Trace
+from clnet.runtime.zero_copy import ZeroCopyOutputs
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Op, Value
@@ -49,59 +49,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 T = TypeVar("T")
-HOST, COPY = "host", "copy"  # names of commands that are no kernels
-NOT_WRITTEN = b"\xff\xff\xff\xff"  # a NaN that no GPU computes: not stored yet
-MAX_POLLS = 2000  # some hundred microseconds; then the host waits for the queue
-
-
-class DeviceTime(NamedTuple):
-    """Times of the commands of one run, by the device's clock.
-
-    Attributes
-    ----------
-    span : float
-        Seconds from the first command's start to the last one's end.
-    busy : float
-        Seconds of the commands alone, without the gaps between them.
-    """
-
-    span: float
-    busy: float
-
-
-class Command(NamedTuple):
-    """A command of a run.
-
-    Attributes
-    ----------
-    name : str
-        The kernel with its variant, ``"copy"``, or ``"host"`` for steps in NumPy.
-    start, seconds : float
-        When the host began with it, by `time.perf_counter`, and its time there.
-    event : pyopencl.Event or None
-        On the device; None: a step on the host.
-    """
-
-    name: str
-    start: float
-    seconds: float
-    event: Any
-
-
-class Trace(NamedTuple):
-    """The commands of one run, in the order of their enqueueing."""
-
-    commands: list[Command]
-
-    @property
-    def events(self) -> list[Any]:
-        """The device's commands."""
-        return [one.event for one in self.commands if one.event is not None]
-
-    @property
-    def host_seconds(self) -> float:
-        """Time of the steps on the host."""
-        return sum(one.seconds for one in self.commands if one.event is None)
 
 
 class HostSteps:
@@ -180,9 +127,7 @@ class Executable(Binding):
         self._results: list[Any] = []  # events of the downloads of a started call
         self._buffers: dict[str, Any] = {}  # bound by `bind`
         self._shared: list[Memory] = []  # of the store; held while in use here
-        # The bytes of each zero-copy output, and their pattern before the stores.
-        self._host_outputs: list[tuple[memoryview, bytes]] = []
-        self._polled = False  # all outputs arrived, long before a kernel can time out
+        self._zero_copies = ZeroCopyOutputs()
         fresh_on_host = set() if on_device else {value.name for value in inputs}
         fresh_on_device = {value.name for value in inputs} if on_device else set()
         if not on_device:
@@ -207,10 +152,7 @@ class Executable(Binding):
         device = self.session.device
         if device.mapped_host_memory:
             outputs = [value for value in outputs if not self._is_zero_copy(value)]
-            self._actions[:0] = [
-                partial(output.__setitem__, slice(None), empty)
-                for output, empty in self._host_outputs
-            ]
+            self._actions[:0] = self._zero_copies.resets()
         self._downloads = [
             copy for value in outputs if (copy := self._copy_out(value)) is not None
         ]
@@ -220,7 +162,7 @@ class Executable(Binding):
             partial(copy, is_blocking=True) if self._blocking else _kept(copy)
             for copy in self._downloads
         ]
-        if self._host_outputs and not self._downloads:
+        if self._zero_copies and not self._downloads:
             self._ends.append(self._poll_outputs)
         else:
             self._ends += self._waits
@@ -250,8 +192,7 @@ class Executable(Binding):
     def _poll_outputs(self) -> None:
         """Poll for the zero-copy outputs, then wait unless all arrived in time."""
         self.session.queue.flush()
-        self._polled = all(_arrives(output) for output, _ in self._host_outputs)
-        if not self._polled:
+        if not self._zero_copies.poll():
             for wait in self._waits:
                 wait()
 
@@ -268,7 +209,7 @@ class Executable(Binding):
         pyopencl.Error, MemoryError
             If the device fails: see `Session.errors`.
         """
-        self._polled = False
+        self._zero_copies.arrived = False
         self._with_parameters(self._enqueue, parameters)
         self._results = [copy(is_blocking=False) for copy in self._downloads]
         for queue in self.session.queues.values():
@@ -312,33 +253,6 @@ class Executable(Binding):
         with self.store.filled(found):
             return work()
 
-    def timed_run(self, first: Action | None = None) -> DeviceTime:
-        """Compute as `run` does, and return the times by the device's clock.
-
-        Parameters
-        ----------
-        first : callable, optional
-            Enqueues other work, not counted, that keeps the device busy until the host
-            has enqueued the run: without it the device may idle between commands.
-
-        Raises
-        ------
-        InputError
-            If the session does not record times, or no step runs on the device.
-        pyopencl.Error, MemoryError
-            If the device fails: see `Session.errors`.
-        """
-        if not self.session.profiling:
-            raise InputError("timed_run needs a session made with profiling=True")
-        if first is not None:
-            self._with_parameters(first)
-        times = [event.profile for event in self.traced_run().events]
-        if not times:
-            raise InputError("timed_run needs a step that runs on the device")
-        span = max(one.end for one in times) - min(one.start for one in times)
-        busy = sum(one.end - one.start for one in times)
-        return DeviceTime(NANOSECOND * span, NANOSECOND * busy)
-
     def traced_run(self) -> Trace:
         """Compute as `run` does, and return the commands of the run.
 
@@ -375,7 +289,7 @@ class Executable(Binding):
         The flag is read only if the result has NaN: a read takes as long as a launch.
         """
         return (
-            self._timeout_flag is not None and not self._polled
+            self._timeout_flag is not None and not self._zero_copies.arrived
             and bool(np.isnan(result).any())
             and self.timed_out()
         )
@@ -564,8 +478,7 @@ class Executable(Binding):
         uses = self._zero_copy.get(value.name, ())
         if uses:
             row = self._host_array(value)[0]
-            output = memoryview(row.view(np.uint8))
-            self._host_outputs.append((output, row.size * NOT_WRITTEN))
+            self._zero_copies.add(row)
             for kernel, index in uses:
                 argument_setter(kernel)(index, np.uint64(row.ctypes.data))
         return bool(uses)
@@ -593,8 +506,3 @@ def _kept(copy: Action) -> Action:
         return events[0]
 
     return start
-
-
-def _arrives(output: memoryview) -> bool:
-    """Return whether a zero-copy output is stored in time."""
-    return any(output.tobytes().find(NOT_WRITTEN) < 0 for _ in range(MAX_POLLS))

@@ -16,10 +16,11 @@ from tabulate import tabulate
 from clnet.ir.lowering import lower
 from clnet.opencl.memory import copy_rows
 from clnet.opencl.session import NANOSECOND, device_error, session
-from clnet.runtime.executable import Executable, Trace
+from clnet.runtime.executable import Executable
 
 if TYPE_CHECKING:
     from clnet.runtime.plan import Plan
+    from clnet.runtime.trace import Trace
 
 PARTS = ("upload", "launch", "device", "download", "host", "sum", "wall")
 ROUNDS = 21  # calls; the one with the median time is reported

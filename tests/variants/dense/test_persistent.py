@@ -20,7 +20,7 @@ from clnet.errors import ClnetWarning
 from clnet.nn.activations import ACTIVATIONS
 from clnet.opencl.program import inline_ptx
 from clnet.opencl.session import session
-from clnet.runtime import executable
+from clnet.runtime import executable, zero_copy
 from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
 from clnet.variants.dense import persistent
@@ -150,7 +150,7 @@ def test_zero_copy_outputs(monkeypatch):
     device = clnet.device(replace(device, mapped_host_memory=None))
     assert device.mapped_host_memory
     for polls in (2000, 1):
-        monkeypatch.setattr(executable, "MAX_POLLS", polls)
+        monkeypatch.setattr(zero_copy, "MAX_POLLS", polls)
         check(Network.mlp([20, 9, 4], "tanh", seed=2), SMALL, device)
 
 

@@ -1,0 +1,42 @@
+"""The commands of one run, with their times on the host and events on the device."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+HOST, COPY = "host", "copy"  # names of commands that are no kernels
+
+
+class Command(NamedTuple):
+    """A command of a run.
+
+    Attributes
+    ----------
+    name : str
+        The kernel with its variant, ``"copy"``, or ``"host"`` for steps in NumPy.
+    start, seconds : float
+        When the host began with it, by `time.perf_counter`, and its time there.
+    event : pyopencl.Event or None
+        On the device; None: a step on the host.
+    """
+
+    name: str
+    start: float
+    seconds: float
+    event: Any
+
+
+class Trace(NamedTuple):
+    """The commands of one run, in the order of their enqueueing."""
+
+    commands: list[Command]
+
+    @property
+    def events(self) -> list[Any]:
+        """The device's commands."""
+        return [one.event for one in self.commands if one.event is not None]
+
+    @property
+    def host_seconds(self) -> float:
+        """Time of the steps on the host."""
+        return sum(one.seconds for one in self.commands if one.event is None)
