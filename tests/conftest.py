@@ -19,8 +19,8 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 
 import clnet.cli.bench  # noqa: F401  tests import clnet.benchmarks from here on
 from clnet.errors import DeviceError
+from clnet.opencl import discovery
 from clnet.opencl.device import Device
-from clnet.opencl.discovery import device
 
 # No test asserts a time.
 hypothesis.settings.register_profile(
@@ -125,7 +125,16 @@ def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 @pytest.fixture
 def cpu() -> Device:
     """The CPU's device, for tests whose child processes name it."""
-    return device("cpu")
+    return discovery.device("cpu")
+
+
+@pytest.fixture
+def device() -> Device:
+    """The default device."""
+    try:
+        return discovery.device()
+    except DeviceError as error:
+        pytest.skip(f"no OpenCL device: {error}")
 
 
 @pytest.fixture(autouse=True, scope="session")

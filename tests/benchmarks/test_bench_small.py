@@ -15,7 +15,6 @@ from clnet.benchmarks.studies.training_candidates import Fitted
 from studies import BRIEF, CPU, GPU, TINY
 
 import clnet
-from clnet import DeviceError
 
 Options = harness.Options
 Trained = training_cases.Trained
@@ -31,14 +30,6 @@ PEERS = {
                 jax_baselines.JaxTraining())
     if one.name in ("fann", "numpy", "torch", "jax")
 }
-
-
-@pytest.fixture
-def device():
-    try:
-        return clnet.device()
-    except DeviceError as error:
-        pytest.skip(f"no OpenCL device: {error}")
 
 
 @dataclass(frozen=True)

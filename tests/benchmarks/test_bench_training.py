@@ -18,8 +18,7 @@ from clnet.benchmarks.cases import training as training_cases
 from clnet.benchmarks.studies import training, training_candidates
 from studies import BRIEF, CPU, GPU
 
-import clnet
-from clnet import DeviceError, InputError
+from clnet import InputError
 from clnet.cli.main import main
 from clnet.errors import WIDTH
 from clnet.nn.optimisers import Adam, Incremental, Quickprop, Rprop
@@ -48,14 +47,6 @@ CANDIDATES = [
     (name, case) for name in ("planned", "numpy", "torch", "sklearn", "fann")
     for case in ALL if (name, case.optimiser.name) not in NOT_IMPLEMENTED
 ]
-
-
-@pytest.fixture
-def device():
-    try:
-        return clnet.device()
-    except DeviceError as error:
-        pytest.skip(f"no OpenCL device: {error}")
 
 
 def named(name, library=None):

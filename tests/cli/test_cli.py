@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from children import child_environment
+from cli_output import ok
 
 import clnet
 from clnet import Dense, DeviceError, Network
 from clnet.cli import commands as cli_commands
-from clnet.cli.main import GROUPS, main, parser
+from clnet.cli.main import GROUPS, parser
 from clnet.errors import WIDTH, BuildError
 from clnet.formats import DATA_SUFFIXES, save_data
 from clnet.ir.reference import run
@@ -26,20 +27,9 @@ from clnet.planning import inference
 
 
 @pytest.fixture(autouse=True)
-def measured_times(monkeypatch, tmp_path_factory):
-    """A store of measured times for these tests alone."""
-    folder = tmp_path_factory.getbasetemp() / "times"
-    monkeypatch.setenv("CLNET_CACHE_DIR", str(folder))
+def default_device(monkeypatch):
+    """Commands choose the device themselves."""
     monkeypatch.delenv("CLNET_DEVICE", raising=False)
-
-
-@pytest.fixture
-def device():
-    """The default device of the commands."""
-    try:
-        return clnet.device()
-    except DeviceError as error:
-        pytest.skip(f"no OpenCL device: {error}")
 
 
 @pytest.fixture
@@ -75,26 +65,10 @@ def files(tmp_path):
 
 
 @pytest.fixture
-def clnet_command(files, monkeypatch, capsys):
+def clnet_command(files, clnet_command, monkeypatch):
     """A function that runs a command in that folder: status, stdout, stderr."""
     monkeypatch.chdir(files)
-
-    def command(line):
-        try:
-            status = main(line.split())
-        except SystemExit as leaving:  # argparse's way
-            status = leaving.code
-        return status, *capsys.readouterr()
-
-    return command
-
-
-def ok(result):
-    """Return the output of a command that must succeed."""
-    status, out, err = result
-    assert (status, err) == (0, "")
-    assert max(map(len, out.splitlines())) <= WIDTH
-    return out
+    return clnet_command
 
 
 def fields(out):

@@ -14,17 +14,7 @@ from clnet.errors import WIDTH
 from clnet.formats import load_data, save_data
 from clnet.training.member_log import band
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch, tmp_path_factory):
-    """A store of measured times for these tests, and plans from the cost model."""
-    folder = tmp_path_factory.getbasetemp() / "times"
-    monkeypatch.setenv("CLNET_CACHE_DIR", str(folder))
-
-    def plan_for(self, device, batch, *precision):
-        return self.compile(device, batch, tune=False)
-
-    monkeypatch.setattr(Network, "plan_for", plan_for)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture

@@ -19,10 +19,8 @@ from clnet.planning import inference
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, tmp_path_factory, monkeypatch):
+def folder(tmp_path, monkeypatch):
     """A folder with a network and data; plans come from the cost model."""
-    times = tmp_path_factory.getbasetemp() / "times"
-    monkeypatch.setenv("CLNET_CACHE_DIR", str(times))
     monkeypatch.chdir(tmp_path)
     compiled = inference.compile_network
 

@@ -22,16 +22,9 @@ TRAIN = "--epochs 4 --batch-size 20 --optimiser adam --seed 0 --device cpu"
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch, tmp_path_factory, tmp_path):
-    """Commands run in a folder of their own, with plans from the cost model."""
-    folder = tmp_path_factory.getbasetemp() / "times"
-    monkeypatch.setenv("CLNET_CACHE_DIR", str(folder))
+def folder(quick, monkeypatch, tmp_path):
+    """Commands run in a folder of their own, with a table."""
     monkeypatch.chdir(tmp_path)
-
-    def plan_for(self, device, batch, *precision):
-        return self.compile(device, batch, tune=False)
-
-    monkeypatch.setattr(Network, "plan_for", plan_for)
     np.save("a.npy", TABLE)
 
 

@@ -4,47 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cli_output import ok
 
 import clnet
 from clnet import Network
-from clnet.cli.main import main
 from clnet.cli.train import HIDDEN
-from clnet.errors import WIDTH
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch, tmp_path_factory, tmp_path):
-    """Commands run in a folder of their own, with plans from the cost model."""
-    folder = tmp_path_factory.getbasetemp() / "times"
-    monkeypatch.setenv("CLNET_CACHE_DIR", str(folder))
+def folder(quick, monkeypatch, tmp_path):
+    """Commands run in a folder of their own."""
     monkeypatch.chdir(tmp_path)
-
-    def plan_for(self, device, batch):
-        return self.compile(device, batch, tune=False)
-
-    monkeypatch.setattr(Network, "plan_for", plan_for)
-
-
-@pytest.fixture
-def clnet_command(capsys):
-    """A function that runs a command: status, stdout, stderr."""
-
-    def command(line):
-        try:
-            status = main(line.split())
-        except SystemExit as leaving:
-            status = leaving.code
-        return status, *capsys.readouterr()
-
-    return command
-
-
-def ok(result):
-    """Return the output of a command that must succeed."""
-    status, out, err = result
-    assert (status, err) == (0, "")
-    assert max(map(len, out.splitlines())) <= WIDTH
-    return out
 
 
 @pytest.fixture

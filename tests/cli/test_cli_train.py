@@ -21,17 +21,7 @@ from clnet.nn.losses import LOSSES
 from clnet.nn.optimisers import OPTIMISER_NAMES
 from clnet.nn.schedules import SCHEDULES
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch, tmp_path_factory):
-    """A store of measured times for these tests, and plans from the cost model."""
-    folder = tmp_path_factory.getbasetemp() / "times"
-    monkeypatch.setenv("CLNET_CACHE_DIR", str(folder))
-
-    def plan_for(self, device, batch):
-        return self.compile(device, batch, tune=False)
-
-    monkeypatch.setattr(Network, "plan_for", plan_for)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bounds import assert_right
+from planner_lab import inputs, names
 
 import clnet
 from clnet import Dense, Network, Sparse
@@ -54,15 +55,6 @@ def net(seed=1, **options):
     network = Network.mlp([5, 7, 3], "tanh", seed=seed, **options)
     network.parameters = network.parameters + np.asarray(0.1, network.dtype)
     return network
-
-
-def names(plan):
-    return [step.variant.name for step in plan.steps]
-
-
-def inputs(network, batch):
-    x = np.random.default_rng(0).uniform(-1, 1, (batch, network.n_in))
-    return x.astype(network.dtype)
 
 
 @pytest.fixture

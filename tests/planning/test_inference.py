@@ -10,8 +10,8 @@ import threading
 import numpy as np
 import pytest
 from bounds import assert_right
+from planner_lab import CPU, NETWORK, inputs
 
-import clnet
 from clnet import Network
 from clnet.errors import DeviceError, InputError
 from clnet.planning import inference
@@ -20,14 +20,6 @@ from clnet.variants.dense.naive import Naive
 from clnet.variants.reference.host import Host
 
 pytestmark = pytest.mark.usefixtures("own_store")
-
-NETWORK = Network.mlp([5, 7, 6, 3], seed=1)
-CPU = clnet.device("cpu")
-
-
-def inputs(network, batch, seed=0):
-    rng = np.random.default_rng(seed)
-    return rng.uniform(-1, 1, (batch, network.n_in)).astype(network.dtype)
 
 
 # Bad arguments --------------------------------------------------------------------

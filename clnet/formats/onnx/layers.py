@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 M = TypeVar("M", bound="Model")
 
-FULL = 0.5  # share of entries from which a matrix of entries is stored as dense
-
 
 @dataclass(frozen=True)
 class Form:

@@ -6,15 +6,14 @@ import dataclasses
 
 import numpy as np
 import pytest
+from spans import program_of
 from sparse_devices import CPU, DEVICE, GPU, SESSION, LaunchesFor, close
 
 import clnet
 from clnet import Dense, Network, Sparse
 from clnet.ir import reference
-from clnet.ir.lowering import lower_training
 from clnet.ir.ops import BiasAct, Span
 from clnet.ir.training_ops import ApplyT, Outer
-from clnet.nn.losses import loss_function
 from clnet.opencl.launch import Scratch
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay
@@ -41,10 +40,6 @@ FORMATS = {  # of each variant: one for each way to find an entry's value
     "csr": ("csr", "hyb", "dia"), "sparse_team": ("csr", "hyb"),
     "sell": ("sell", "ell"), "sparse_outer": ("coo", "sell"), "dia": ("dia",),
 }
-
-
-def training(network):
-    return lower_training(network, loss_function("mse"), None)
 
 
 def run(network, span, variant, config, device):
@@ -92,7 +87,7 @@ def all_spans(network, batch):
             span = program.span(i, min(stop, n), batch)
             if len(span.ops) == stop - i and not isinstance(span.ops[0], BiasAct):
                 yield span
-    backward = training(network)
+    backward = program_of(network)
     for i, op in enumerate(backward.ops):
         if isinstance(op, (ApplyT, Outer)):
             yield backward.span(i, i + 1, batch)
@@ -236,6 +231,6 @@ def test_refusals():
     assert "no float64" in team.refuse(double.span(2, 4, 1), old)
     mixed = Network(90, [Sparse(70, ["tanh", "relu"] * 35, pattern=PATTERNS["random"])])
     assert "neurons differ" in team.refuse(mixed.program.span(0, 2, 1), GPU)
-    backward = training(network_of(PATTERNS["random"], "ell"))
+    backward = program_of(network_of(PATTERNS["random"], "ell"))
     (op,) = [i for i, op in enumerate(backward.ops) if isinstance(op, ApplyT)]
     assert "transpose" in Sell().refuse(backward.span(op, op + 1, 1), GPU)
