@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clnet.opencl.program import inline_ptx
 from clnet.variants.cost import item_size
+from clnet.variants.packing import WARP
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Span
@@ -43,6 +45,11 @@ def team_local_bytes(config: Config, span: Span) -> int:
     """Return the bytes of local memory for the partial sums of teams."""
     partials = config.get("tile", 1) * config["group"] if config["items"] > 1 else 1
     return partials * item_size(span)
+
+
+def warp_team(device: Device) -> int:
+    """Return the work-items that may share a row's sum by shuffles: a warp, or one."""
+    return WARP if inline_ptx(device) else 1
 
 
 def team_group(most: int, device: Device) -> int:

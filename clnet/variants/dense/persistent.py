@@ -27,6 +27,7 @@ from clnet.variants.base import (
 from clnet.variants.cost import Cost, span_bytes, span_cost
 from clnet.variants.dense.chain import chain, chain_defines, strides, wide_table
 from clnet.variants.packing import LINE_WORDS, WARP
+from clnet.variants.team import warp_team
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Span
@@ -131,7 +132,7 @@ class Persistent:
             kernel, size = "persistent", group
             defines |= {
                 "BACKOFF_NS": BACKOFF_NS,
-                "TEAM": _team(device),
+                "TEAM": warp_team(device),
                 "DEPTH": config["depth"],
                 "ROOM": _room(span, config["depth"], device),
             }
@@ -155,13 +156,9 @@ def _groups(config: Config, device: Device) -> int:
     return device.compute_units * config.get("per_unit", 1)
 
 
-def _team(device: Device) -> int:
-    return WARP if inline_ptx(device) else 1
-
-
 def _room(span: Span, depth: int, device: Device) -> int:
     """Return the values of the widest input, rounded up to a team's steps."""
-    return round_up(max(strides(span)), 4 * depth * _team(device))
+    return round_up(max(strides(span)), 4 * depth * warp_team(device))
 
 
 def _words(span: Span) -> list[int]:

@@ -33,6 +33,8 @@ from clnet.variants.sparse.sparse import (
     MAX_CONFIGS,
     index_type,
     largest_group,
+    partial_pitch,
+    tile_lanes,
     vector_lanes,
 )
 
@@ -104,7 +106,7 @@ class FusedSparse:
         for tile in tiles[:3]:
             many = [largest_group(TILE_GROUP, device)]
             for group in dict.fromkeys(groups if span.batch == 1 else many):
-                fitting = [n for n in sizes if n * _lanes(tile) <= group]
+                fitting = [n for n in sizes if n * tile_lanes(tile) <= group]
                 found += [
                     {"tile": tile, "group": group, "parts": n} for n in fitting[:4]
                 ]
@@ -198,7 +200,7 @@ class FusedSparse:
                 "mixed/fused_sparse.cl", "fused_sparse",
                 {
                     **defines, "GROUP": group, "SLICES": config["parts"],
-                    "ROWS": _partial_sums(span, config) // _pitch(config),
+                    "ROWS": _partial_rows(span, config),
                 },
                 (-(-span.batch // tile) * group,), (group,), arguments,
             ),
@@ -400,23 +402,17 @@ def _cpu_configs(span: Span, device: Device) -> tuple[Config, ...]:
     )
 
 
-def _lanes(tile: int) -> int:
-    return 1 if tile == 1 else tile // 4
-
-
-def _pitch(config: Config) -> int:
-    """Return the values between rows of partial sums."""
-    tile, slices = config["tile"], config["parts"]
-    return slices + 1 if tile == 1 else slices * tile + 4
-
-
-def _partial_sums(span: Span, config: Config) -> int:
-    """Return the number of partial sums in local memory: of all rows, if these fit."""
+def _partial_rows(span: Span, config: Config) -> int:
+    """Return the rows whose partial sums are in local memory: all, if these fit."""
     most = max(layer.act.y.width for layer in layers_of(span))
-    return _pitch(config) * min(most, ROWS, max(1, 4096 // _pitch(config)))
+    pitch = partial_pitch(config["tile"], config["parts"])
+    return min(most, ROWS, max(1, 4096 // pitch))
 
 
 def _local_bytes(span: Span, config: Config) -> int:
     """Return the bytes of values and of partial sums."""
     values = config["tile"] * _offsets(span).total
-    return (values + _partial_sums(span, config) + ALIGNMENT_SLACK) * item_size(span)
+    partials = _partial_rows(span, config) * partial_pitch(
+        config["tile"], config["parts"]
+    )
+    return (values + partials + ALIGNMENT_SLACK) * item_size(span)

@@ -42,10 +42,10 @@ from clnet.variants.mixed.tasks import (
     longest_row,
     outputs_of,
     room_of,
-    team_of,
     team_shift,
     words_of,
 )
+from clnet.variants.team import warp_team
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Span
@@ -97,7 +97,7 @@ class PersistentMixed:
         widest = max(map(outputs_of, layers_of(span)))
         for group, depth in SHAPES:
             # With few rows: no more groups than give each team a row.
-            enough = max(1, widest * team_of(device) // group)
+            enough = max(1, widest * warp_team(device) // group)
             for groups in dict.fromkeys((units, min(units, enough))):
                 config = {"groups": groups, "group": group, "depth": depth}
                 room = room_of(span, config, device)

@@ -17,9 +17,9 @@ from clnet.nn.storage.layout import live_count, round_up
 from clnet.nn.storage.local import LocalStorage
 from clnet.nn.storage.sparse import SparseStorage
 from clnet.opencl.launch import Table
-from clnet.opencl.program import inline_ptx
 from clnet.variants.mixed.products import Layer, layers_of, live_entries
 from clnet.variants.packing import LINE_WORDS, WARP
+from clnet.variants.team import warp_team
 
 if TYPE_CHECKING:
     from clnet.nn.storage.base import Storage
@@ -86,15 +86,10 @@ def largest_share(layer: Layer, groups: int) -> int:
     return -(-outputs_of(layer) // groups)
 
 
-def team_of(device: Device) -> int:
-    """Return the work-items that may read a row."""
-    return WARP if inline_ptx(device) else 1
-
-
 def team_shift(layer: Layer, config: Config, device: Device) -> int:
     """Return the logarithm of the number of work-items that read a row."""
     idle = max(LEAST_TEAM, config["group"] // largest_share(layer, config["groups"]))
-    most = min(team_of(device), idle).bit_length() - 1
+    most = min(warp_team(device), idle).bit_length() - 1
     return min(most, (longest_row(layer) - 1).bit_length())
 
 
@@ -261,7 +256,7 @@ class Tasks:
     def table(self) -> Table:
         """Return the kernel's table [groups, most] as an argument."""
         shape = ", ".join(f"{name} {value}" for name, value in self.config.items())
-        shape += f", rows by {team_of(self.device)}"
+        shape += f", rows by {warp_team(self.device)}"
         weights = [a.weights.offset for x in layers_of(self.span) for a in x.applies]
         key = f"persistent_mixed {weights}, tasks of {shape}"
         size = self.config["groups"] * self.most
@@ -282,7 +277,7 @@ class Tasks:
         last_bias = task["bias"] + np.maximum(rows - 1, 0) * task["bias_step"]
         return {
             "is_list": Range(task["is_list"], 0, 1),
-            "shift": Range(task["shift"], 0, team_of(self.device).bit_length() - 1),
+            "shift": Range(task["shift"], 0, warp_team(self.device).bit_length() - 1),
             "position": Range(task["position"], 0, 2),
             "bias_step": Range(task["bias_step"], 0, 1),
             "function": Range(task["function"], 0, len(functions_of(self.span)) - 1),

@@ -179,6 +179,16 @@ def csr_runs(rows: int, device: Device) -> tuple[int, ...]:
     return tuple(dict.fromkeys(min(cores * factor, rows) for factor in factors))
 
 
+def tile_lanes(tile: int) -> int:
+    """Return the work-items that load a tile of samples, by vectors if it is one."""
+    return 1 if tile == 1 else tile // 4
+
+
+def partial_pitch(tile: int, parts: int) -> int:
+    """Return the values between rows of partial sums in local memory."""
+    return parts + 1 if tile == 1 else parts * tile + 4
+
+
 def vector_lanes(span: Span) -> int:
     """Return the elements of a vector on CPUs."""
     return VECTOR_BYTES // item_size(span)

@@ -14,9 +14,11 @@ from clnet.variants.sparse.sparse import (
     UNROLL,
     SparseProduct,
     largest_group,
+    partial_pitch,
     refuse_unless_product,
     sparse_product,
     team_cost,
+    tile_lanes,
     tiled_input,
 )
 
@@ -103,14 +105,9 @@ class SparseTeam:
         )
 
 
-def _lanes(tile: int) -> int:
-    return 1 if tile == 1 else tile // 4
-
-
 def _sums(config: Config) -> int:
     """Return the number of partial sums in local memory."""
-    tile, parts = config["tile"], config["parts"]
-    return config["rows"] * (parts + 1 if tile == 1 else parts * tile + 4)
+    return config["rows"] * partial_pitch(config["tile"], config["parts"])
 
 
 def _local_bytes(product: SparseProduct, span: Span, config: Config) -> int:
@@ -168,7 +165,7 @@ def _tiled(product: SparseProduct, span: Span, device: Device) -> list[Config]:
     length = max(1.0, product.entries / product.rows)
     configs: list[Config] = []
     for tile in fitting[:2]:
-        lanes = _lanes(tile)
+        lanes = tile_lanes(tile)
         sizes = [n for n in TILE_PARTS if n * lanes <= group]
         parts = _nearest(sizes, length / 64)[:3]
         longest = _nearest(sizes, product.longest / 64)[0]
