@@ -1,7 +1,7 @@
 """ONNX files, ``.onnx``: feed-forward graphs are read, and networks are written.
 
-Reading goes `graph` (the file) → `trace` (its nodes, by `operators` and `elementwise`,
-as `values`) → `layers` (of a network). `writer` writes. The package ``onnx``, of the
+Reading goes `graph` (the file) → `trace` (its nodes, by the table of `operators`, as
+`values`) → `layers` (of a network). `writer` writes. The package ``onnx``, of the
 extra of that name, is imported at the first use.
 """
 

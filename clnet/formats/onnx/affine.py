@@ -1,0 +1,134 @@
+"""Nodes that are affine maps of each element: sums, factors, normalisation, maxima."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.formats.onnx.elementwise import composed, floats_only, of_terms
+from clnet.formats.onnx.graph import RefusalError, attributes
+from clnet.formats.onnx.recognise import recognised
+from clnet.formats.onnx.trace import Tensor, Trace, as_float, most_elements
+from clnet.formats.onnx.values import Composite, Value
+
+Array = NDArray[Any]
+
+
+class Node:
+    """A node without attributes."""
+
+    def __init__(self, op_type: str) -> None:
+        self.op_type, self.attribute, self.domain = op_type, (), ""
+
+
+def added(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+    """Return a sum, difference or mean."""
+    floats_only(inputs)
+    signs = [1.0, -1.0] if node.op_type == "Sub" else [1.0] * len(inputs)
+    if node.op_type == "Mean":
+        signs = [1 / len(inputs)] * len(inputs)
+    inputs = _aligned(trace, node, inputs)
+    shape = np.broadcast_shapes(*(one.shape for one in inputs))
+    trace.take(most_elements(node, inputs))
+    values, bias = [], np.zeros(shape)
+    for one, sign in zip(inputs, signs, strict=True):
+        if isinstance(one, Value):
+            values.append(one.affine(sign * np.ones(shape)))
+        else:
+            bias = bias + sign * as_float(one)
+    if len(values) == 1:
+        return [values[0].affine(1.0, bias)]
+    layouts = [trace.records.layout(one) for one in values]
+    _, rest, axis = layouts[0]
+    if any(one[2] != axis for one in layouts):
+        raise RefusalError("mixes samples, or treats them differently")
+    total = trace.sum_rows([one[0] for one in layouts])
+    return [trace.records.value(total, rest, axis).affine(1.0, bias)]
+
+
+def multiplied(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+    """Return a product or quotient with a constant; of values: if it is a function."""
+    floats_only(inputs)
+    inputs = _aligned(trace, node, inputs)
+    first, second = inputs
+    trace.take(most_elements(node, inputs))
+    if isinstance(first, Value) and isinstance(second, Value):
+        return composed(trace, node, inputs)
+    if isinstance(first, Value):
+        factor = as_float(second)
+        if node.op_type == "Div":
+            factor = 1 / factor
+        return [first.affine(factor)]
+    if node.op_type == "Div":
+        return composed(trace, node, inputs)
+    return [second.affine(as_float(first))]
+
+
+def largest(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+    """Return a maximum or minimum: a function of one variable, or by relu."""
+    floats_only(inputs)
+    shape = np.broadcast_shapes(*(one.shape for one in inputs))
+    try:
+        found = composed(trace, node, inputs)
+        assert isinstance(found[0], Value)
+        owners = [trace.records.owner(trace.records.layout(one)[0])
+                  for one in (found[0], *inputs) if isinstance(one, Value)]
+        fits = [] if owners[0] is None else map(recognised, owners[0].curves)
+        if any(fit is not None and len(fit.terms) < 2 for fit in fits) or any(
+            isinstance(one, Composite) for one in owners[1:]
+        ):
+            return found
+    except RefusalError:
+        pass
+    # max(a, b) = a + relu(b - a), a not being constant, and min(a, b) = -max(-a, -b)
+    inputs = sorted(inputs, key=lambda one: not isinstance(one, Value))
+    sign = 1.0 if node.op_type == "Max" else -1.0
+    total: Value = inputs[0].affine(sign * np.ones(shape))
+    for one in inputs[1:]:
+        other = one.affine(sign) if isinstance(one, Value) else sign * as_float(one)
+        trace.take(total.codes.size)
+        (difference,) = added(trace, Node("Sub"), [other, total])
+        assert isinstance(difference, Value)
+        above = of_terms(trace, difference, [(1, "relu", 1.0, 0.0)])
+        (result,) = added(trace, Node("Add"), [total, above])
+        assert isinstance(result, Value)
+        total = result
+    return [total.affine(sign)]
+
+
+def negated(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+    """Return the input's negative."""
+    floats_only(inputs)
+    return [inputs[0].affine(-1.0)]
+
+
+def _aligned(trace: Trace, node: Any, inputs: list[Any]) -> list[Any]:
+    """Return the inputs; the second by the broadcasting of versions below 7."""
+    given = attributes(node)
+    if trace.version() >= 7 or "axis" not in given or not given.get("broadcast"):
+        return inputs
+    first, second = inputs
+    missing = len(first.shape) - given["axis"] - len(second.shape)
+    if isinstance(second, Value):
+        raise RefusalError("broadcasts an input that is not constant")
+    return [first, np.reshape(second, second.shape + (1,) * max(0, missing))]
+
+
+def normalised(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+    """Return a BatchNormalization as an affine map of each channel."""
+    value, *constants = inputs
+    floats_only(inputs)
+    given = attributes(node)
+    if given.get("training_mode") or any(isinstance(one, Value) for one in constants):
+        raise RefusalError("is in training mode, expected inference")
+    scale, bias, mean, variance = (as_float(one) for one in constants[:4])
+    epsilon = given.get("epsilon", 1e-5)
+    factor = scale / np.sqrt(variance + epsilon)
+    shift = bias - mean * factor
+    shape = (-1, *[1] * (len(value.shape) - 2))
+    if factor.ndim != 1 or value.shape[1] != factor.size:
+        raise RefusalError("has a wrong number of channels")
+    return [value.affine(factor.reshape(shape), shift.reshape(shape))]

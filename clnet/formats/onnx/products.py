@@ -1,0 +1,169 @@
+"""Nodes that are products with a matrix, given or found by evaluating the node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.formats.onnx.affine import Node, added
+from clnet.formats.onnx.elementwise import floats_only
+from clnet.formats.onnx.graph import RefusalError, attributes, evaluate
+from clnet.formats.onnx.trace import Tensor, Trace, as_float, most_elements
+from clnet.formats.onnx.values import NEAR, Entries, Value
+
+Array = NDArray[Any]
+
+
+def product(trace: Trace, value: Value, matrix: Array, bias: Array | float) -> Value:
+    """Return ``value @ matrix + bias`` over the last axis; matrix: [m, n]."""
+    rows, shape, axis = trace.records.layout(value)
+    if not shape or axis == len(shape) or matrix.shape[0] != shape[-1]:
+        raise RefusalError(f"multiplies samples of shape {list(shape)} by a matrix of "
+                      f"shape {list(matrix.shape)}")
+    m, n = matrix.shape
+    groups = len(rows) // m
+    trace.take(groups * n * trace.batch)
+    biases = np.broadcast_to(np.asarray(bias, np.float64), (*shape[:-1], n)).ravel()
+    if groups == 1:
+        found = trace.linear(rows, matrix.T, biases)
+    else:
+        trace.take(groups * m * n)
+        group, row, column = (
+            one.ravel() for one in np.meshgrid(*map(np.arange, (groups, n, m)),
+                                               indexing="ij"))
+        entries = Entries(group * n + row, group * m + column,
+                          np.tile(matrix.T.ravel(), groups))
+        found = trace.linear(rows, entries, biases)
+    return trace.records.value(found, (*shape[:-1], n), axis)
+
+
+def gemm(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+    """Return ``alpha A B + beta C``."""
+    floats_only(inputs)
+    given = attributes(node)
+    a, b = (
+        _transposed(one) if given.get(name) else one
+        for one, name in zip(inputs, ("transA", "transB"), strict=False)
+    )
+    c = inputs[2] if len(inputs) > 2 else None
+    alpha, beta = given.get("alpha", 1.0), given.get("beta", 1.0)
+    if len(a.shape) != 2 or len(b.shape) != 2:
+        raise RefusalError("multiplies tensors of other than two dimensions")
+    result = _product_of(trace, a, b, alpha)
+    if c is None or beta == 0:
+        return [result]
+    if not isinstance(c, Value):
+        return [result.affine(1.0, beta * as_float(c))]
+    return added(trace, Node("Add"), [result, c.affine(beta)])
+
+
+def matmul(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+    """Return the matrix product."""
+    floats_only(inputs)
+    a, b = inputs
+    if (len(a.shape) >= 2 and len(b.shape) == 2) or len(a.shape) == len(b.shape) == 2:
+        return [_product_of(trace, a, b, 1.0)]
+    return probed(trace, node, inputs)
+
+
+def _product_of(trace: Trace, a: Any, b: Any, alpha: float) -> Value:
+    if isinstance(a, Value) and isinstance(b, Value):
+        raise RefusalError("multiplies two values that both depend on the input")
+    if isinstance(a, Value):
+        return product(trace, a, _scaled(b, alpha), 0.0)
+    if len(a.shape) != 2:
+        raise RefusalError("multiplies from the left by more than a matrix")
+    right = product(trace, _transposed(b), _scaled(a, alpha).T, 0.0)
+    return Value(right.codes.T, right.scale.T, right.bias.T)
+
+
+def _scaled(matrix: Array, alpha: float) -> Array:
+    if matrix.dtype.kind != "f":
+        raise RefusalError("multiplies by a matrix of other than floats")
+    return matrix if alpha == 1 else matrix.astype(np.float64) * alpha
+
+
+def _transposed(one: Any) -> Any:
+    if isinstance(one, Value):
+        return Value(one.codes.T, one.scale.T, one.bias.T)
+    return one.T
+
+
+MOST_PRODUCTS = 1 << 22  # entries of a matrix that is found by evaluating
+PROBED = (
+    "Conv", "ConvTranspose", "AveragePool", "GlobalAveragePool", "ReduceSum",
+    "ReduceMean", "Einsum", "CumSum", "Resize",
+)
+"""Nodes that are linear in their first input, whose matrix is found by evaluating."""
+
+
+def probed(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+    """Return the output of a linear node, by its outputs for unit vectors.
+
+    A random probe refuses what is not linear, or mixes samples.
+    """
+    floats_only(inputs)
+    if sum(isinstance(one, Value) for one in inputs) != 1 or len(node.output) > 1:
+        raise RefusalError("is not linear in one input")
+    place = next(k for k, one in enumerate(inputs) if isinstance(one, Value))
+    value = inputs[place]
+    rows, shape, axis = trace.records.layout(value)
+    if axis != 0:
+        raise RefusalError("mixes samples, or treats them differently")
+    others = [None if one is None or isinstance(one, Value) else np.asarray(one)
+              for one in inputs]
+    others = [one.astype(np.float64) if one is not None and one.dtype.kind == "f"
+              else one for one in others]
+    bias = None
+    if node.op_type in ("Conv", "ConvTranspose") and len(others) > 2:
+        bias, others[2] = others[2], None
+
+    def outputs(samples: Array) -> Array:
+        trace.take(samples.size // 8)
+        arrays = list(others)
+        arrays[place] = samples.reshape(-1, *shape)
+        (found,) = evaluate(node, arrays, trace.graph.versions)
+        return np.asarray(found)
+
+    m = len(rows)
+    probe = np.random.default_rng(0).normal(size=(trace.batch, m))
+    arrays = [*others[:place], probe.reshape(-1, *shape), *others[place + 1 :]]
+    trace.take(most_elements(node, arrays))
+    expected = outputs(probe)
+    if expected.ndim < 1 or expected.shape[0] != trace.batch:
+        raise RefusalError("mixes samples, or treats them differently")
+    rest = expected.shape[1:]
+    n = expected[0].size
+    if m * n > MOST_PRODUCTS:
+        raise RefusalError(
+            f"maps {m} numbers to {n}, and its matrix is found for {MOST_PRODUCTS} "
+            "products of both at most"
+        )
+    parts = []
+    step = max(2, min(m, (1 << 16) // max(m, n, 1)))
+    for first in range(0, m, step):
+        count = min(step, m - first)
+        units = np.zeros((max(2, count), m))
+        units[np.arange(count), first + np.arange(count)] = 1
+        found = outputs(units).reshape(len(units), -1)[:count]
+        columns, at = np.nonzero(found)
+        parts.append((at, columns + first, found[columns, at]))
+    entries = Entries(*(np.concatenate(one) for one in zip(*parts, strict=True)))
+    trace.take(len(entries.rows))
+    check = np.zeros((trace.batch, n))
+    for sample in range(trace.batch):
+        np.add.at(check[sample], entries.rows,
+                  entries.values * probe[sample, entries.columns])
+    sizes = np.zeros(n)
+    np.add.at(sizes, entries.rows, np.abs(entries.values))
+    error = np.abs(check - expected.reshape(trace.batch, -1))
+    if not (error <= NEAR * (sizes + 1e-30) * 10).all():
+        raise RefusalError("mixes samples, or is not affine")
+    trace.take(n * trace.batch)
+    result = trace.records.value(trace.linear(rows, entries, np.zeros(n)), rest)
+    if bias is not None:
+        result = result.affine(1.0, bias.reshape(-1, *[1] * (len(rest) - 1)))
+    return [result]
