@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 WIDTH = 80  # columns of printed text
+MOST_REASON = 200  # characters of another library's error
 ASK_DOCTOR = "`clnet doctor` looks for the cause"  # of a set-up without a device
 
 T = TypeVar("T")
@@ -192,10 +193,12 @@ def quoted(found: object) -> str:
     return _in_one_line(_EXCERPT.repr(found))
 
 
-def reason(error: Exception, most: int = 200) -> str:
+def reason(error: Exception) -> str:
     """Return the message of another library's error, as an error of clnet shows it."""
     text = str(error)
-    return _in_one_line(text if len(text) <= most else f"{text[:most]}…")
+    return _in_one_line(
+        text if len(text) <= MOST_REASON else f"{text[:MOST_REASON]}…"
+    )
 
 
 def _in_one_line(text: str) -> str:

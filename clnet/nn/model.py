@@ -278,7 +278,9 @@ class Model(Description):
 
     def _initial(self, draw: Draw | None, seed: int | None) -> NDArray[Any]:
         """Return parameters [size] drawn by one rule; None: by each layer's own."""
-        rng = _generator(seed)
+        rng = np.random.default_rng(
+            None if seed is None else as_whole("a seed", seed, 0)
+        )
         parameters = np.zeros(self.layout.size, self.dtype)
         for number, layer in enumerate(self.layers):
             matrix, slot = self.matrices[number], self.layout.biases[number]
@@ -347,6 +349,3 @@ def _set_layer(
         if slot is not None:
             new[slot.offset : slot.offset + slot.size] = vector
 
-
-def _generator(seed: int | None) -> np.random.Generator:
-    return np.random.default_rng(None if seed is None else as_whole("a seed", seed, 0))

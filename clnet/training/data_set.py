@@ -130,33 +130,16 @@ def data_set(
         If a shape or type is wrong, there is no sample, a number is not finite, or a
         weight is negative, or all are zero.
     """
-    arrays, weights = checked_arrays(network, x, t, weight, what, scaling)
-    if weights is not None:
+    x, t = samples_of(network, x, t, what)
+    weights = None
+    if weight is not None:
+        weights = checked_weights(weight, len(x), what, 0)
         if weights.max() == 0:
             raise InputError(
                 f"{what}sample_weight is 0 for all samples, expected one above 0"
             )
         weights = weights[:, np.newaxis] / weights.max()
-    return DataSet(*arrays, weights)
-
-
-def checked_arrays(
-    network: Model,
-    x: ArrayLike,
-    t: ArrayLike,
-    weight: ArrayLike | None,
-    what: str,
-    scaling: Scaling | None,
-    first: int = 0,
-) -> tuple[tuple[Array, Array], Array | None]:
-    """Return inputs and targets of a network, scaled, and weights [n] as they are.
-
-    Parameters and errors are those of `data_set`; `first` is the number of the first
-    sample, for errors.
-    """
-    x, t = samples_of(network, x, t, what)
-    weights = None if weight is None else checked_weights(weight, len(x), what, first)
-    return converted(network, x, t, what, scaling, first), weights
+    return DataSet(*converted(network, x, t, what, scaling, 0), weights)
 
 
 def samples_of(
