@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.errors import InputError, quoted, reason, unknown
 
 INT_MAX = 2**31 - 1  # of sizes and indices: kernels count in OpenCL's int
+MANY = 4096  # numbers, of which a sum is worth its call
+SPARE = 1.25  # of the numbers of rows and those between them
 PRECISIONS = ("highest", "high", "medium")
 """Precision of float32 products: factors of float32's 24 bits, of TF32's 11, of
 bfloat16's 8. The first is the default."""
@@ -173,9 +175,29 @@ def as_numbers(
 
 
 def all_finite(array: NDArray[Any]) -> bool:
-    """Return whether all numbers of an array of any shape are finite."""
+    """Return whether all numbers of an array of any shape are finite.
+
+    Of many, a sum tells it in a tenth of the time, unless it is not finite itself.
+    """
+    if array.size >= MANY and array.dtype.char in "fd":
+        block = _block(array)
+        if block is not None and np.isfinite(np.einsum("i->", block)):
+            return True
     # For small arrays a third of the time of `all`, which is written in Python.
     return int(np.count_nonzero(np.isfinite(array))) == array.size
+
+
+def _block(array: NDArray[Any]) -> NDArray[Any] | None:
+    """Return the memory of an array's rows as one row, with few others between them."""
+    if array.ndim == 1 or array.flags.c_contiguous:
+        return array.reshape(-1)
+    if array.ndim != 2 or array.strides[1] != array.itemsize:
+        return None
+    (rows, width), (stride, itemsize) = array.shape, array.strides
+    size = (rows - 1) * (stride // itemsize) + width
+    if stride % itemsize or not array.size <= size <= SPARE * array.size:
+        return None
+    return np.lib.stride_tricks.as_strided(array, (size,), (itemsize,))
 
 
 def column_hint(name: str, found: NDArray[Any], n_out: int) -> str:

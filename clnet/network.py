@@ -362,12 +362,18 @@ class Network(Model):
             )
 
     def plan_for(
-        self, devices: Devices, batch: int, precision: str = PRECISIONS[0]
+        self, devices: Devices, batch: int, precision: str = PRECISIONS[0],
+        calls: float = 1,
     ) -> Plan | ParallelPlan:
-        """Return the plan that `predict` uses, from a cache of recent ones."""
+        """Return the plan that `predict` uses, good for so many calls.
+
+        It comes from a cache of recent ones.
+        """
         from clnet.planning.inference import cached_plan
 
-        return cached_plan(self, self._plans, self._recent, devices, batch, precision)
+        return cached_plan(
+            self, self._plans, self._recent, devices, batch, precision, calls
+        )
 
     def predict(
         self,

@@ -10,7 +10,7 @@ import pytest
 
 import clnet
 from clnet import Checkpoint, Dense, EarlyStopping, Local, Network, Pattern, Sparse
-from clnet.checks import INT_MAX, as_whole, convert_wholes
+from clnet.checks import INT_MAX, all_finite, as_whole, convert_wholes
 from clnet.errors import InputError
 from clnet.nn import schedules
 from clnet.nn.fann_parameters import FannParameters
@@ -309,3 +309,24 @@ def test_a_pattern_of_one_axis_or_of_huge_ones_is_refused():
     huge = sparse.coo_array(([1.0], ([0], [1 << 40])), shape=(1 << 40, 1 << 41))
     with pytest.raises(InputError, match=f"at most {INT_MAX}"):
         Pattern.of(huge)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_many_numbers_are_finite_unless_one_is_not(dtype):
+    """Rows with others between them, columns, reversed rows, one row again."""
+    numbers = np.ones((200, 65), dtype)
+    views = [
+        numbers, numbers[:, :64], numbers[:, 64:], numbers[::-1], numbers.T,
+        numbers[0], np.broadcast_to(numbers[0], (200, 65)), numbers[:, :64].reshape(-1),
+    ]
+    assert all(all_finite(view) for view in views)
+    numbers[:, 64] = np.nan
+    assert all_finite(numbers[:, :64])
+    for bad in np.nan, np.inf, -np.inf:
+        numbers[:] = 1
+        numbers[7, 3] = bad
+        assert not all_finite(numbers[:, :64])
+        assert not all_finite(numbers)
+    assert all_finite(np.full(10_000, np.finfo(dtype).max))
+    numbers[7, 3:5] = np.inf, -np.inf
+    assert not all_finite(numbers)

@@ -14,8 +14,10 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +30,7 @@ from clnet.opencl.device import Device
 from clnet.runtime.data_parallel import alike
 
 from ..candidates import Candidate, Prepared, RefusedError, Timer
-from ..cases.dense import WrongError
+from ..cases.dense import Array, WrongError
 from ..cases.training import Clock, Trained, TrainingCase, compare, timer
 from ..harness import Trial
 from ..subprocess_guard import CHILD
@@ -40,7 +42,7 @@ SAMPLES = 16384  # a step of all devices
 STEPS = 2  # an epoch
 CHECKED = 512  # samples of the checked training
 PREDICTED: dict[tuple[int, ...], int] = {STEP: 1 << 18, (64, 256, 256, 10): 1 << 20}
-ANSWER_SECONDS = 120.0
+DDP_SECONDS = 90.0  # of an answer; the first one waits for the libraries too
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,14 @@ class DevicesCase(TrainingCase):
 
 @dataclass(frozen=True)
 class FileCase(DevicesCase):
-    """Predictions for the samples of a memory-mapped file."""
+    """Predictions for the samples of a memory-mapped file, or of an array."""
+
+    @cached_property
+    def data(self) -> tuple[Array, Array]:
+        """Inputs [samples, n_in], and no targets."""
+        rng = np.random.default_rng(self.seed)
+        x = rng.random((self.samples, self.sizes[0]), np.float32)
+        return x, x[:, :0]
 
 
 def trials(device: Device) -> tuple[Trial, ...]:
@@ -76,7 +85,8 @@ def trials(device: Device) -> tuple[Trial, ...]:
                 name, sizes, Adam(), "", samples, samples, 1, "epoch", hidden="relu",
                 output="softmax", devices=n,
             )
-            found.append(Trial("file", case, (FromFile(),), roofline=False))
+            ways = Predictions("clnet-file", True), Predictions("clnet-array", False)
+            found.append(Trial("file", case, ways, roofline=False))
     return tuple(found)
 
 
@@ -103,7 +113,7 @@ def _prepared(
     case: DevicesCase, make: Callable[[DevicesCase], Callable[[int], Trained]]
 ) -> Prepared:
     """Return a training whose errors are checked on fewer samples than are timed."""
-    few = replace(case, samples=CHECKED, batch=CHECKED // 2)
+    few = _few(case)
 
     def check() -> float:
         return compare(few, make(few)(0).errors, few.errors)
@@ -111,6 +121,10 @@ def _prepared(
     return Prepared(
         check, {case.basis: lambda: timer(case, make(case))}, threads=case.devices
     )
+
+
+def _few(case: DevicesCase) -> DevicesCase:
+    return replace(case, samples=CHECKED, batch=CHECKED // 2)
 
 
 @dataclass(frozen=True)
@@ -141,21 +155,32 @@ class Devices(Candidate):
 
 
 @dataclass(frozen=True)
-class FromFile(Candidate):
-    """`Network.predict` for a memory-mapped file."""
+class Predictions(Candidate):
+    """`Network.predict` for a memory-mapped file, or an array.
 
-    name: str = "clnet"
+    Attributes
+    ----------
+    mapped : bool
+        True: a file.
+    """
+
+    name: str
+    mapped: bool
+    timeout: ClassVar[float | None] = 60.0
 
     def prepare(self, case: FileCase, device: Device) -> Prepared:
         """Return the prediction."""
         where = _used(case, device)
+        x = case.data[0]
         folder = tempfile.mkdtemp()
         path = Path(folder) / "x.npy"
-        np.save(path, case.data[0])
+        if self.mapped:
+            np.save(path, x)
         network = case.network()
 
         def predict() -> Any:
-            return network.predict(np.load(path, mmap_mode="r"), where)
+            found = np.load(path, mmap_mode="r") if self.mapped else x
+            return network.predict(found, where)
 
         weakref.finalize(predict, shutil.rmtree, folder, ignore_errors=True)
 
@@ -163,7 +188,7 @@ class FromFile(Candidate):
             y = predict()
             rows = np.linspace(0, case.samples - 1, 64).astype(int)
             expected = reference.run(
-                network.program, case.data[0][rows].astype(np.float64),
+                network.program, x[rows].astype(np.float64),
                 network.parameters.astype(np.float64),
             )
             error = float(np.abs(y[rows] - expected).max() / expected.max())
@@ -190,7 +215,7 @@ class Ddp(Candidate):
     """PyTorch's DistributedDataParallel by NCCL."""
 
     name: str = "torch-ddp"
-    timeout: ClassVar[float | None] = ANSWER_SECONDS
+    timeout: ClassVar[float | None] = 2 * DDP_SECONDS
     requires: ClassVar[tuple[str, ...]] = ("torch",)
 
     def prepare(self, case: DevicesCase, device: Device) -> Prepared:
@@ -199,56 +224,79 @@ class Ddp(Candidate):
 
         if torch.cuda.device_count() < case.devices:
             raise RefusedError(f"PyTorch finds {torch.cuda.device_count()} GPUs")
-        return _prepared(case, lambda case: DdpProcesses(case))
+        processes = DdpProcesses(case, _few(case))
+        return _prepared(case, lambda case: partial(processes, case.samples))
 
 
 class DdpProcesses:
-    """A training by a process a GPU; call it with a number of epochs.
+    """Trainings by a process a GPU; call it with samples and a number of epochs.
 
     The processes read these from their input, and write outcomes.
+
+    Parameters
+    ----------
+    *cases : DevicesCase
+        Of different numbers of samples.
+    backend : str
+        Of `torch.distributed`; CPUs have ``"gloo"``.
     """
 
-    def __init__(self, case: DevicesCase) -> None:
+    def __init__(self, *cases: DevicesCase, backend: str = "nccl") -> None:
         self._folder = tempfile.TemporaryDirectory()
+        folder = Path(self._folder.name)
         self._processes = []
-        for rank in range(case.devices):
-            given = Path(self._folder.name) / f"{rank}.pickle"
+        self._errors = (folder / "errors").open("w+b")
+        for rank in range(cases[0].devices):
+            given = folder / f"{rank}.pickle"
             given.write_bytes(
                 pickle.dumps(list(clnet.__path__))
-                + pickle.dumps((_ddp_rank, case, rank, self._folder.name))
+                + pickle.dumps((_ddp_rank, cases, rank, str(folder), backend))
             )
             code = CHILD.replace("sys.stdin.buffer", "open(sys.argv[1], 'rb')")
             paths = os.pathsep.join([str(Path(clnet.__file__).parents[1]), *sys.path])
             self._processes.append(subprocess.Popen(
                 [sys.executable, "-c", code, str(given)], stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": paths},
+                stdout=subprocess.PIPE, stderr=self._errors,
+                env={**os.environ, "PYTHONPATH": paths},
             ))
 
-    def __call__(self, epochs: int) -> Trained:
+    def __call__(self, samples: int, epochs: int) -> Trained:
         """Return the first process's outcome."""
-        for process in self._processes:
-            assert process.stdin is not None
-            process.stdin.write(b"%d\n" % epochs)
-            process.stdin.flush()
         found = []
+        try:
+            for process in self._processes:
+                assert process.stdin is not None
+                process.stdin.write(b"%d %d\n" % (samples, epochs))
+                process.stdin.flush()
+        except BrokenPipeError:
+            raise RanksError(self._last_line()) from None
         for process in self._processes:
             assert process.stdout is not None
-            if not select.select([process.stdout], [], [], ANSWER_SECONDS)[0]:
-                raise RanksError(f"no answer in {ANSWER_SECONDS:g} s")
+            if not select.select([process.stdout], [], [], DDP_SECONDS)[0]:
+                raise RanksError(f"no answer in {DDP_SECONDS:g} s")
             line = process.stdout.readline()
             if not line:
-                raise RanksError("a process crashed")
+                raise RanksError(self._last_line())
             found.append(json.loads(line))
         return Trained(*found[0])
+
+    def _last_line(self) -> str:
+        """Return the last line that a process wrote on its errors."""
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "a crash")
 
     def __del__(self) -> None:
         for process in self._processes:
             process.kill()
             process.communicate()
+        self._errors.close()
         self._folder.cleanup()
 
 
-def _ddp_rank(case: DevicesCase, rank: int, folder: str) -> None:
+def _ddp_rank(
+    cases: Sequence[DevicesCase], rank: int, folder: str, backend: str
+) -> None:
     """Train as one of the processes, as often as the input asks."""
     import torch
     from torch import distributed
@@ -256,31 +304,39 @@ def _ddp_rank(case: DevicesCase, rank: int, folder: str) -> None:
 
     from ..baselines.training import sequential, torch_rule
 
-    torch.cuda.set_device(rank)
+    case, size = cases[0], cases[0].devices
+    place = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
     torch.set_float32_matmul_precision(case.precision)
-    size = case.devices
     distributed.init_process_group(
-        "nccl", init_method=f"file://{folder}/store", rank=rank, world_size=size
+        backend, init_method=f"file://{folder}/store", rank=rank, world_size=size,
+        timeout=timedelta(seconds=DDP_SECONDS),
     )
-    x, t = torch.from_numpy(case.data[0]), torch.from_numpy(case.labels)
-    batches = [
-        (rows.tensor_split(size)[rank].cuda(), targets.tensor_split(size)[rank].cuda())
-        for rows, targets in zip(x.split(case.batch), t.split(case.batch), strict=True)
-    ]
+    batches = {
+        case.samples: [
+            [rows.tensor_split(size)[rank].to(place) for rows in pair]
+            for pair in zip(
+                torch.from_numpy(case.data[0]).split(case.batch),
+                torch.from_numpy(case.labels).split(case.batch), strict=True,
+            )
+        ]
+        for case in cases
+    }
     for line in sys.stdin:
-        model = DistributedDataParallel(sequential(case).cuda(), device_ids=[rank])
+        samples, epochs = map(int, line.split())
+        model = DistributedDataParallel(sequential(case).to(place))
         rule, _ = torch_rule(case, list(model.parameters()), capturable=False)
         clock, errors = Clock(), []
-        for _ in range(1 + int(line)):
-            total = torch.zeros((), device="cuda")
-            for rows, targets in batches:
+        for _ in range(1 + epochs):
+            total = torch.zeros((), device=place)
+            for rows, targets in batches[samples]:
                 rule.zero_grad(set_to_none=True)
                 loss = torch.nn.functional.cross_entropy(model(rows), targets)
                 loss.backward()
                 rule.step()
                 total += loss.detach() * len(rows)
             distributed.all_reduce(total)
-            torch.cuda.synchronize()
-            errors.append(float(total) / case.samples)
+            errors.append(float(total) / samples)  # waits for the device
             clock()
         print(json.dumps([errors, clock.seconds]), flush=True)

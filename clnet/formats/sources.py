@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, pairwise
@@ -171,11 +172,14 @@ class ArraySource(Source):
             int(np.prod(array.shape)) for array in arrays if array is not None
         )
 
-    def parts(self, rows: int, order: Order | None = None) -> Iterator[Part]:
+    def parts(
+        self, rows: int, order: Order | None = None, held: int = 0
+    ) -> Iterator[Part]:
         """Yield parts of so many rows, but for the last.
 
         The short one is last in any order: one in their midst would have all others
-        cut and joined to blocks, and pages of a map read again after `forget`.
+        cut and joined to blocks, and pages of a map read again after `forget`. Pages
+        of so many parts before the last one are held.
         """
         n = len(self)
         count = n // rows
@@ -187,6 +191,7 @@ class ArraySource(Source):
         arrays = self.x, self.t, self.weight
         with ThreadPoolExecutor(1, "clnet-touch") as ahead:  # the disk reads meanwhile
             touched: Future[None] | None = None
+            used: deque[tuple[Any, ...]] = deque()
             for chosen, following in pairwise(chain(slices, [None])):
                 assert chosen is not None
                 if touched is not None:
@@ -197,9 +202,12 @@ class ArraySource(Source):
                     None if array is None else _slice(array, chosen)
                     for array in arrays
                 )
+                used.append((x, *others))
                 yield Part(chosen.start, x, *others)
-                for array in (x, *others):
-                    forget(array)
+                if len(used) > held:
+                    ahead.submit(_forget_all, used.popleft())
+            for some in used:
+                _forget_all(some)
 
 
 class BatchSource(Source):
@@ -426,6 +434,11 @@ def forget(array: Any) -> None:
     mapped = getattr(array, "_mmap", None)
     if mapped is not None and getattr(array, "mode", "c") != "c":
         drop_pages(mapped, *_pages(mapped, array))
+
+
+def _forget_all(arrays: Iterable[Any]) -> None:
+    for array in arrays:
+        forget(array)
 
 
 def drop_pages(mapped: mmap.mmap, start: int = 0, size: int | None = None) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,7 +31,8 @@ from clnet.planning.device_planner import fastest_planner
 from clnet.planning.format_planner import best_format
 from clnet.planning.planner import Planner
 from clnet.planning.tuning.search import Search, check_tune
-from clnet.runtime.data_parallel import ParallelPlan
+from clnet.runtime.data_parallel import ParallelPlan, alike
+from clnet.runtime.pipeline import Pipeline
 from clnet.runtime.plan import CHUNK, Plan
 from clnet.variants import ALL_VARIANTS, VARIANTS
 from clnet.variants.reference.host import Host
@@ -53,8 +55,17 @@ Plans = OrderedDict[tuple[Any, ...], Plan | ParallelPlan]
 """A cache of plans, the least recently used first."""
 RecentPlans = dict[tuple[Any, ...], Plan]
 """Plans by shape, `Devices` and precision of a prediction."""
-PlanFor = Callable[[Devices, int, str], Plan | ParallelPlan]
-"""A function from devices, batch size and precision to a plan."""
+
+
+class PlanFor(Protocol):
+    """A function from devices, samples a call, precision and calls to a plan."""
+
+    def __call__(
+        self, devices: Devices, batch: int, precision: str = ..., calls: float = ...
+    ) -> Plan | ParallelPlan:
+        """Return the plan, as `cached_plan` does."""
+        ...
+
 
 
 def compile_network(
@@ -148,11 +159,12 @@ def _first_plan(
 
 def cached_plan(
     network: Model, plans: Plans, recent: RecentPlans, devices: Devices, batch: int,
-    precision: str,
+    precision: str, calls: float = 1,
 ) -> Plan | ParallelPlan:
     """Return a plan from a network's cache, of the recent ones, or make it.
 
     `recent` has those used since the last one was made: for them nothing is resolved.
+    The plan is good for so many calls.
     """
     if type(batch) is not int:
         batch = as_whole("batch", batch)
@@ -160,17 +172,17 @@ def cached_plan(
     one = devices is None or isinstance(devices, (str, Device))
     shape = (batch, network.n_in)
     found = recent.get((shape, devices, precision)) if one else None
-    if found is not None and found.calls_left > 0:
-        found.calls_left -= 1
+    if found is not None and found.calls_left >= calls:
+        found.calls_left -= calls
         return found
     key = (resolve_devices(devices), batch, precision)
     plan = plans.get(key)
-    if plan is None or plan.calls_left <= 0:
-        calls = 1 if plan is None else inf
-        plan = plan_on(network, key[0], batch, precision, calls=calls)
+    if plan is None or plan.calls_left < calls:
+        expected = calls if plan is None else inf
+        plan = plan_on(network, key[0], batch, precision, calls=expected)
         plans[key] = plan
         recent.clear()
-    plan.calls_left -= 1
+    plan.calls_left -= calls
     if one and isinstance(plan, Plan):
         recent[shape, devices, precision] = plan
         if batch == 1:
@@ -213,31 +225,33 @@ def predict(
     length = CHUNK
     if n > length:  # else `plan_for` alone resolves them, once
         where = device = resolve_devices(device)
-        length = chunk_length(network, where, n)
+        length = max(chunk_length(network, where, n), CHUNK * len(in_turn(where)))
     if n <= length:
         chunk = rows if dense else as_numbers("x", rows, network.dtype)
         y: NDArray[Any] = plan_for(device, n, precision)(chunk)
         return into(out, y[0] if array.ndim == 1 else y)
     y = np.empty((n, network.n_out), network.dtype) if out is None else out
+    length = chunk_length(network, where, n)
     parts = [slice(start, start + length) for start in range(0, n, length)]
     chunks = ((rows[part], y[part]) for part in parts)
-    deque(pipelined(network, plan_for, chunks, device, precision), maxlen=0)
+    calls = len(parts)
+    deque(pipelined(network, plan_for, chunks, device, precision, calls), maxlen=0)
     return y
 
 
 def chunk_length(network: Model, where: Where, samples: int | None) -> int:
-    """Return the samples of a call of all devices, of so many or an unknown number.
+    """Return the samples of a call, of so many or an unknown number.
 
     Of narrow networks GPUs take many at once, so that threads copy them.
     """
     if isinstance(where, str):
         return CHUNK
-    length = CHUNK * len(where)
+    length = CHUNK if in_turn(where) else CHUNK * len(where)
     if samples is None or any(one.type == "cpu" for one in where):
         return length
     width = max(network.n_in + network.n_out, *network.sizes)
     most = CHUNK_BYTES // (width * np.dtype(network.dtype).itemsize) // CHUNK
-    fitting = samples // (LEAST_CALLS * length)
+    fitting = samples // (LEAST_CALLS * CHUNK * len(where))
     return length * (1 << max(0, min(most, fitting).bit_length() - 1))
 
 
@@ -247,11 +261,13 @@ def pipelined(
     chunks: Iterable[tuple[Any, NDArray[Any] | None]],
     device: Devices,
     precision: str,
+    calls: float,
 ) -> Iterator[NDArray[Any]]:
     """Yield the outputs of chunks, in order.
 
     Double buffering: while devices compute a chunk, the host copies the inputs of the
-    next one and the outputs of the one before.
+    next one and the outputs of the one before. Devices that are alike take chunks in
+    turn, each in a thread of its own.
 
     Parameters
     ----------
@@ -260,38 +276,43 @@ def pipelined(
     chunks : iterable of (x, out)
         Inputs, of one length but for the last ones, and the array for their outputs;
         None: a new one.
+    calls : float
+        The number of chunks, at most.
     """
     parameters = network.parameters  # of all chunks
-    whole: Plan | ParallelPlan | None = None
-    in_flight: list[tuple[Plan | ParallelPlan, NDArray[Any] | None]] = []
-
-    def finish() -> NDArray[Any]:
-        plan, out = in_flight[0]
-        y = plan.finish(out)
-        in_flight.pop(0)
-        return y
-
+    takers = in_turn(resolve_devices(device)) or (device,)
+    answers: deque[Future[NDArray[Any]]] = deque()
+    pipelines: list[Pipeline] = []
     with ExitStack() as held:
-        try:
-            for number, (x, out) in enumerate(chunks):
-                chunk = as_numbers("x", x, network.dtype)
-                if whole is None:
-                    whole = plan_for(device, len(chunk), precision)
-                    held.enter_context(whole.alternation)
-                plan = whole.twin() if number % 2 else whole
-                if len(chunk) != whole.batch:
-                    plan = plan_for(device, len(chunk), precision)
-                if in_flight and in_flight[0][0] is plan:
-                    yield finish()
-                in_flight.append((plan, out))
-                plan.start(chunk, parameters)
-                if len(in_flight) > 1:
-                    yield finish()
-            while in_flight:
-                yield finish()
-        finally:
-            for plan, _ in in_flight:
-                plan.cancel()
+        for number, (x, out) in enumerate(chunks):
+            chunk = as_numbers("x", x, network.dtype)
+            taker = takers[number % len(takers)]
+            if not pipelines:
+                for one in takers:
+                    share = -(-calls // len(takers))
+                    plan = plan_for(one, len(chunk), precision, share)
+                    held.enter_context(plan.alternation)
+                    thread = len(takers) > 1
+                    pipeline = Pipeline(plan, parameters, thread)
+                    pipelines.append(held.enter_context(pipeline))
+            pipeline = pipelines[number % len(takers)]
+            other = None
+            if len(chunk) != pipeline.batch:
+                other = plan_for(taker, len(chunk), precision)
+            answers.append(pipeline.call(chunk, out, other))
+            if len(answers) > pipeline.ahead * len(takers):
+                yield answers.popleft().result()
+        for pipeline in pipelines:
+            pipeline.finish()
+        while answers:
+            yield answers.popleft().result()
+
+
+def in_turn(where: Where) -> tuple[Device, ...]:
+    """Return several devices that are alike, which take chunks in turn; else none."""
+    if isinstance(where, str) or len(where) < 2 or not alike(where):
+        return ()
+    return where
 
 
 def into(out: NDArray[Any] | None, y: NDArray[Any]) -> NDArray[Any]:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import PRECISIONS, as_array, as_numbers, is_sparse
+from clnet.checks import INT_MAX, PRECISIONS, as_array, as_numbers, is_sparse
 from clnet.errors import InputError
 from clnet.formats.named_table import named_inputs
 from clnet.formats.sources import (
+    BLOCKS,
+    ArraySource,
     BatchSource,
     Part,
     Source,
@@ -31,6 +33,7 @@ from clnet.nn.metrics import metrics_of
 from clnet.planning.inference import (
     PlanFor,
     chunk_length,
+    in_turn,
     pipelined,
     predict,
     resolve_devices,
@@ -74,10 +77,8 @@ def predict_any(
     elif source.samples is not None:
         out = np.empty((source.samples, network.n_out), network.dtype)
     found, first = [], 0
-    ys = predicted(
-        network, plan_for, predicted_parts(source, network, room, device), device,
-        scaling, precision,
-    )
+    parts, calls = predicted_parts(source, network, room, device)
+    ys = predicted(network, plan_for, parts, calls, device, scaling, precision)
     for y, _ in ys:
         if out is None:
             found.append(y)
@@ -96,8 +97,8 @@ def predict_any(
 
 
 def predicted(
-    network: Model, plan_for: PlanFor, parts: Iterable[Part], device: Devices,
-    scaling: Scaling | None, precision: str,
+    network: Model, plan_for: PlanFor, parts: Iterable[Part], calls: float,
+    device: Devices, scaling: Scaling | None, precision: str,
 ) -> Iterator[tuple[Array, Any]]:
     """Yield the outputs of parts with their targets, if any, in order.
 
@@ -118,7 +119,7 @@ def predicted(
             targets.append(part.t)
             yield x, None
 
-    for y in pipelined(network, plan_for, chunks(), device, precision):
+    for y in pipelined(network, plan_for, chunks(), device, precision, calls):
         yield (
             y if scaling is None else scaling.descale_output(y), targets.popleft()
         )
@@ -126,30 +127,39 @@ def predicted(
 
 def predicted_parts(
     source: Source, network: Model, buffer: int, device: Devices
-) -> Iterator[Part]:
-    """Yield the samples of a source in parts of one call of the devices each.
+) -> tuple[Iterator[Part], float]:
+    """Return the samples of a source in parts of one call each, and the calls.
 
-    Raises
-    ------
-    InputError
-        If there is no sample.
+    Parts raise InputError if there is no sample. Unknown calls count as many.
     """
-    width = network.n_in + network.n_out
+    width, samples = network.n_in + network.n_out, source.samples
     rows = rows_of(buffer, width, np.dtype(network.dtype).itemsize)
-    length = min(
-        rows, chunk_length(network, resolve_devices(device), source.samples)
-    )
-    # A memory map is read where it is used.
-    lazy = isinstance(getattr(source, "x", None), np.memmap)
-    parts = source.parts(length if lazy else rows // length * length)
+    where = resolve_devices(device)
+    # A memory map is read where it is used, by devices that take parts in turn.
+    lazy = isinstance(source, ArraySource) and isinstance(source.x, np.memmap)
+    held = 2 * len(in_turn(where))
+    most = rows * BLOCKS // (held + 2) if lazy else rows
+    length = chunk_length(network, where, samples)
+    while length > most:  # kernels are made for multiples of large powers of two
+        length = max(1, length // 2)
+    calls = INT_MAX if samples is None else -(-samples // length)
+    if isinstance(source, ArraySource) and lazy:
+        parts = source.parts(length, held=held)
+    else:
+        parts = source.parts(rows // length * length)
     if isinstance(source, BatchSource):
         parts = _numbers(parts, network)
-    empty = True
-    for held in grouped(parts if lazy else read_ahead(parts), length):
-        empty = False
-        yield joined(held)
-    if empty:
-        raise InputError(f"{source.name}x has no sample: give at least one")
+    read = grouped(parts if lazy else read_ahead(parts), length)
+    return _some(source.name, map(joined, read)), calls
+
+
+def _some(name: str, parts: Iterator[Part]) -> Iterator[Part]:
+    """Yield parts, of which there is at least one."""
+    first = next(parts, None)
+    if first is None:
+        raise InputError(f"{name}x has no sample: give at least one")
+    yield first
+    yield from parts
 
 
 def _numbers(parts: Iterator[Part], network: Model) -> Iterator[Part]:
@@ -212,9 +222,10 @@ def evaluate_any(
         )
         pairs = iter([(y, t)])
     else:
-        parts = predicted_parts(source, network, room, device)
+        parts, calls = predicted_parts(source, network, room, device)
         pairs = predicted(
-            network, plan_for, map(_with_targets, parts), device, scaling, precision
+            network, plan_for, map(_with_targets, parts), calls, device, scaling,
+            precision,
         )
     for y, given in pairs:
         expected, _ = encoded(network, given, network.classes) if y.ndim == 2 else (

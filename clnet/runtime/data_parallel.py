@@ -1,7 +1,7 @@
 """Data parallelism: shares of samples among devices, and plans of several devices.
 
-All devices are of one process. Their queues run concurrently: the host enqueues the
-work of all devices before it waits.
+All devices are of one process, and each has a thread: while one copies the inputs of
+its samples, the others compute theirs.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from copy import copy
 from dataclasses import replace
 from itertools import accumulate
@@ -155,14 +156,23 @@ class ParallelPlan:
                 rows = slice(first, first + count)
                 self._plans.append((plan(device, count), rows))
             first += count
+        self._threads = [ThreadPoolExecutor(1, "clnet-device") for _ in self._plans]
         self._turn = Turn()
         self._twin: ParallelPlan | None = None
         self.alternation: threading.Lock = threading.Lock()
 
-    @property
-    def _start_order(self) -> list[tuple[Plan, slice]]:
-        # CPUs last: kernels in the calling thread delay the starts after them.
-        return sorted(self._plans, key=lambda pair: pair[0].device.type == "cpu")
+    def _each(self, call: Callable[[Plan, slice], object]) -> None:
+        """Call a function for each plan and its rows, in the device's thread, and wait.
+
+        The error of the first plan is raised, of those that failed.
+        """
+        calls = [
+            thread.submit(call, *pair)
+            for thread, pair in zip(self._threads, self._plans, strict=True)
+        ]
+        wait(calls)
+        for one in calls:
+            one.result()
 
     def explain(self) -> str:
         """Return the devices' shares, and the explanation of each plan."""
@@ -198,8 +208,7 @@ class ParallelPlan:
             )
         try:
             self._turn.begin()
-            for plan, rows in self._start_order:
-                plan.start(x[rows], parameters)
+            self._each(lambda plan, rows: plan.start(x[rows], parameters))
         except BaseException:
             self.cancel()
             raise
@@ -209,8 +218,7 @@ class ParallelPlan:
         if out is None:
             out = np.empty((self.batch, self.network.n_out), self.network.dtype)
         try:
-            for plan, rows in self._start_order:
-                plan.finish(out[rows])
+            self._each(lambda plan, rows: plan.finish(out[rows]))
         finally:
             self.cancel()  # after an error, the other plans' calls
         return out
@@ -218,8 +226,7 @@ class ParallelPlan:
     def cancel(self) -> None:
         """End the call that this thread has started, as `Plan.cancel` does."""
         try:
-            for plan, _ in self._plans:
-                plan.cancel()
+            self._each(lambda plan, _: plan.cancel())
         finally:
             self._turn.end()
 

@@ -1,21 +1,61 @@
 """Heartbeats: each rank tells the next one, once in a while, that it lives.
 
 A thread sends them, so that a long kernel or a long callback is no fault, but a
-process that is stopped, or a machine that is gone, is.
+process that is stopped, or a machine that is gone, is. The thread also watches its own
+rank: one that stands still, neither waiting for others nor using the processor, hangs.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
 BEAT_SECONDS = 0.5
 LIMIT_SECONDS = 6.0  # without a beat, after which a rank counts as lost
+STILL_SECONDS = 60.0  # without a move, after which a rank hangs
+IDLE = 0.02  # of a core: less is no work
 ALIVE, DONE = 0, 1
+
+
+class Watch:
+    """The watch over the thread that makes it: whether it moves or works.
+
+    Attributes
+    ----------
+    polls : int
+        Of all ranks' waits for each other, in which a thread may stay for long.
+    """
+
+    polls: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._place = self._seen()
+        self._since = time.monotonic(), time.process_time()
+
+    def _seen(self) -> tuple[int, ...]:
+        frame = sys._current_frames().get(self._thread)
+        place = (0, 0) if frame is None else (id(frame), frame.f_lasti)
+        return (*place, Watch.polls)
+
+    def hangs(self) -> str | None:
+        """Return where the thread has stood still for too long, or None."""
+        now, used, seen = time.monotonic(), time.process_time(), self._seen()
+        seconds, work = now - self._since[0], used - self._since[1]
+        if seen != self._place or work > max(IDLE * seconds, IDLE):
+            self._place, self._since = seen, (now, used)
+        elif seconds > STILL_SECONDS:
+            frame = sys._current_frames().get(self._thread)
+            last = traceback.extract_stack(frame)[-1]
+            return f"{last.name} ({Path(last.filename).name}, line {last.lineno})"
+        return None
 
 
 class Heartbeat:
@@ -26,13 +66,15 @@ class Heartbeat:
     comm : mpi4py.MPI.Comm
         A communicator for beats alone.
     lost : callable
-        Called with the communicator and a sentence if the previous rank is lost.
+        Called with the communicator and a sentence if the previous rank is lost, or
+        this one hangs.
     """
 
     def __init__(self, comm: Any, lost: Callable[[Any, str], None]) -> None:
         self._comm, self._lost = comm, lost
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
         self._done = threading.Event()
+        self._watch = Watch()
         self._thread = threading.Thread(
             target=self._run, name="clnet-heartbeat", daemon=True
         )
@@ -71,6 +113,13 @@ class Heartbeat:
                     f"rank {previous} of {self._size} has given no sign of life for "
                     f"{LIMIT_SECONDS:g} s: it hangs, it was killed, or its machine "
                     "cannot be reached"
+                ))
+                return
+            place = None if told else self._watch.hangs()
+            if place is not None:
+                self._lost(comm, (
+                    f"rank {self._rank} of {self._size} hangs: for "
+                    f"{STILL_SECONDS:g} s it has stood still in {place}"
                 ))
                 return
             pause = BEAT_SECONDS / 100 if told else BEAT_SECONDS

@@ -29,7 +29,7 @@ from clnet.errors import (
     DeviceError,
     InputError,
 )
-from clnet.runtime.heartbeat import Heartbeat
+from clnet.runtime.heartbeat import Heartbeat, Watch
 
 Array = NDArray[Any]
 T = TypeVar("T")
@@ -165,6 +165,7 @@ class Polls:
     def pause(self) -> None:
         """Sleep, if polls have found nothing for a while."""
         self._count += 1
+        Watch.polls += 1
         if self._count > SPINS:
             factor = 1 + (self._count - SPINS) / SPINS
             time.sleep(min(MAX_SLEEP_SECONDS, SLEEP_SECONDS * factor))
@@ -175,8 +176,8 @@ def joined(comm: Any, call: str) -> Iterator[Ranks | None]:
     """Give the ranks of a communicator; all end if one fails.
 
     Within, each rank watches another one by its heartbeats. A rank that raises an error
-    that the others do not raise, and one that misses another's heartbeats, writes a
-    sentence on stderr and ends all ranks by MPI's Abort.
+    that the others do not raise, one that stands still, and one that misses another's
+    heartbeats, writes a sentence on stderr and ends all ranks by MPI's Abort.
 
     Parameters
     ----------

@@ -1,13 +1,12 @@
 """The passes of a training over samples that are read by parts.
 
 The device holds two blocks of samples. While it computes steps of one, a thread reads
-the next, whose samples other threads check, scale and place in the other. On a CPU
-threads and steps take turns: steps that lose a core to them wait with all others.
+the next, whose samples other threads check, scale and place in the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -68,14 +67,12 @@ class StreamingPass(Pass):
         for number in range(DEVICE_BLOCKS):
             free.put(number * self._set.rows)
         key = None if keys is None else keys[0]
-        filled = self._filled(key, free)
-        if replay.session.device.type != "cpu":
-            filled = read_ahead(filled)
+        filled = read_ahead(self._filled(key, free))
         steps = seen = 0
         busy: list[tuple[int, _End]] = []
         try:
             for start, samples in filled:
-                if busy and busy[0][1].reached:
+                if busy and busy[0][1].reached:  # as where a launch ends in its call
                     free.put(busy.pop(0)[0])
                 # The rows' numbers tell helpers of the step before, which may still
                 # wait for the next, of the block: they keep their kernel's arguments.
@@ -93,7 +90,7 @@ class StreamingPass(Pass):
 
     def _filled(
         self, key: Array | None, free: SimpleQueue[int | None]
-    ) -> Generator[tuple[int, int], None, None]:
+    ) -> Iterator[tuple[int, int]]:
         """Yield the first row of each block on the device, and its samples.
 
         Blocks are filled as their rows are free; None: the epoch has ended.
@@ -119,14 +116,15 @@ class StreamingPass(Pass):
 class _End:
     """The end of all commands that are enqueued now.
 
-    Those of a CPU are waited for: its cores have the next block to fill.
+    Those of several queues are waited for: of a CPU, whose launches take far longer
+    than the wait's end.
     """
 
     def __init__(self, session: Session) -> None:
         import pyopencl as cl
 
         self._marker: Any = None
-        if session.device.type != "cpu" and len(session.queues) == 1:
+        if len(session.queues) == 1:
             self._marker = cl.enqueue_marker(session.queue)
             session.queue.flush()
         else:

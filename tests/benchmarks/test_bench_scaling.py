@@ -12,6 +12,9 @@ from studies import BRIEF, CPU, GPU
 
 import clnet
 from clnet import InputError
+from clnet.planning import inference
+from clnet.variants.dense.naive import Naive
+from clnet.variants.reference.host import Host
 
 Options = harness.Options
 MESSAGE = Interconnect(2e-6, 1e-10, 5e-11)
@@ -149,28 +152,62 @@ def test_ranks_find_the_oracles_errors(name):
     assert [(row.status, row.threads) for row in rows] == [("measured", ranks)]
 
 
-def test_devices_share_steps_and_files(monkeypatch):
-    """On one CPU; GPUs are counted by those alike."""
-    monkeypatch.setattr(scaling_devices, "CHECKED", 8)
-    cpu = clnet.device("cpu")
-    step = scaling_devices._case((6, 5, 3), 1)
-    step = replace(step, samples=32, batch=16)
-    prepared = scaling_devices.Devices().prepare(step, cpu)
-    assert prepared.check() <= step.tolerance
-    assert prepared.timers["step"]()(1) > 0
-    file = scaling_devices.FileCase(
-        "file", (6, 5, 3), step.optimiser, "", 100, 100, 1, "epoch", hidden="relu",
-        output="softmax",
-    )
-    prepared = scaling_devices.FromFile().prepare(file, cpu)
-    assert prepared.check() <= file.tolerance
-    assert prepared.timers["epoch"]()(1) > 0
-    with pytest.raises(scaling.RefusedError, match="like"):
-        scaling_devices.Devices().prepare(replace(step, devices=9), cpu)
-
-
 def test_a_gpu_has_trials_of_its_own(monkeypatch):
     monkeypatch.setattr(scaling_devices, "_alike", lambda device: [GPU, GPU])
     found = scaling.trials(GPU, Options())
     assert {trial.table for trial in found} == {"devices", "file"}
     assert {trial.case.devices for trial in found} == {1, 2}
+
+
+TWINS = [clnet.device("cpu"), replace(clnet.device("cpu"), index="9:1")]
+
+
+@pytest.fixture
+def rows_on_twins(monkeypatch):
+    """Return a function from a trial to its rows, on two devices that are one CPU."""
+    monkeypatch.setattr(scaling_devices.clnet, "devices", lambda: TWINS)
+    monkeypatch.setattr(scaling_devices, "STEP", (5, 7, 3))
+    monkeypatch.setattr(scaling_devices, "SAMPLES", 32)
+    monkeypatch.setattr(scaling_devices, "CHECKED", 16)
+    monkeypatch.setattr(scaling_devices, "PREDICTED", {(5, 7, 3): 100})
+    monkeypatch.setattr(inference, "VARIANTS", (Naive(), Host()))
+
+    def rows(table):
+        found = []
+        runner = harness.Harness("scaling", TWINS[0], BRIEF, ["step", "epoch"],
+                                 found.append)
+        for trial in scaling.trials(replace(TWINS[0], type="gpu"), Options()):
+            if trial.table == table:
+                runner.run(trial)
+        return found
+
+    return rows
+
+
+def test_trainings_and_predictions_by_devices(rows_on_twins, monkeypatch):
+    monkeypatch.setattr(scaling_devices, "alike", lambda devices: True)
+    ours = [row for row in rows_on_twins("devices") if row.candidate == "clnet"]
+    assert [(row.status, row.threads) for row in ours] == [
+        ("measured", 1), ("measured", 2)
+    ]
+    assert [(row.candidate, row.status, row.threads) for row in rows_on_twins("file")
+            ] == [(name, "measured", n) for n in (1, 2)
+                  for name in ("clnet-file", "clnet-array")]
+
+
+def test_devices_must_be_there():
+    case = scaling_devices._case((5, 7, 3), 9)
+    with pytest.raises(scaling.RefusedError, match="like"):
+        scaling_devices.Devices().prepare(case, TWINS[0])
+
+
+@pytest.mark.sweep
+def test_processes_of_a_device_each_find_the_oracles_errors():
+    pytest.importorskip("torch")
+    case = scaling_devices._case((5, 7, 3), 2)
+    few = replace(case, samples=16, batch=8)
+    processes = scaling_devices.DdpProcesses(
+        replace(case, samples=64, batch=32), few, backend="gloo"
+    )
+    assert processes(16, 0).errors == pytest.approx(few.errors, rel=few.tolerance)
+    assert processes(64, 1).seconds > 0

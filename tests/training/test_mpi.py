@@ -15,18 +15,20 @@ if MPIEXEC is None:
 CHILD = TESTS / "training" / "mpi_child.py"
 HANGS_SECONDS = 240
 FAULT = """
-import os, signal, sys
+import os, signal, sys, threading
 from mpi4py import MPI
 from clnet.runtime import heartbeat
 from clnet.runtime.ranks import joined
 
-heartbeat.LIMIT_SECONDS = 2.0
+heartbeat.LIMIT_SECONDS = heartbeat.STILL_SECONDS = 2.0
 with joined(MPI.COMM_WORLD, "gather") as ranks:
     for number in range(5):
         ranks.gathered(number)
     if not ranks.first:
         if sys.argv[1] == "RAISES":
             raise ZeroDivisionError("by no number")
+        if sys.argv[1] == "HANGS":
+            threading.Event().wait()
         os.kill(os.getpid(), getattr(signal, sys.argv[1]))
     ranks.gathered(number)
 """
@@ -117,6 +119,7 @@ def test_all_ranks_raise_what_is_wrong_on_one(found, wrong, words):
 
 @pytest.mark.parametrize(("fault", "sentence"), [
     ("RAISES", "clnet: rank 1 of 2 failed: ZeroDivisionError: by no number"),
+    ("HANGS", "clnet: rank 1 of 2 hangs: for 2 s it has stood still in wait (thr"),
     ("SIGSTOP", "clnet: rank 1 of 2 has given no sign of life"),
     ("SIGKILL", ""),  # mpiexec tells of it, and ends the others
 ])

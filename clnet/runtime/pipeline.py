@@ -1,0 +1,129 @@
+"""Pipelines: calls of a plan, each started before the one before is waited for."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from clnet.runtime.data_parallel import ParallelPlan
+    from clnet.runtime.plan import Plan
+
+Array = NDArray[Any]
+
+
+class _Call(NamedTuple):
+    """A started call: its plan, the array for its outputs, and who waits for them."""
+
+    plan: Plan | ParallelPlan
+    out: Array | None
+    answer: Future[Array]
+
+
+class Pipeline:
+    """Calls of a plan and its twin, in order, as a context that ends them.
+
+    Parameters
+    ----------
+    plan : Plan or ParallelPlan
+        For most calls.
+    parameters : ndarray
+        The network's, of all calls.
+    thread : bool
+        Whether calls are made in a thread, which copies inputs and outputs beside the
+        caller's work; else by the caller.
+
+    Attributes
+    ----------
+    batch : int
+        Samples of a call of the plan.
+    ahead : int
+        Calls after which the answer to the first is worth waiting for.
+    """
+
+    def __init__(
+        self, plan: Plan | ParallelPlan, parameters: Array, thread: bool
+    ) -> None:
+        self._plan, self._parameters = plan, parameters
+        self._thread = ThreadPoolExecutor(1, "clnet-device") if thread else None
+        self._calls = 0
+        self._ended = False
+        self._started: _Call | None = None
+        self.batch: int = plan.batch
+        self.ahead: int = 2 if thread else 1
+
+    def call(
+        self, x: Array, out: Array | None, other: Plan | ParallelPlan | None = None
+    ) -> Future[Array]:
+        """Start a call; its answer comes with the next one, or by `finish`.
+
+        Parameters
+        ----------
+        x : ndarray, shape [batch, n_in]
+            Inputs, which must not change until then.
+        out : ndarray, shape [batch, n_out], or None
+            Receives the outputs; None: a new array.
+        other : Plan, ParallelPlan or None
+            A plan for another number of samples.
+        """
+        own = self._plan.twin() if self._calls % 2 else self._plan
+        self._calls += 1
+        call = _Call(other or own, out, Future())
+        self._do(call, x)
+        return call.answer
+
+    def finish(self) -> None:
+        """Answer the last call."""
+        self._do(None)
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the calls that are not answered."""
+        self._ended = True
+        if self._thread is None:
+            self._cancel()
+            return
+        self._thread.submit(self._cancel)
+        self._thread.shutdown()
+
+    def _do(self, call: _Call | None, x: Array | None = None) -> None:
+        if self._thread is None:
+            self._step(call, x)
+        else:
+            self._thread.submit(self._step, call, x)
+
+    def _step(self, call: _Call | None, x: Array | None) -> None:
+        """Start a call, if there is one, and answer the one before."""
+        if self._ended:
+            return
+        before = self._started
+        if before is not None and call is not None and before.plan is call.plan:
+            self._answer(before)
+            before = None
+        if call is not None and x is not None:
+            try:
+                call.plan.start(x, self._parameters)
+            except BaseException as error:
+                call.answer.set_exception(error)
+                call = None
+        self._started = call
+        if before is not None:
+            self._answer(before)
+
+    def _answer(self, call: _Call) -> None:
+        try:
+            call.answer.set_result(call.plan.finish(call.out))
+        except BaseException as error:
+            call.answer.set_exception(error)
+
+    def _cancel(self) -> None:
+        if self._started is not None:
+            self._started.plan.cancel()
