@@ -34,7 +34,7 @@ from clnet.nn.activations import (
     SOFTMAX,
     Activation,
     activation,
-    activation_names,
+    each_activation,
     fann_activation,
 )
 from clnet.nn.fann_parameters import HEADER, OPTIONAL, FannParameters, Kind
@@ -378,7 +378,7 @@ def _fann_neurons(network: Model, number: int, path: Path) -> _FannNeurons:
         return FormatError(f"cannot write {path}: layer {number} {why}")
 
     layer = network.layers[number]
-    names = activation_names(layer.activation)
+    names = each_activation(layer.activation)
     rows = [None if name == SOFTMAX else activation(name) for name in names]
     numbers = [row.fann for row in rows if row is not None and row.fann is not None]
     missing = [name for name, row in zip(names, rows, strict=True)

@@ -39,7 +39,7 @@ from clnet.nn.activations import (
     SOFTMAX,
     SOFTMAXES,
     activation,
-    activation_names,
+    each_activation,
     sum_limit,
 )
 from clnet.nn.fann_parameters import bit_fail_limit
@@ -297,7 +297,7 @@ def nonlinearity(
     """
     rows = [
         activation("identity" if name in SOFTMAXES else name)
-        for name in activation_names(names)
+        for name in each_activation(names)
     ]
     steep = steepness if isinstance(steepness, tuple) else (float(steepness),)
     if max(len(rows), len(steep)) > 1:

@@ -320,8 +320,8 @@ SOFTMAXES = (SOFTMAX, LOG_SOFTMAX)
 ACTIVATION_NAMES = (*ACTIVATIONS, *SOFTMAXES)
 
 
-def activation_names(found: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of a layer's `activation`: one for all neurons, or one each."""
+def each_activation(found: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Return a layer's activations as a tuple: one for all neurons, or one each."""
     return (found,) if isinstance(found, str) else found
 
 

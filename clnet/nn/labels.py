@@ -15,7 +15,7 @@ from clnet.nn.activations import (
     SOFTMAX,
     SOFTMAXES,
     activation,
-    activation_names,
+    each_activation,
 )
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def symmetric_outputs(network: Description) -> tuple[bool, ...]:
     """Return whether outputs reach from -1 to 1: one answer for all, or one each."""
     return tuple(
         name not in SOFTMAXES and activation(name).symmetric
-        for name in _output_activations(network)
+        for name in output_activations(network)
     )
 
 
@@ -260,7 +260,7 @@ def output_middles(
     whole = {SOFTMAX: 0.5, LOG_SOFTMAX: None}
     middles = tuple(
         whole[name] if name in whole else activation(name).middle
-        for name in _output_activations(network)
+        for name in output_activations(network)
     )
     if scaling is None or None in middles:
         return middles
@@ -272,9 +272,10 @@ def _classifies(network: Description) -> bool:
     """Return whether all outputs are bounded, so that one may stand for two classes."""
     return all(
         name in SOFTMAXES or activation(name).bounded
-        for name in _output_activations(network)
+        for name in output_activations(network)
     )
 
 
-def _output_activations(network: Description) -> tuple[str, ...]:
-    return activation_names(network.layers[-1].activation)
+def output_activations(network: Description) -> tuple[str, ...]:
+    """Return the activations of the outputs: one for all, or one each."""
+    return each_activation(network.layers[-1].activation)

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from clnet.checks import as_whole, is_number
 from clnet.errors import InputError, unknown
-from clnet.nn.activations import SOFTMAXES, activation, activation_names
+from clnet.nn.activations import SOFTMAXES, activation
 from clnet.nn.cascade.constants import Cascade
 from clnet.nn.defaults import default_optimiser
 from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
+from clnet.nn.labels import output_activations
 from clnet.nn.losses import LossFunction, loss_function
 from clnet.nn.optimisers import (
     CASCADE,
@@ -191,7 +192,7 @@ def training_options(
         fann=_fann_parameters(network, rule, row, stop),
         reach=tuple(
             (0.0, 1.0) if name in SOFTMAXES else activation(name).limits
-            for name in activation_names(network.layers[-1].activation)
+            for name in output_activations(network)
         ),
     )
 
