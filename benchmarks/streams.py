@@ -43,6 +43,7 @@ RESIDENT = 1 << 20  # samples
 EPOCHS = 10  # of resident samples: their median counts
 SUFFIXES = {"npy": ".npy", "hdf5": ".h5", "arrow": ".arrow", "parquet": ".parquet"}
 PROCESSOR = "processor, s/GB"
+OF_FILES = ("disk, GB/s", "memory, MB", "loss")  # columns
 PIECE = 8 << 20  # bytes of a plain read
 
 
@@ -199,7 +200,7 @@ def measured(
 
 
 def main() -> None:
-    """Measure, and print a table."""
+    """Measure, keep each row at once, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path())
     parser.add_argument("--gigabytes", type=float, default=1.0, help="of each file")
@@ -217,17 +218,20 @@ def main() -> None:
         )))
         return
     given.folder.mkdir(parents=True, exist_ok=True)
-    rows = list(measured(given.folder, given.kinds, given.gigabytes, given.device))
-    print(tabulate(rows, headers="keys", tablefmt="github", floatfmt=".3g"))
     device = find_device(given.device)
     out = given.out or RESULTS / f"streams-{slug(device.name)}.csv"
-    where = {
-        "cores": cores(), "load": load(), "date": now(), **device_identity(device),
-        **versions(),
-    }
-    pd.DataFrame([{**row, **where} for row in rows]).to_csv(
-        out, index=False, float_format="%.4g", mode="a", header=not out.exists()
-    )
+    rows = []
+    for row in measured(given.folder, given.kinds, given.gigabytes, given.device):
+        rows.append(row)
+        where = {
+            "cores": cores(), "load": load(), "date": now(), **device_identity(device),
+            **versions(),
+        }
+        columns = ["samples", "GB", "GB/s", PROCESSOR, *where, *OF_FILES]
+        pd.DataFrame([{**row, **where}], columns=columns).to_csv(
+            out, index=False, float_format="%.4g", mode="a", header=not out.exists()
+        )
+    print(tabulate(rows, headers="keys", tablefmt="github", floatfmt=".3g"))
 
 
 if __name__ == "__main__":
