@@ -116,6 +116,7 @@ def test_the_host_adds_to_pre_activations_of_the_device(device):
                 assert_right(network, x, plan(x))
 
 
+@pytest.mark.skipif(not CPU.fp64, reason="the device has no float64")
 def test_a_double_network_runs_in_double():
     network = Network.mlp([5, 7, 3], "tanh", seed=1, dtype="float64")
     x = inputs(network, 3)
