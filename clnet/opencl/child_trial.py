@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from clnet.opencl.child_process import run_child
 
 if TYPE_CHECKING:
+    from clnet.opencl.device import Device
     from clnet.opencl.store import Store
 
 PROCESSOR_SECONDS = 120  # a compiler may need a third of them
@@ -52,6 +53,11 @@ def survives(
         )
         store.put_fact(name, survived)
     return survived
+
+
+def death(name: str, device: Device) -> str:
+    """Return the sentence of a variant whose call did not survive."""
+    return f"{name} would end the process on {device.name}, as it did a child process"
 
 
 def _limit_processor_time() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import counted
+from clnet.errors import DeviceError, counted
 from clnet.nn.random import keys
 from clnet.nn.schedules import schedule as find_schedule
 from clnet.opencl.launch import EPOCH
@@ -33,6 +33,7 @@ from clnet.training.history import (
     interrupted_after,
 )
 from clnet.training.member_log import Histories, MemberLog
+from clnet.training.member_trial import refusal_of
 from clnet.training.passes import LIMIT_MARGIN, measures
 from clnet.training.plans import without_backward
 from clnet.variants.members.group_members import GroupMembers
@@ -224,7 +225,13 @@ class _Group:
             refusal = variant.refuse(span, self._device)
             if refusal is None:
                 config = next(iter(variant.space(span, self._device)))
-                return Step(span, variant, config, self._device), None
+                step = Step(span, variant, config, self._device)
+                refusal = refusal_of(
+                    step, self._network.layout, len(self._members),
+                    self._members.options[0].rule.slots, samples, subsets,
+                )
+                if refusal is None:
+                    return step, None
         return Step(span, variant, {}, self._device), refusal
 
     def fit(self, start: Array, report: Callable[[int], object]) -> Array:
@@ -385,9 +392,11 @@ class _Group:
             samples=None if lists is None and not samples.weighted else len(samples),
             weighted=samples.weighted,
         ))
-        step, _ = self._step_of(
+        step, refusal = self._step_of(
             program, batch, len(samples), lists is not None, lists is None
         )
+        if refusal is not None:
+            raise DeviceError(refusal)
         replay = self._replay(step, train_state, lists, samples, 1)
         if samples.weight is not None:
             shape = len(self._members), len(samples)

@@ -14,7 +14,7 @@ import pytest
 from children import child_environment
 
 import clnet
-from clnet import Network
+from clnet import Network, Population
 from clnet.errors import ClnetWarning, DeviceError
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import LOSSES
@@ -24,7 +24,9 @@ from clnet.opencl.child_process import run_child
 from clnet.opencl.discovery import device as find_device
 from clnet.planning.planner import Planner
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
+from clnet.training import population
 from clnet.variants import Generic
+from clnet.variants.members.members import TrainMembers
 from clnet.variants.reference.generic_backward import GenericBackward
 
 NETWORK = Network.mlp([3, 5, 2], seed=1)
@@ -89,6 +91,17 @@ def test_a_variant_that_kills_its_process_is_left_out(tune, monkeypatch):
     assert {step.variant.name for step in found.steps} == {"generic"}
 
 
+def test_each_program_is_tried(monkeypatch):
+    """A compiler may take a variant's program for one network, and crash for another."""
+    tried = []
+    monkeypatch.setattr(
+        child_trial, "run_child", lambda command, call, seconds: tried.append(call) or ""
+    )
+    for network in (NETWORK, NETWORK, Network.mlp([3, 5, 2], "sin", seed=1)):
+        Planner(network, UNTESTED, 4, False, (Generic(),)).plan()
+    assert len(tried) == 3  # the first has one program for both layers
+
+
 def test_a_step_of_training():
     program = lower_training(NETWORK, LOSSES["mse"], SGD())
     names = ("generic", "generic_backward", "optimisers")
@@ -133,6 +146,40 @@ def test_a_probe_that_leaves_its_process_alive_is_tried_once(monkeypatch):
     found = [mapped_host_memory(UNTESTED) for _ in range(2)]
     assert found[0] is found[1] is mapped_host_memory(replace(UNTESTED, untested=False))
     assert children == [""]
+
+
+class MembersKiller(TrainMembers):
+    """Its launches kill a child process."""
+
+    def launches(self, span, config, device):
+        if IN_CHILD:
+            os.abort()
+        return super().launches(span, config, device)
+
+
+def test_a_kernel_of_populations(monkeypatch):
+    """A survivor trains all; one that kills is left out, and they train one by one."""
+    x, t = np.zeros((4, 3), np.float32), np.ones((4, 2), np.float32)
+    options = {"device": UNTESTED, "epochs": 2, "seed": [1, 2], "validation": (x, t)}
+    found, calls = Population(NETWORK, 2), []
+
+    def here(command, call, seconds):
+        function, arguments = pickle.loads(call)
+        calls.append(function(*arguments))
+        return ""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(child_trial, "run_child", here)
+        assert "2 networks together" in found.fit(x, t, **options)[0].plan
+    assert len(calls) == 2  # the training, and the validation
+    monkeypatch.setattr(
+        population, "members_variants", lambda *given: (MembersKiller(2, False),)
+    )
+    left_out = Population(NETWORK, 2)
+    with pytest.warns(ClnetWarning, match="members is left out: .* as it did a child"):
+        histories = left_out.fit(x, t, **options)
+    assert "networks together" not in histories[0].plan
+    np.testing.assert_allclose(left_out.parameters, found.parameters, atol=1e-6)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no limit on Windows")

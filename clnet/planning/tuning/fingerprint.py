@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import clnet.runtime
-from clnet.opencl.program import source_hash
+from clnet.opencl.program import source_hash, source_text
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Span
@@ -72,6 +72,20 @@ def fingerprint(step: Step) -> str:
     return _digest((
         _capabilities(device), repr(step.variant), _code(type(step.variant)),
         *sorted(kernels),
+    ))
+
+
+def program_fingerprint(step: Step) -> str:
+    """Return a text that is equal for steps of a device that build the same programs.
+
+    Of one variant in one configuration, the network decides whether a compiler crashes.
+    """
+    device = step.device
+    assert device is not None
+    return _digest(sorted(
+        f"{one.kernel}{one.local_size}"
+        f"{source_text(one.source, one.defines, one.device or device)}"
+        for one in step.variant.launches(step.span, step.config, device)
     ))
 
 

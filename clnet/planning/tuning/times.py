@@ -9,12 +9,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clnet.errors import ClnetError, ClnetWarning, DeviceError, OutOfMemoryError
-from clnet.opencl.child_trial import survives
+from clnet.opencl.child_trial import death, survives
 from clnet.opencl.session import Session, session
 from clnet.opencl.store import Timing, store_of
 from clnet.opencl.times_file import given_times, plain_key
 from clnet.planning.cover import Candidate, Cover, PlanReport, device_name
-from clnet.planning.tuning.fingerprint import exact_fingerprint, fingerprint
+from clnet.planning.tuning.fingerprint import (
+    exact_fingerprint,
+    fingerprint,
+    program_fingerprint,
+)
 from clnet.planning.tuning.measure import (
     SPIN_SECONDS,
     WrongResultError,
@@ -203,15 +207,12 @@ class Times:
         """Raise DeviceError if a step ends a child process on an untested runtime."""
         for step in steps if self.device.untested else ():
             if step.device is not None:
-                key = f"{self._key_of(step)} {self.program.dtype}"
+                key = f"{self._key_of(step)} {program_fingerprint(step)}"
                 if not survives(
                     store_of(self.device), key, _compare, type(self), self.network,
                     self.program, self.device, step,
                 ):
-                    raise DeviceError(
-                        f"{step.variant.name} would end the process on "
-                        f"{self.device.name}, as it did a child process"
-                    )
+                    raise DeviceError(death(step.variant.name, self.device))
 
     def _fails(self, candidate: Candidate) -> bool:
         """Return whether a candidate fails alone; warns if it does."""
