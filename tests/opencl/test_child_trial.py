@@ -92,10 +92,11 @@ def test_a_variant_that_kills_its_process_is_left_out(tune, monkeypatch):
 
 
 def test_each_program_is_tried(monkeypatch):
-    """A compiler may take a variant's program for one network, and crash for another."""
+    """A compiler may take a program of a variant, and crash for another network."""
     tried = []
     monkeypatch.setattr(
-        child_trial, "run_child", lambda command, call, seconds: tried.append(call) or ""
+        child_trial, "run_child",
+        lambda command, call, seconds: tried.append(call) or "",
     )
     for network in (NETWORK, NETWORK, Network.mlp([3, 5, 2], "sin", seed=1)):
         Planner(network, UNTESTED, 4, False, (Generic(),)).plan()
