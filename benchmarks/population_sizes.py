@@ -132,9 +132,12 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.rows is None:
         device = find_device(arguments.device)
-        rows = pd.DataFrame(rows_of(device))
         file = RESULTS / f"population_sizes-{slug(device.name)}.csv"
-        rows.to_csv(file, index=False, float_format="%.6g")
+        found: list[dict[str, Any]] = []
+        for row in rows_of(device):
+            found.append(row)
+            rows = pd.DataFrame(found)
+            rows.to_csv(file, index=False, float_format="%.6g")
         print(f"rows: {file}")
     else:
         rows = pd.read_csv(arguments.rows)

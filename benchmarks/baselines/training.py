@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from typing import Any, ClassVar
 
@@ -66,16 +67,6 @@ class TorchTraining(OnTorch):
             with torch.no_grad():
                 total.add_(loss, alpha=len(rows))
 
-        def restart() -> None:
-            with torch.no_grad():
-                for p, values in zip(parameters, start, strict=True):
-                    p.copy_(values)
-                for state in rule.state.values():
-                    for name, value in state.items():
-                        if value is not None:
-                            value.fill_(rate if name == "step_size" else 0)
-                total.zero_()
-
         def finish() -> None:
             if target == "cuda":
                 torch.cuda.synchronize()
@@ -84,7 +75,8 @@ class TorchTraining(OnTorch):
         scale = _TORCH_SCALES[case.optimiser.name](case)
 
         def train(epochs: int) -> Trained:
-            restart()
+            restart(rule, parameters, start, rate)
+            total.zero_()
             clock = Clock()
             errors = []
             for number in range(1 + epochs):
@@ -99,14 +91,10 @@ class TorchTraining(OnTorch):
 
         if "compile" in self.name:
             train(0)
-        expected = None
-        if isinstance(case.optimiser, Rprop):
-            def expected() -> list[float]:
-                return case.errors[:TORCH_RPROP_AGREES]
-
         threads = torch.get_num_threads() if target == "cpu" else None
         return trainer(
-            case, train, expected=expected, threads=threads, spins=target == "cpu"
+            case, train, expected=partial(torch_errors, case), threads=threads,
+            spins=target == "cpu",
         )
 
 
@@ -119,6 +107,25 @@ _TORCH_SCALES: dict[str, Callable[[TrainingCase], float]] = {
     ),
     "adam": lambda case: 1 / case.samples,
 }
+
+
+def torch_errors(case: TrainingCase) -> list[float]:
+    """Return the expected errors of the epochs in which PyTorch's rule agrees."""
+    rprop = isinstance(case.optimiser, Rprop)
+    return case.errors[: TORCH_RPROP_AGREES if rprop else None]
+
+
+def restart(rule: Any, parameters: list[Any], start: list[Any], rate: float) -> None:
+    """Set parameters to those of the start, and an optimiser's state to its first."""
+    import torch
+
+    with torch.no_grad():
+        for p, values in zip(parameters, start, strict=True):
+            p.copy_(values)
+    for state in rule.state.values():
+        for name, value in state.items():
+            if value is not None:
+                value.fill_(rate if name == "step_size" else 0)
 
 
 def sequential(case: TrainingCase) -> Any:

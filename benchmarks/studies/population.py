@@ -26,6 +26,7 @@ from clnet.opencl.device import Device
 
 from ..baselines.fann import FannTraining
 from ..baselines.jax import JaxTraining
+from ..baselines.torch_population import TorchPopulation
 from ..baselines.training import ScikitLearnTraining
 from ..candidates import Baseline, Candidate, Prepared
 from ..cases.training import Trained, TrainingCase, trainer
@@ -38,16 +39,18 @@ from .small import SmallCase, Whole, small_cases
 from .training import DATA
 
 TAKES = frozenset({"data", "fann_library"})
-ABOUT = "populations: many small networks side by side, beside FANN, JAX, scikit-learn"
+ABOUT = "populations: many small networks side by side, beside those of other libraries"
 BASES = {name: f"{SMALL[name]}, of all networks" for name in ("epoch", "fit")}
 # Of each case of `small`: numbers of networks by default, and with --full.
 NETWORKS: Mapping[str, tuple[int, ...]] = {
     "xor": (1000, 10_000), "parity": (1000, 100, 10_000), "robot": (100, 1000),
     "gene": (100,), "mushroom": (100, 1000), "iris": (200, 1000),
-    "digits": (20, 100, 1000),
+    "digits": (20, 100, 1000), "fold": (100, 1000),
 }
+FOLD = ((64, 100, 10), 1437)  # four fifths of the digits
 QUICK = ("xor", "iris")
-BASELINES = frozenset({"fann", "jax", "sklearn"})
+TORCH = ("torch-baddbmm", "torch-vmap")
+BASELINES = frozenset({"fann", "jax", "sklearn", *TORCH})
 
 
 @dataclass(frozen=True)
@@ -120,17 +123,18 @@ class ScikitLearnProcesses(Baseline):
         )
 
         def train(epochs: int) -> Trained:
-            work = partial(_share, case, Device(device.index), epochs)
+            work = partial(_share, case, epochs)
             return Trained(next(iter(pool.map(work, shares))), math.nan)
 
         return trainer(case, train, config=one.config, threads=processes)
 
 
-def _share(case: TrainingCase, device: Device, epochs: int, count: int) -> list[float]:
+def _share(case: TrainingCase, epochs: int, count: int) -> list[float]:
     """Train some networks in this process, and return the last one's losses."""
     from threadpoolctl import threadpool_limits
 
-    prepared = ScikitLearnTraining().prepare(replace(case, networks=1), device)
+    host = Device("of this process", "cpu")
+    prepared = ScikitLearnTraining().prepare(replace(case, networks=1), host)
     assert prepared.train is not None
     with threadpool_limits(1):  # a core a process
         for _ in range(count):
@@ -144,10 +148,13 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
         DATA if options.data is None else Path(options.data), options.effort == "full"
     )
     peers: dict[bool, list[Candidate]] = {
-        False: [FannTraining(options.fann_library), JaxTraining()],
-        True: [ScikitLearnProcesses(), JaxTraining()],
+        False: [FannTraining(options.fann_library)], True: [ScikitLearnProcesses()],
     }
-    found = tuple(
+    for found in peers.values():
+        found.append(JaxTraining())
+        if device.type != "cpu":
+            found += map(TorchPopulation, TORCH)
+    trials_of = tuple(
         Trial(
             case.optimiser.name, case,
             tuple(map(Whole, (Together(), OneByOne(), *peers[case.by_loss]))),
@@ -156,16 +163,21 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
         for case in cases
     )
     if options.effort == "quick":
-        found = tuple(one for one in found if one.case.name.rpartition("-")[0] in QUICK)
-    return found
+        return tuple(
+            one for one in trials_of if one.case.name.rpartition("-")[0] in QUICK
+        )
+    return trials_of
 
 
 def population_cases(folder: Path, full: bool = False) -> list[SmallCase]:
     """Return the cases: full batches by RPROP, and by Adam of the learned data."""
+    cases = small_cases(folder, large=True)
+    digits = next(case for case in cases if case.name == "digits")
+    sizes, samples = FOLD
     return [
         replace(case, name=f"{case.name}-{networks}", networks=networks,
                 batch=case.samples)
-        for case in small_cases(folder, large=True)
+        for case in (*cases, replace(digits, name="fold", sizes=sizes, samples=samples))
         if case.optimiser.name == "rprop" or isinstance(case.optimiser, Adam)
         for networks in NETWORKS[case.name][: None if full else 1]
     ]

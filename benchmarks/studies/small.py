@@ -114,7 +114,7 @@ class SmallCase(TrainingCase):
         from sklearn import datasets
 
         x, labels = getattr(datasets, f"load_{self.source}")(return_X_y=True)
-        order = np.random.default_rng(self.seed).permutation(len(x))
+        order = np.random.default_rng(self.seed).permutation(len(x))[: self.samples]
         return x[order], labels[order].astype(np.int64)
 
 

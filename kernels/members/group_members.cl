@@ -13,17 +13,18 @@
 // parameters, state, random numbers, rates, samples and limits.
 //
 // OWN_STATE   1: the optimiser's state stays in local memory too
-// MATRIX      1: wide products are computed by matrix units
+// MATRIX      1: products are computed by matrix units (matrix.h)
 // VALUES      values of local memory for parameters, whose rows are apart so that a
 //             warp's are in different banks; the layers' table has these offsets
+// STEPS       as in matrix.h
 // and the macros of steps.h and of group_step_tile.h, with LOCAL_VALUES, PARTS and SIZE as
 // in group_step.cl
 #define REAL float
 #define WIDTH 1
 #define RATIONAL_TANH (PTX >= 70)
+#define UPDATES 8  // of a work-item at once
 #define RESIDENT 1
 #define STAGED 1
-#define BLOCKED (PTX >= 70)
 #include "include/steps.h"
 #include "training/group_step_tile.h"
 #include "members/member.h"
@@ -152,15 +153,24 @@ group_members(__global const Neuron *neurons, __global float *parameters,
 #ifdef CLIP_NORM
         now.norm = norm_of(values, sums, places, size, squares);
 #endif
-        for (int i = id; i < SIZE; i += GROUP) {
-            const int at = places[i];
-            if (at < 0) continue;
-            float s[SLOTS + 1];
+        for (int first = id; first < SIZE; first += UPDATES * GROUP) {
+            int at[UPDATES];
+            float s[UPDATES][SLOTS + 1];
 #pragma unroll
-            for (int k = 0; k < SLOTS; ++k) s[k] = slots[k * SIZE + i];
-            values[at] = stepped(values[at], sums[at], s, now, i);
+            for (int j = 0; j < UPDATES; ++j) {  // loads in flight
+                const int i = min(first + j * GROUP, SIZE - 1);
+                at[j] = first + j * GROUP < SIZE ? places[i] : -1;
 #pragma unroll
-            for (int k = 0; k < SLOTS; ++k) slots[k * SIZE + i] = s[k];
+                for (int k = 0; k < SLOTS; ++k) s[j][k] = slots[k * SIZE + i];
+            }
+#pragma unroll
+            for (int j = 0; j < UPDATES; ++j) {
+                const int i = first + j * GROUP;
+                if (at[j] < 0) continue;
+                values[at[j]] = stepped(values[at[j]], sums[at[j]], s[j], now, i);
+#pragma unroll
+                for (int k = 0; k < SLOTS; ++k) slots[k * SIZE + i] = s[j][k];
+            }
         }
 #endif
         if (begin + size >= samples && id < 2 * RECORD)

@@ -19,7 +19,8 @@
 // IN, HIDDEN, OUT  widths; IN_PITCH  IN, rounded up to whole vectors
 // LANES        lanes of a team: a power of two, within a warp
 // EACH         neurons of a lane
-// TEAMS, NETS  teams of a network, and networks of a group
+// TEAMS, NETS  teams of a network, and networks of a group: their teams of one number take
+//              the same samples, and share what a warp reads of them
 // TILE         samples that a team takes at a time: a power of two, at most LANES
 // DATA         samples of the data set
 // WEIGHTS1, STRIDE1, BIAS1, WEIGHTS2, STRIDE2, BIAS2  offsets in the flat buffer, and
@@ -40,8 +41,8 @@
 #error "lane_members.cl needs the macros of its head comment"
 #endif
 
-#define TEAM_SIZE (LANES * TEAMS)
-#define GROUP (TEAM_SIZE * NETS)
+#define SHARED (LANES * NETS)  // lanes that take the same samples
+#define GROUP (SHARED * TEAMS)
 // A lane's values: for each neuron its inputs' weights, bias, outputs' weights; and the
 // outputs' biases, which all lanes have.
 #define NEURON_VALUES (IN + 1 + OUT)
@@ -198,8 +199,8 @@ lane_members(__global float *parameters, __global const float *x,
 #else
     __local float exchange[GROUP];
 #endif
-    const int id = get_local_id(0), lane = id % LANES, team = id / LANES % TEAMS;
-    const int number = get_group_id(0) * NETS + id / TEAM_SIZE;
+    const int id = get_local_id(0), lane = id % LANES, team = id / SHARED;
+    const int number = get_group_id(0) * NETS + id / LANES % NETS;
     const Member member = members[min(number, count_of_members - 1)];
     int running = number < count_of_members, ran = 0;
     for (int i = id; i < (DATA + TILE) * IN_PITCH; i += GROUP) {
@@ -320,19 +321,19 @@ lane_members(__global float *parameters, __global const float *x,
                 lane_sum(gradients[EACH * NEURON_VALUES + o], exchange);
         ALL for (int k = 0; k < RECORDS; ++k) record[k] = lane_sum(record[k], exchange);
 #if TEAMS > 1
-        __local float *first = sums + (id - team * LANES) % GROUP;
+        __local float *first = sums + id % SHARED;
         ALL for (int j = 0; j < VALUES; ++j) sums[j * GROUP + id] = gradients[j];
         ALL for (int k = 0; k < RECORDS; ++k) sums[(VALUES + k) * GROUP + id] = record[k];
         barrier(CLK_LOCAL_MEM_FENCE);
         ALL for (int j = 0; j < VALUES; ++j) {
             float sum = 0;
-            ALL for (int i = 0; i < TEAMS; ++i) sum += first[j * GROUP + i * LANES];
+            ALL for (int i = 0; i < TEAMS; ++i) sum += first[j * GROUP + i * SHARED];
             gradients[j] = sum;
         }
         ALL for (int k = 0; k < RECORDS; ++k) {
             float sum = 0;
             ALL for (int i = 0; i < TEAMS; ++i)
-                sum += first[(VALUES + k) * GROUP + i * LANES];
+                sum += first[(VALUES + k) * GROUP + i * SHARED];
             record[k] = sum;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
@@ -382,7 +383,7 @@ lane_members(__global float *parameters, __global const float *x,
         }
 #endif
         if (size && begin + size == n) {
-            if (id % TEAM_SIZE == 0)
+            if (lane == 0 && team == 0)
                 ALL for (int k = 0; k < 2 * RECORD; ++k)
                     first_totals[e * 2 * RECORD + k] = own_totals[k];
             ran = e + 1;

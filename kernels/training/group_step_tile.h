@@ -2,14 +2,14 @@
 // The macros are those of group_step.cl.
 //
 // SUBSETS  1: networks train on rows of the data set that a list names
-// BLOCKED  1: products by register blocks, for many tiles a compute unit
+// MATRIX   1: products by matrix units; members/matrix.h has the work on a tile
 // VALUES   parameters before the record behind gradients; undefined: SIZE
 #define LOADS 16  // loads of a work-item in flight
 #ifndef SUBSETS
 #define SUBSETS 0
 #endif
-#ifndef BLOCKED
-#define BLOCKED 0
+#ifndef MATRIX
+#define MATRIX 0
 #endif
 #ifndef VALUES
 #define VALUES SIZE
@@ -369,29 +369,24 @@ static inline void outer_and_bias(const Layer layer, __local const float *ds,
     bias_gradient(layer, ds, gradient, add);
 }
 
-#if BLOCKED
-#include "members/blocks.h"
-#include "members/matrix.h"
-#define FORWARD(l, x)                                                                \
-    if (MATRIX && fills_warps(layers[l].n_out, TILE, layers[l].n_in))                \
-        forward_mma(net, l, x, memory);                                              \
-    else if (is_wide(layers[l].n_out)) forward_blocks(net, l, x, memory);            \
-    else forward(net, l, x, memory)
-#define BACK(l)                                                                      \
-    if (MATRIX && fills_warps(layers[l].n_in, TILE, layers[l].n_out))                \
-        back_mma(net, l, memory);                                                    \
-    else if (is_wide(layers[l].n_in)) back_blocks(net, l, memory);                   \
-    else back(net, l, memory)
-#define OUTER(layer, ds, x, gradient, add)                                           \
-    if (MATRIX && fills_warps((layer).n_out, (layer).n_in, TILE))                    \
-        outer_mma(layer, ds, x, gradient, add);                                      \
-    else outer_folded(layer, ds, x, gradient, add)
-#else
-#define FORWARD(l, x) forward(net, l, x, memory)
-#define BACK(l) back(net, l, memory)
-#define OUTER outer_and_bias
-#endif
+// The sums of the samples' records, of PARTS parts of the tile.
+static inline void sum_records(__local const float *memory, HOME float *gradient,
+                               const int add)
+{
+    if (get_local_id(0) >= RECORD * PARTS) return;
+    float4 sum = (float4)(0);
+    __local const float *record =
+        memory + RECORD_OFFSET + get_local_id(0) * (TILE / PARTS);
+#pragma unroll
+    for (int s = 0; s < TILE / PARTS; s += 4)
+        sum += *(__local const float4 *)(record + s);
+    HOME float *to = gradient + VALUES + get_local_id(0);
+    *to = add ? *to + vector_sum(sum) : vector_sum(sum);
+}
 
+#if MATRIX
+#include "members/matrix.h"
+#else
 // The forward and backward pass of a tile: `valid_samples` samples from `first` on.
 //
 // loaded: the first sample of the tile that is in local memory
@@ -405,35 +400,25 @@ static inline void tile(const Net *net, __local float *memory, const int first,
 #pragma unroll
     for (int l = 0; l < LAYERS; ++l) {
         barrier(CLK_LOCAL_MEM_FENCE);
-        FORWARD(l, memory + (l ? layers[l - 1].values : X_OFFSET));
+        forward(net, l, memory + (l ? layers[l - 1].values : X_OFFSET), memory);
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     if (get_local_id(0) < TILE)
         sample_loss(net, memory, get_local_id(0), valid_samples);
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (get_local_id(0) < RECORD * PARTS) {
-        float4 sum = (float4)(0);
-        __local const float *record =
-            memory + RECORD_OFFSET + get_local_id(0) * (TILE / PARTS);
-#pragma unroll
-        for (int s = 0; s < TILE / PARTS; s += 4)
-            sum += *(__local const float4 *)(record + s);
-        HOME float *to = gradient + VALUES + get_local_id(0);
-        *to = add ? *to + vector_sum(sum) : vector_sum(sum);
-    }
+    sum_records(memory, gradient, add);
 #if BACKWARD
 #pragma unroll
     for (int l = LAYERS - 1; l >= 0; --l) {
-        OUTER(layers[l], memory + layers[l].values,
+        outer_and_bias(layers[l], memory + layers[l].values,
               memory + (l ? layers[l - 1].values : X_OFFSET), gradient, add);
 #if PTX >= 70
         if (l == 0) break;
 #endif  // elsewhere no barrier is under a condition, as PoCL 3.0 needs it
         barrier(CLK_LOCAL_MEM_FENCE);
-        if (l > 0) {
-            BACK(l);
-        }
+        if (l > 0) back(net, l, memory);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
 #endif
 }
+#endif

@@ -42,7 +42,7 @@ def test_candidates_find_the_oracles_errors(name, device):
 
 def test_cases_are_full_batches():
     assert {case.name.rpartition("-")[0] for case in CASES.values()} == {
-        "xor", "parity", "robot", "gene", "mushroom", "iris", "digits"
+        "xor", "parity", "robot", "gene", "mushroom", "iris", "digits", "fold"
     }
     assert all(case.batch == case.samples for case in CASES.values())
     more = population.population_cases(small.DATA, full=True)

@@ -27,7 +27,7 @@ from clnet.variants.training.whole_step import (
     WholeStep,
     accepted_step,
     neuron_table,
-    refuse_unless_whole_step,
+    refuse_unless_float32_step,
     rows_text,
     rule_of,
     step_defines,
@@ -39,10 +39,14 @@ if TYPE_CHECKING:
     from clnet.variants.base import Config, Reach
     from clnet.variants.cost import Cost
 
-TILES = (128, 64, 32, 16, 8)  # samples of a tile
+TILES = (256, 128, 64, 32, 16, 8)  # samples of a tile
+FULL = 1.25  # samples of whole tiles, to those of a step, at most
 MANY_TILE = 64  # samples of the best tile where all compute units have networks
+WARP = 32
 WIDE = 64  # neurons of a layer that occupy the largest group
 GROUPS = (32, 64, 128, 256, 512)  # work-items of a group
+FEW_NEURONS = 32  # whose products leave registers for more steps at once
+SLICES = (8, 16, 32)  # samples of a warp on matrix units, the usually best first
 PART = 32  # samples of a tile that one work-item sums to its record
 OWN_STATE_BYTES = 1 << 13  # of a member's state in local memory, at most
 ROWS = 8  # rows of a tile are padded to a multiple: the inner step of matrix units
@@ -52,7 +56,8 @@ ROWS = 8  # rows of a tile are padded to a multiple: the inner step of matrix un
 class GroupMembers:
     """A work-group trains a network (``group_members.cl``).
 
-    Config: ``tile``, samples of a tile; ``group``, work-items of a group.
+    Config: ``tile``, samples of a tile; ``group``, work-items of a group. On matrix
+    units each warp has its own samples of the tile, 8 or a multiple.
 
     Attributes
     ----------
@@ -69,9 +74,7 @@ class GroupMembers:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other dtypes, and networks too large for local memory."""
-        if span.dtype != "float32":
-            return "it computes in float32 only"
-        refusal = refuse_unless_whole_step(span, device)
+        refusal = refuse_unless_float32_step(span, device)
         if refusal is not None:
             return refusal
         step = accepted_step(span)
@@ -86,8 +89,9 @@ class GroupMembers:
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return tiles and groups, the usually best first.
 
-        A network that has a compute unit alone is fastest in large tiles. Others are in
-        tiles of which two networks share a unit's local memory.
+        A network that has a compute unit alone is fastest in large tiles that are
+        nearly full. Others are in tiles of which two networks share a unit's local
+        memory, or else in large ones too.
         """
         step = accepted_step(span)
         whole = max(TILES[-1], 1 << (span.batch - 1).bit_length())
@@ -97,10 +101,17 @@ class GroupMembers:
             if tile <= min(whole, largest) and _local_bytes(step, tile) <= local
         ]
         few = self.members <= device.compute_units
-        if not few:
-            tiles.sort(key=lambda tile: (
-                tile > MANY_TILE, 2 * _local_bytes(step, tile) > local
-            ))
+        shared = not few and 2 * _local_bytes(step, MANY_TILE) <= local
+        tiles.sort(key=lambda tile: (
+            shared and tile != MANY_TILE,
+            round_up(span.batch, tile) > FULL * max(span.batch, TILES[-1]),
+        ))
+        if matrix_units(device):
+            return tuple(
+                {"tile": tile, "group": WARP * tile // part}
+                for tile in tiles for part in SLICES
+                if tile % part == 0 and WARP * tile // part <= largest
+            )
         widest = max(max(layer.n_in, layer.n_out) for layer in step.layers)
         if few:
             neurons = max(layer.n_out for layer in step.layers)
@@ -132,6 +143,7 @@ class GroupMembers:
             "X_OFFSET": layout.x, "T_OFFSET": layout.t, "WEIGHT_OFFSET": layout.weight,
             "RECORD_OFFSET": layout.record, "OWN_STATE": int(_keeps_state(step)),
             "MATRIX": int(bool(matrix_units(device))),
+            "STEPS": 4 if max(row.n_out for row in step.layers) <= FEW_NEURONS else 2,
         }
         return (
             Launch(
@@ -196,9 +208,10 @@ def _local_bytes(step: WholeStep, tile: int) -> int:
     """Return the local memory of a group, in bytes."""
     layout = LocalLayout.of(step, tile, ROWS)
     flat = 2 * _spread(layout.layers)[1] + len(RECORD) * (_parts(tile) + 2) + 1
-    clipped = GROUPS[-1] if step.update is not None and step.update.norm else 0
+    clipped = step.update is not None and step.update.norm is not None
+    weighted = step.loss.weight is not None
     state = _state_bytes(step) if _keeps_state(step) else 0
-    return 4 * (layout.size + flat + clipped) + state
+    return 4 * (layout.size + flat + (clipped + weighted) * GROUPS[-1]) + state
 
 
 def _groups(tile: int, widest: int, largest: int) -> tuple[int, ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clnet.ir.training_ops import RECORD
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import Launch, Launches, Parameters, Scalar, State
 from clnet.opencl.program import inline_ptx
@@ -15,7 +16,7 @@ from clnet.variants.training.group_step import layer_neurons
 from clnet.variants.training.whole_step import (
     accepted_step,
     layer_table,
-    refuse_unless_whole_step,
+    refuse_unless_float32_step,
     rows_text,
     rule_of,
     step_defines,
@@ -34,17 +35,20 @@ MOST_VALUES = 160  # of a lane: parameters, gradients and state, in registers
 MOST_OUT = 16  # outputs, whose values a lane has at once
 DATA_BYTES = 1 << 15  # of the data set, in local memory
 TILES = (16, 8, 4, 2, 1)  # samples of a team at a time: more spill registers
+SHARED_TILE = 8  # the usually best where networks share a warp
 TEAMS = (1, 2, 4, 8)  # of a network
 WARPS = 32  # of a compute unit, that hide each other's latency
-LEAST_TILES = 4  # of a team: each team updates the parameters
-FEW_TILES = 2  # the same where units are nearly idle
+LEAST_SAMPLES = 72  # of a team: each team updates the parameters
+LEAST_SHARED = 16  # lanes of a network that may do with half of them
+FEW_SAMPLES = 32  # the same where units are nearly idle
 
 
 @dataclass(frozen=True)
 class LaneMembers:
     """A team of lanes trains a network, a neuron each (``lane_members.cl``).
 
-    Config: ``teams``, of a network; ``tile``, samples that a team takes at a time.
+    Config: ``lanes``, of a team; ``teams``, of a network; ``tile``, samples that a team
+    takes at a time.
 
     Attributes
     ----------
@@ -64,9 +68,7 @@ class LaneMembers:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse all but a hidden layer of few neurons, and large sets of data."""
-        if span.dtype != "float32":
-            return "it computes in float32 only"
-        refusal = refuse_unless_whole_step(span, device)
+        refusal = refuse_unless_float32_step(span, device)
         if refusal is not None:
             return refusal
         step = accepted_step(span)
@@ -80,7 +82,7 @@ class LaneMembers:
                 f"it takes at most {MOST_EACH * WARP} hidden neurons and {MOST_OUT} "
                 f"outputs, and here are {hidden} and {out}"
             )
-        values = _values(step)
+        values = _values(step, _most_lanes(step))
         if values > MOST_VALUES:
             return (
                 f"it needs {values} registers of a work-item for weights, gradients "
@@ -94,27 +96,54 @@ class LaneMembers:
         return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
-        """Return numbers of teams and tiles, the usually best first."""
-        lanes = _lanes(accepted_step(span))
-        tiles = [
-            tile for tile in TILES if tile <= lanes and tile < 2 * span.batch
-        ]
-        if inline_ptx(device) < 70:  # exchanges are barriers there: programs grow
-            tiles = tiles[-3:]
+        """Return lanes, numbers of teams and tiles, the usually best first.
+
+        Half as many lanes have two neurons each. Two networks share a warp then, and
+        what it reads of a sample.
+        """
+        step = accepted_step(span)
+        most = _most_lanes(step)
+        half, lanes = most // 2, [most]
+        if (
+            most >= LEAST_SHARED and step.layers[0].n_out <= MOST_EACH * half
+            and _values(step, half) <= MOST_VALUES
+        ):
+            crowded = self.members * most > 2 * WARP * device.compute_units
+            lanes.insert(0 if crowded else 1, half)
+        return tuple(
+            {"lanes": count, "teams": teams, "tile": tile}
+            for count in lanes
+            for tile in self._tiles(span, count, device, count < most)
+            for teams in self._teams(span, count, device)
+        )
+
+    def _tiles(
+        self, span: Span, lanes: int, device: Device, shared: bool
+    ) -> Sequence[int]:
+        found = [tile for tile in TILES if tile <= lanes and tile < 2 * span.batch]
+        if shared:
+            found.sort(key=lambda tile: abs(tile - SHARED_TILE))
+        # Without PTX exchanges are barriers: programs grow.
+        return found if inline_ptx(device) >= 70 else found[-3:]
+
+    def _teams(self, span: Span, lanes: int, device: Device) -> Sequence[int]:
+        least = min(self._tiles(span, lanes, device, shared=False))
         unit = WARP * device.compute_units
-        each = FEW_TILES if self.members * lanes <= 2 * unit else LEAST_TILES
+        each = FEW_SAMPLES if self.members * lanes <= 2 * unit else LEAST_SAMPLES
         best = max(
             n for n in TEAMS if n == TEAMS[0]
-            or (n * each * tiles[0] <= span.batch
+            or (n * each <= span.batch
                 and self.members * lanes * n < 2 * WARPS * unit)
         )
-        most = team_group(TEAMS[-1] * WARP, device)
-        teams = sorted(
+        step, shared = accepted_step(span), lanes * _networks(lanes, device)
+        sums = 4 * shared * (_parameters(step, lanes) + len(RECORD) + 1)
+        room = device.unit_local_memory - self._data_bytes(step)
+        most = min(team_group(TEAMS[-1] * WARP, device) // shared, room // sums)
+        return sorted(
             (n for n in TEAMS if n == TEAMS[0]
-             or (n * lanes <= most and n * tiles[-1] <= span.batch)),
+             or (n <= most and n * least <= span.batch)),
             key=lambda n: abs(n - best),
         )
-        return tuple({"teams": n, "tile": tile} for tile in tiles for n in teams)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count one network's samples, parameters and state."""
@@ -126,8 +155,8 @@ class LaneMembers:
         rule, _ = rule_of(step, span)
         layers = layer_table(step, lambda size: 0, 1, 1)
         hidden, out = (rows_text(layer_neurons(step)[i : i + 1])[1:-1] for i in (0, 1))
-        lanes, teams = _lanes(step), config["teams"]
-        nets = max(1, min(WARP, team_group(WARP, device)) // (teams * lanes))
+        lanes, teams = config["lanes"], config["teams"]
+        nets = _networks(lanes, device)
         defines: dict[str, int | str] = {
             **step_defines(step, span), **rule, "SUBSETS": int(self.subsets),
             "IN": step.layers[0].n_in, "HIDDEN": step.layers[0].n_out,
@@ -163,14 +192,24 @@ class LaneMembers:
         return 4 * (self.samples + WARP) * width
 
 
-def _lanes(step: WholeStep) -> int:
-    """Return the lanes of a team."""
+def _most_lanes(step: WholeStep) -> int:
+    """Return the lanes of a team of which as many as possible have one neuron."""
     return int(min(WARP, 1 << (step.layers[0].n_out - 1).bit_length()))
 
 
-def _values(step: WholeStep) -> int:
-    """Return the parameters, gradients and state of a lane."""
+def _networks(lanes: int, device: Device) -> int:
+    """Return the networks that share a warp."""
+    return max(1, team_group(WARP, device) // lanes)
+
+
+def _parameters(step: WholeStep, lanes: int) -> int:
+    """Return the parameters of a lane."""
     hidden, out = step.layers
+    each = -(-hidden.n_out // lanes)
+    return each * (hidden.n_in + 1 + out.n_out) + out.n_out
+
+
+def _values(step: WholeStep, lanes: int) -> int:
+    """Return the parameters, gradients and state of a lane."""
     slots = 0 if step.update is None else step.update.optimiser.slots
-    each = -(-hidden.n_out // _lanes(step))
-    return (2 + slots) * (each * (hidden.n_in + 1 + out.n_out) + out.n_out)
+    return (2 + slots) * _parameters(step, lanes)

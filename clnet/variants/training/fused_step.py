@@ -37,7 +37,7 @@ from clnet.variants.training.whole_step import (
     accepted_step,
     function_of,
     functions_of,
-    refuse_unless_whole_step,
+    refuse_unless_float32_step,
     rule_of,
     step_defines,
 )
@@ -83,9 +83,7 @@ class FusedStep:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other programs, wide layers, and devices without matrix units."""
-        if span.dtype != "float32":
-            return "it computes in float32 only"
-        refusal = refuse_unless_whole_step(span, device)
+        refusal = refuse_unless_float32_step(span, device)
         refusal = refusal or refuse_without_matrix_units(span, device)
         if refusal is not None:
             return refusal

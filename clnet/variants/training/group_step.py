@@ -38,7 +38,7 @@ from clnet.variants.training.whole_step import (
     accepted_step,
     layer_table,
     neuron_table,
-    refuse_unless_whole_step,
+    refuse_unless_float32_step,
     rows_text,
     rule_of,
     step_defines,
@@ -74,9 +74,7 @@ class GroupStep:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other dtypes and programs, and tiles too large for local memory."""
-        if span.dtype != "float32":
-            return "it computes in float32 only"
-        refusal = refuse_unless_whole_step(span, device)
+        refusal = refuse_unless_float32_step(span, device)
         if refusal is not None:
             return refusal
         step = accepted_step(span)

@@ -204,6 +204,13 @@ def refuse_unless_whole_step(span: Span, device: Device) -> str | None:
     return None
 
 
+def refuse_unless_float32_step(span: Span, device: Device) -> str | None:
+    """Refuse other dtypes, and all but training steps of dense layers."""
+    if span.dtype != "float32":
+        return "it computes in float32 only"
+    return refuse_unless_whole_step(span, device)
+
+
 def functions_of(step: WholeStep) -> list[tuple[str, str, str]]:
     """Return the distinct activations: function, derivative, the derivative's input."""
     found: dict[tuple[str, str, str], None] = {}

@@ -6,13 +6,19 @@ from functools import partial
 
 import numpy as np
 import pytest
-from member_oracle import DEVICE, N, check
+from member_oracle import (
+    DEVICE,
+    N,
+    check,
+    each_function,
+    each_regularisation,
+    each_rule,
+)
 
 from clnet import Dense, Network
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import SGD, Adam, Rprop
-from clnet.nn.regularisation import Regularisation
 from clnet.variants.members.lane_members import LaneMembers
 
 checked = partial(check, LaneMembers)
@@ -30,11 +36,18 @@ def test_widths(sizes, samples):
 @pytest.mark.parametrize("tile", [1, 2, 4])
 @pytest.mark.parametrize("teams", [1, 2, 4])
 def test_every_configuration(teams, tile):
-    checked([3, 6, 2], 21, config={"teams": teams, "tile": tile})
+    checked([3, 6, 2], 21, config={"lanes": 8, "teams": teams, "tile": tile})
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize("rule", [Adam(), SGD(momentum=0.9), Rprop()])
+@pytest.mark.parametrize("teams", [1, 2])
+def test_two_networks_that_share_a_warp(teams):
+    checked([3, 15, 2], 21, config={"lanes": 8, "teams": teams, "tile": 4})
+    checked([8, 32, 1], 70, config={"lanes": 16, "teams": teams, "tile": 4})
+
+
+@pytest.mark.unoptimised
+@each_rule
 def test_rules_in_mini_batches(rule):
     checked([4, 6, 2], 25, rule, 25 if isinstance(rule, Rprop) else 8)
 
@@ -47,17 +60,12 @@ def test_networks_with_rows_of_their_own():
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize(("activation", "loss"), [
-    (["gelu", "softmax"], "categorical_cross_entropy"), ("elliot", "huber"),
-    (["relu", "sigmoid"], "binary_cross_entropy"),
-])
+@each_function
 def test_functions(activation, loss):
     checked([4, 5, 3], 10, activation=activation, loss=loss)
 
 
-@pytest.mark.parametrize("regular", [
-    Regularisation(clip_norm=0.05), Regularisation(l1=1e-2, l2=1e-2, clip_value=0.01),
-])
+@each_regularisation
 def test_regularisation(regular):
     checked([4, 6, 2], 11, SGD(), regular=regular)
 

@@ -6,13 +6,19 @@ from functools import partial
 
 import numpy as np
 import pytest
-from member_oracle import DEVICE, N, check
+from member_oracle import (
+    DEVICE,
+    N,
+    check,
+    each_function,
+    each_regularisation,
+    each_rule,
+)
 
 from clnet import Network, Population
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import SGD, Adam, Rprop, Sarprop
-from clnet.nn.regularisation import Regularisation
 from clnet.variants.members.vector_members import VectorMembers
 from clnet.variants.training.whole_step import LANES
 
@@ -29,22 +35,17 @@ def test_widths(sizes, samples):
     checked(sizes, samples)
 
 
-@pytest.mark.parametrize("rule", [Adam(), SGD(momentum=0.9), Rprop()])
+@each_rule
 def test_rules_in_mini_batches(rule):
     checked([4, 6, 2], 25, rule, 25 if isinstance(rule, Rprop) else 8)
 
 
-@pytest.mark.parametrize(("activation", "loss"), [
-    (["gelu", "softmax"], "categorical_cross_entropy"), ("elliot", "huber"),
-    (["relu", "sigmoid"], "binary_cross_entropy"),
-])
+@each_function
 def test_functions(activation, loss):
     checked([4, 5, 3], 10, activation=activation, loss=loss)
 
 
-@pytest.mark.parametrize("regular", [
-    Regularisation(clip_norm=0.05), Regularisation(l1=1e-2, l2=1e-2, clip_value=0.01),
-])
+@each_regularisation
 def test_regularisation(regular):
     checked([4, 6, 2], 11, SGD(), regular=regular)
 
