@@ -95,7 +95,7 @@ def measured(name: str, case: SmallCase, device: Device) -> dict[str, Any]:
     best, grown = min(seconds), resident() - before
     del place.count
     return {
-        "case": case.name.rpartition("-")[0], "candidate": name,
+        "case": case.name.rpartition("-")[0], "library": name,
         "networks": case.networks, "epochs": EPOCHS, "seconds": best,
         "us_network_epoch": best / case.networks / EPOCHS * 1e6,
         "device_bytes": max(sizes) if name == "population" else math.nan,

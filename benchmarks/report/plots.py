@@ -28,7 +28,7 @@ BASELINES = (
     "torch-compile", "torch-compile-graph", "fann", "cupy", "onnxruntime", "numpy",
     "torch", "torch-cuda", "torch-graph", "sklearn", "tinygrad", "torch-sparse",
     "torch-sparse-graph", "scipy", "cupy-sparse", "torch-cpu-compile", "jax",
-    "torch-ddp",
+    "torch-ddp", "torch-baddbmm", "torch-vmap",
 )
 BASELINE_COLOURS = (*COLOURS, "#117733")
 MARKERS = "osD^vPX"
