@@ -298,6 +298,7 @@ class CascadeTraining:
                 not last and self._desired is not None
                 and self._desired.met_by(trained.measures)
             )
+            earlier = self._bound.outputs.weights(self._shortcut.read)
             if reached:
                 trained = self._train_outputs(None)
             if not trained.measures.finite:
@@ -309,6 +310,16 @@ class CascadeTraining:
                 warnings.warn(history.stopped, ClnetWarning, stacklevel=5)
                 return
             self._accept()
+            if reached:
+                # Records are of the weights before their last step, and training as long
+                # as the error falls may end above the goal.
+                assert self._desired is not None
+                trained = self._measured(0, self._data.t)
+                if not self._desired.met_by(trained.measures):
+                    self._bound.outputs.start(earlier)
+                    self._accept()
+                    trained = self._measured(0, self._data.t)
+                    reached = self._desired.met_by(trained.measures)
             checked = self._validated()
             history.epochs.add(
                 np.array([[*_numbers(trained.measures)]]),
@@ -428,18 +439,24 @@ class CascadeTraining:
         """Return the measures of the validation set."""
         if self._validation is None:
             return None
-        errors = self._bound.residuals(1).T.astype(float)
+        return self._measured(1, self._validation.t).measures
+
+    def _measured(self, number: int, targets: Array) -> _Trained:
+        """Return the measures of the accepted outputs on a set of samples."""
+        errors = self._bound.residuals(number).T.astype(float)
         fann = self._halved
         half = np.array([
             0.5 if fann and activation(one.activation).symmetric else 1.0
             for one in self._shortcut.output.neurons(fann)
         ])
-        t = self._validation.t.astype(float)
+        t = targets.astype(float)
         values = self._loss.value(t - errors / half, t, half).sum(axis=1)
         if self._loss.mean:
             values = values / t.shape[1]
         fails = int(np.count_nonzero(np.abs(errors) >= self._limit))
-        return Measures(float(values.mean()), float((errors**2).mean()), fails)
+        squares = errors**2
+        measures = Measures(float(values.mean()), float(squares.mean()), fails)
+        return _Trained(measures, float(squares.sum()))
 
     def _read(self, x: Array) -> Array:
         """Return the values [read, n] that the outputs read for inputs x [n, n_in]."""

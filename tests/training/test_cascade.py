@@ -20,6 +20,7 @@ from clnet import Cascade, Dense, Network
 from clnet.errors import ClnetWarning, InputError
 from clnet.nn.cascade.rules import Stagnation
 from clnet.nn.fann_parameters import FannParameters
+from clnet.training.cascade import CascadeTraining
 
 FEW = Cascade(activation_functions=["tanh", "gaussian"], max_cand_epochs=60,
               max_out_epochs=60)
@@ -55,6 +56,25 @@ def test_parity_8_is_solved(seed):
     assert net.evaluate(x, t).bit_fail == 0
     assert history.mse[-1] <= 1e-3
     assert "mse is at most 0.001 with" in history.stopped
+
+
+def test_a_goal_that_is_reached_stays_reached(monkeypatch):
+    """Training on as long as the error falls may end above the goal."""
+    train = CascadeTraining._train_outputs
+
+    def spoiled(self, desired):
+        found = train(self, desired)
+        if desired is None:
+            outputs = self._bound.outputs
+            outputs.start(-outputs.weights(self._shortcut.read))
+        return found
+
+    monkeypatch.setattr(CascadeTraining, "_train_outputs", spoiled)
+    x, t = parity(4)
+    net = fann_network(4, 1)
+    history = net.fit(x, t, optimiser="cascade", desired_error=1e-2, seed=0)
+    assert net.evaluate(x, t).mse == pytest.approx(history.mse[-1], rel=1e-5)
+    assert history.mse[-1] <= 1e-2
 
 
 def test_fann_loads_and_runs_what_has_grown(fann, tmp_path):

@@ -21,7 +21,9 @@ class Node:
     """A node without attributes."""
 
     def __init__(self, op_type: str) -> None:
-        self.op_type, self.attribute, self.domain = op_type, (), ""
+        self.op_type: str = op_type
+        self.attribute: tuple[()] = ()
+        self.domain: str = ""
 
 
 def added(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
