@@ -213,9 +213,10 @@ class Store:
         """Execute a statement; a damaged file is set aside for a new one first."""
         try:
             return self._executed(statement, values)
-        except sqlite3.OperationalError:
-            raise
         except (sqlite3.DatabaseError, UnicodeError) as error:
+            waits = isinstance(error, sqlite3.OperationalError)  # for a lock, for room
+            if waits and str(error) != "unsupported file format":
+                raise
             self._set_aside(error)
         return self._executed(statement, values)
 

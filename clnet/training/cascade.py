@@ -311,8 +311,8 @@ class CascadeTraining:
                 return
             self._accept()
             if reached:
-                # Records are of the weights before the last step, and training as long as
-                # the error falls may end above the goal.
+                # Records are of the weights before the last step, and training on until
+                # the error falls no more may end above the goal.
                 assert self._desired is not None
                 trained = self._measured(0, self._data.t)
                 if not self._desired.met_by(trained.measures):
