@@ -248,6 +248,8 @@ def _sync_folder(folder: Path) -> None:
 
 def _why(verb: str, path: Path, error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
-        missing = path if verb == "read" else path.parent
+        folder = path.parent
+        here = folder.is_dir()
+        missing = f"such file in {folder.absolute()}" if here else f"folder {folder}"
         return f"cannot {verb} {path}: there is no {missing}"
     return f"cannot {verb} {path}: {(error.strerror or str(error)).lower()}"

@@ -39,7 +39,7 @@ def denied(monkeypatch):
 
 def test_read_names_the_fault(tmp_path):
     missing = tmp_path / "no.net"
-    with pytest.raises(FormatError, match=r"no\.net: there is no .*no\.net"):
+    with pytest.raises(FormatError, match=r"no\.net: there is no such file in "):
         read(missing)
     with pytest.raises(FormatError, match="not a regular file"):
         read(tmp_path)
@@ -229,7 +229,7 @@ def test_write_interrupted_at_the_last_moment(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("attempt", [lambda path: write(path, [b"x"]), check_writable])
 def test_write_and_its_check_name_the_fault(tmp_path, attempt):
-    with pytest.raises(FormatError, match=r"cannot write .*: there is no .*nowhere"):
+    with pytest.raises(FormatError, match=r"write .* there is no folder .*nowhere"):
         attempt(tmp_path / "nowhere" / "file")
     with pytest.raises(FormatError, match="not a regular file"):
         attempt(tmp_path)

@@ -73,8 +73,8 @@ def test_a_goal_that_is_reached_stays_reached(monkeypatch):
     x, t = parity(4)
     net = fann_network(4, 1)
     history = net.fit(x, t, optimiser="cascade", desired_error=1e-2, seed=0)
-    assert net.evaluate(x, t).mse == pytest.approx(history.mse[-1], rel=1e-5)
     assert history.mse[-1] <= 1e-2
+    assert net.evaluate(x, t).bit_fail == 0
 
 
 def test_fann_loads_and_runs_what_has_grown(fann, tmp_path):
