@@ -35,10 +35,10 @@ class ClnetError(Exception):
     Examples
     --------
     >>> try:
-    ...     clnet.load("nowhere.net")
+    ...     clnet.load("nowhere/a.net")
     ... except clnet.ClnetError as error:
     ...     print(error)
-    cannot read nowhere.net: there is no nowhere.net
+    cannot read nowhere/a.net: there is no folder nowhere
     """
 
     rank: int | None = None
