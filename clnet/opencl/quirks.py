@@ -26,6 +26,8 @@ from clnet.opencl import target_cpu
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
 
+# Without the warning of a keyword's macro.
+ALL_INLINE = ("-w", "-Dinline=__attribute__((always_inline))")
 POCL = "Portable Computing Language"
 NVIDIA = "NVIDIA CUDA"
 LINKER = "ld"  # of PoCL
@@ -120,6 +122,10 @@ def _lacks_linker() -> bool:
     return sys.platform == "linux" and shutil.which(LINKER) is None
 
 
+def _llvmpipe(device: Device) -> bool:
+    return device.platform == "rusticl" and device.name.startswith("llvmpipe")
+
+
 def _pocl_7(device: Device) -> bool:
     return _pocl_cpu(device) and device.driver.startswith("7.")
 
@@ -165,10 +171,16 @@ QUIRKS: tuple[Quirk, ...] = (
         match=lambda device: (
             _pocl_cpu(device) and device.driver.startswith(("6.", "7."))
         ),
-        effect={"build_options": ("-w", "-Dinline=__attribute__((always_inline))")},
+        effect={"build_options": ALL_INLINE},
         reason="passes wrong addresses of local memory to functions that its compiler"
-        " does not inline, so all are inlined, without its warning of a keyword's macro"
-        " (PoCL 6.0 and 7.1; see its issues 617 and 668)",
+        " does not inline, so all are inlined (PoCL 6.0 and 7.1; see its issues 617 and"
+        " 668)",
+    ),
+    Quirk(
+        match=_llvmpipe,
+        effect={"build_options": ALL_INLINE},
+        reason="ends the process at a barrier of a function that its compiler does not"
+        " inline, so all are inlined (llvmpipe by Mesa's rusticl, 25.0)",
     ),
     Quirk(
         match=lambda device: (

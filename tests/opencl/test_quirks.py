@@ -32,6 +32,7 @@ SAMPLES = (
     Device("pthread-A", "cpu", platform=POCL),
     Device("basic-A", "cpu", platform=POCL),
     Device("cpu-A", "cpu", platform=POCL, driver="7.1"),
+    Device("llvmpipe (LLVM 19)", "gpu", platform="rusticl", simd_width=8),
     Device(
         "H200", "gpu", platform=NVIDIA, local_memory=48 << 10,
         compute_capability=(9, 0),
@@ -161,9 +162,12 @@ def test_variables_of_a_compiler(driver, count, monkeypatch):
     assert (os.environ["CLNET_A"], os.environ["CLNET_B"]) == ("0", "1")
 
 
-@pytest.mark.parametrize(("driver", "inlined"), [("3.0", 0), ("6.0", 1), ("7.1", 1)])
-def test_all_functions_are_inlined(driver, inlined):
-    chosen = apply_quirks(Device("cpu-A", "cpu", platform=POCL, driver=driver))
+@pytest.mark.parametrize(("name", "platform", "driver", "inlined"), [
+    ("cpu-A", POCL, "3.0", 0), ("cpu-A", POCL, "6.0", 1), ("cpu-A", POCL, "7.1", 1),
+    ("llvmpipe (LLVM 19)", "rusticl", "25.0", 1), ("AMD Radeon", "rusticl", "25.0", 0),
+])
+def test_all_functions_are_inlined(name, platform, driver, inlined):
+    chosen = apply_quirks(Device(name, "cpu", platform=platform, driver=driver))
     assert " ".join(chosen.build_options).count("always_inline") == inlined
 
 

@@ -51,7 +51,10 @@ def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",
         shuffled=gathers, regularisation=regular or Regularisation(),
     )
     span = program.span(0, len(program.ops), batch)
-    assert variant.refuse(span, DEVICE) is None
+    reason = variant.refuse(span, DEVICE)
+    if reason is not None and "local memory" in reason:
+        pytest.skip(reason)  # as llvmpipe's 32 KiB
+    assert reason is None
     config = config or next(iter(variant.space(span, DEVICE)))
     parameters = np.stack([
         Network.mlp(sizes, activation=activation, seed=i).parameters for i in range(N)
