@@ -390,9 +390,11 @@ static inline void sum_records(__local const float *memory, HOME float *gradient
 // The forward and backward pass of a tile: `valid_samples` samples from `first` on.
 //
 // loaded: the first sample of the tile that is in local memory
-static inline void tile(const Net *net, __local float *memory, const int first,
-                        const int valid_samples, const uint8 key,
-                        HOME float *gradient, const int add, int *loaded)
+// Always inline: PoCL 3.0's compiler crashes when it does so late, for some layers.
+static inline __attribute__((always_inline))
+void tile(const Net *net, __local float *memory, const int first,
+          const int valid_samples, const uint8 key, HOME float *gradient, const int add,
+          int *loaded)
 {
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
     if (*loaded != first) load(net, memory, first, valid_samples, key);

@@ -170,7 +170,8 @@ def report(results: list[Result], args: argparse.Namespace) -> int:
     variants = Counter(name for name, _ in steps)
     total = sum(result.last - result.first for result in results)
     seconds = sum(result.seconds for result in results)
-    print(f"{total} cases of {len(results)} networks in {seconds:.0f} s of the workers")
+    made = len({result.family for result in results})
+    print(f"{total} cases of {made} networks in {seconds:.0f} s of the workers")
     for name, count in sorted(counts.items()):
         print(f"  {count:7} {name}")
     print(f"{len(steps)} configurations of {len(variants)} variants: " + ", ".join(

@@ -105,7 +105,8 @@ def _smaller(case: Case) -> Iterator[Case]:
 def _simpler(layer: Any) -> Iterator[Any]:
     if not isinstance(layer, (Dense, Local)):
         yield Dense(layer.n_out, layer.activation, layer.steepness, layer.bias)
-    if isinstance(layer, Dense):
+    one_each = any(isinstance(v, tuple) for v in (layer.activation, layer.steepness))
+    if isinstance(layer, Dense) and not one_each:
         for n in {1, layer.n_out // 2, layer.n_out - 1} - {0, layer.n_out}:
             yield replace(layer, n_out=n)
     for name, value in (("activation", "identity"), ("steepness", 1.0),

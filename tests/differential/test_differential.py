@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -25,8 +26,8 @@ from .__main__ import _todo
 from .cases import FAMILY, SEASON, TASKS, Case, Options, Outcome, Palette, family
 from .covers import candidates
 from .runner import Runner
-from .shrink import shrunk
-from .workers import Job, Result, jobs
+from .shrink import _simpler, shrunk
+from .workers import Job, Result, Worker, jobs, run_job
 
 # Also of what PoCL's optimiser makes of kernels.
 pytestmark = pytest.mark.optimised
@@ -61,6 +62,10 @@ def test_a_saturated_sigmoid(runner):
     """Its slope rounds to 0, which SARPROP tells from any small one."""
     seed = 1003723
     check(runner, [list(family(seed // FAMILY))[seed % FAMILY]])
+
+
+def test_a_population_that_ended_pocls_compiler(runner):
+    check(runner, [next(iter(family(757_861)))])
 
 
 def test_fresh_seeds(runner):
@@ -230,6 +235,25 @@ def test_a_run_goes_on_where_it_was():
     assert _todo(wanted[:1], done) == []
 
 
+def test_a_case_that_ended_a_process_is_left_out():
+    class Fake:
+        ran: ClassVar[list[int]] = []
+
+        def run(self, case):
+            self.ran.append(case.seed)
+            return Outcome()
+
+    run_job(Fake(), Job(0, 1, 4, left_out=(0, 2)), SimpleNamespace())
+    assert Fake.ran == [1, 3]
+    worker = Worker.__new__(Worker)
+    worker.job, worker._now = Job(0, 1, 4), SimpleNamespace(value=0)
+    worker._process = SimpleNamespace(exitcode=-11)
+    worker.close = worker._start = lambda: None
+    result, = worker._ended("the process ended")  # by a case before the job's
+    assert result.faults == {0: "the process ended with code -11"}
+    assert worker.job == Job(0, 1, 4, left_out=(0,))
+
+
 @pytest.mark.parametrize(("fails", "known"), [
     (False, "after the cases of its network before it neither: it fails now and then"),
     (True, "after the cases of its network before it it does"),
@@ -266,3 +290,8 @@ def test_cases_are_shrunk(monkeypatch):
     assert "n_out=3" in text
     assert "n_in=1" in text
     assert "only=('gemm', {'tile': 1})" in text
+
+
+def test_layers_of_a_steepness_each_are_shrunk():
+    layer = Dense(3, steepness=(0.5, 1.0, 2.0))
+    assert {one.steepness for one in _simpler(layer)} == {layer.steepness, 1.0}

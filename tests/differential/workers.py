@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
@@ -53,11 +53,15 @@ class Result:
 
 @dataclass(frozen=True)
 class Job:
-    """Cases of one family, from seed `first` up to `last`."""
+    """Cases of one family, from seed `first` up to `last`.
+
+    `left_out` are seeds of the family that ended a process, and do not run again.
+    """
 
     family: int
     first: int
     last: int
+    left_out: tuple[int, ...] = ()
 
 
 def jobs(first: int, cases: int, each: int = FAMILY) -> Iterator[Job]:
@@ -91,6 +95,8 @@ def run_job(runner: Any, job: Job, now: Any) -> Result:
     for case in family(job.family):
         if case.seed >= job.last:
             break
+        if case.seed in job.left_out:
+            continue
         now.value = case.seed
         outcome = runner.run(case)
         if case.seed < job.first:
@@ -203,7 +209,7 @@ class Worker:
         stop = max(seed + 1, self.job.first)
         result = Result(self.job.family, self.job.first, stop, {seed: what})
         # The cases before it count when they run again with the rest; they are fast.
-        self.job = Job(self.job.family, stop, self.job.last)
+        self.job = replace(self.job, first=stop, left_out=(*self.job.left_out, seed))
         if self.job.first >= self.job.last:
             self.job = None
         self._start()
