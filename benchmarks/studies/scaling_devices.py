@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +28,8 @@ from clnet.ir import reference
 from clnet.nn.optimisers import Adam
 from clnet.opencl.device import Device
 from clnet.runtime.data_parallel import alike
+from clnet.training.callbacks import Training
+from clnet.training.history import Epoch
 
 from ..candidates import Candidate, Prepared, RefusedError, Timer
 from ..cases.dense import Array, WrongError
@@ -42,6 +44,7 @@ SAMPLES = 16384  # a step of all devices
 STEPS = 2  # an epoch
 CHECKED = 512  # samples of the checked training
 PREDICTED: dict[tuple[int, ...], int] = {STEP: 1 << 18, (64, 256, 256, 10): 1 << 20}
+LONG = 2000  # epochs, of which the first are timed
 DDP_SECONDS = 90.0  # of an answer; the first one waits for the libraries too
 
 
@@ -73,7 +76,7 @@ class FileCase(DevicesCase):
 def trials(device: Device) -> tuple[Trial, ...]:
     """Return the trials of a device and those like it."""
     counts = [n for n in DEVICES if n <= len(_alike(device))]
-    training = Devices(), Ddp()
+    training = Devices(), Devices("clnet-long", LONG), Ddp()
     found = [
         Trial("devices", _case(STEP, n), training, against=("clnet",), roofline=False)
         for n in counts
@@ -116,22 +119,37 @@ def _prepared(
     few = _few(case)
 
     def check() -> float:
-        return compare(few, make(few)(0).errors, few.errors)
+        return compare(few, make(few)(0).errors, _errors(replace(few, devices=1)))
 
     return Prepared(
         check, {case.basis: lambda: timer(case, make(case))}, threads=case.devices
     )
 
 
+@lru_cache
+def _errors(case: DevicesCase) -> list[float]:
+    """Return the oracle's errors, which take seconds, once for all candidates."""
+    return case.errors
+
+
 def _few(case: DevicesCase) -> DevicesCase:
-    return replace(case, samples=CHECKED, batch=CHECKED // 2)
+    return replace(case, name="", samples=CHECKED, batch=CHECKED // 2)
 
 
 @dataclass(frozen=True)
 class Devices(Candidate):
-    """`Network.fit` with devices."""
+    """`Network.fit` with devices.
+
+    Attributes
+    ----------
+    epochs : int
+        Those that the kernels are chosen for, at least: a callback ends the training.
+        Few do not pay for building the fastest ones.
+    """
 
     name: str = "clnet"
+    epochs: int = 0
+    timeout: ClassVar[float | None] = 60.0
 
     def prepare(self, case: DevicesCase, device: Device) -> Prepared:
         """Return the training."""
@@ -142,10 +160,15 @@ class Devices(Candidate):
 
             def train(epochs: int) -> Trained:
                 clock, network = Clock(), case.network()
+
+                def ends(training: Training, epoch: Epoch) -> bool:
+                    clock()
+                    return len(training.history.loss) > epochs
+
                 history = network.fit(
-                    x, t, optimiser=case.optimiser, loss=case.loss, epochs=1 + epochs,
-                    batch_size=case.batch, shuffle=False, seed=case.seed,
-                    devices=where, callbacks=[lambda *_: clock()],
+                    x, t, optimiser=case.optimiser, loss=case.loss,
+                    epochs=max(1 + epochs, self.epochs), batch_size=case.batch,
+                    shuffle=False, seed=case.seed, devices=where, callbacks=[ends],
                 )
                 return Trained(list(history.loss), clock.seconds)
 
