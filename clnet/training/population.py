@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import DeviceError, counted
+from clnet.errors import counted
 from clnet.nn.random import keys
 from clnet.nn.schedules import schedule as find_schedule
 from clnet.opencl.launch import EPOCH
@@ -207,8 +207,11 @@ class _Group:
         self._step, self.refusal = self._step_of(
             self._program, batch, len(data), subsets, same_order
         )
+        self._validation = None
         if not all(one.predictable for one in members.options):
             self.refusal = "a schedule reads the training"
+        elif self.refusal is None and samples.validation is not None:
+            self._validation, self.refusal = self._validation_step(samples.validation)
 
     def _step_of(
         self, program: Program, batch: int, samples: int, subsets: bool, alike: bool
@@ -227,8 +230,8 @@ class _Group:
                 config = next(iter(variant.space(span, self._device)))
                 step = Step(span, variant, config, self._device)
                 refusal = refusal_of(
-                    step, self._network.layout, len(self._members),
-                    self._members.options[0].rule.slots, samples, subsets,
+                    step, self._network, self._members.options[0].rule,
+                    len(self._members), subsets,
                 )
                 if refusal is None:
                     return step, None
@@ -378,12 +381,9 @@ class _Group:
         )
         return replay
 
-    def _validation_replay(self, train_state: TrainState) -> MemberReplay | None:
-        """Return the launches that measure the validation, if there is one."""
-        samples, first = self._samples.validation, self._members.options[0]
-        if samples is None:
-            return None
-        lists = self._members.rests
+    def _validation_step(self, samples: DataSet) -> tuple[Step, str | None]:
+        """Return what `_step_of` returns for the validation."""
+        lists, first = self._members.rests, self._members.options[0]
         batch = len(samples) if lists is None else max(
             len(samples) if rows is None else len(rows) for rows in lists
         )
@@ -392,12 +392,19 @@ class _Group:
             samples=None if lists is None and not samples.weighted else len(samples),
             weighted=samples.weighted,
         ))
-        step, refusal = self._step_of(
+        return self._step_of(
             program, batch, len(samples), lists is not None, lists is None
         )
-        if refusal is not None:
-            raise DeviceError(refusal)
-        replay = self._replay(step, train_state, lists, samples, 1)
+
+    def _validation_replay(self, train_state: TrainState) -> MemberReplay | None:
+        """Return the launches that measure the validation, if there is one."""
+        samples = self._samples.validation
+        if samples is None:
+            return None
+        assert self._validation is not None
+        replay = self._replay(
+            self._validation, train_state, self._members.rests, samples, 1
+        )
         if samples.weight is not None:
             shape = len(self._members), len(samples)
             replay.write_weights(np.broadcast_to(samples.weight[:, 0], shape))

@@ -275,7 +275,7 @@ class Trial:
                     for (values, parameters), relative in zip(
                         sides, (0.0, tolerance), strict=True
                     ):
-                        _run(op, values, parameters, relative)
+                        run_perturbed(op, values, parameters, relative)
                     sizes = [np.abs(sides[0][0][value.name]) for value in op.writes]
                     for size in sizes:
                         largest = np.fmax.reduce(size, axis=None, initial=largest)
@@ -436,7 +436,9 @@ def _reduced(steps: Sequence[Step]) -> Sequence[Step]:
     return steps if any(refusals) else reduced
 
 
-def _run(op: Op, values: dict[str, Any], parameters: Array, relative: float) -> None:
+def run_perturbed(
+    op: Op, values: dict[str, Any], parameters: Array, relative: float
+) -> None:
     """Run an op in float64, on values perturbed by a relative amount."""
     if isinstance(op, Gather):  # the data set may be large
         run_op(op, values, parameters)
