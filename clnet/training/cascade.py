@@ -35,6 +35,7 @@ from clnet.opencl.discovery import device_list
 from clnet.opencl.session import device_errors, session
 from clnet.training.callbacks import Checkpoint
 from clnet.training.cascade_launches import Parts
+from clnet.training.cascade_trial import bound
 from clnet.training.data_set import DataSet, warn_of_reach
 from clnet.training.history import (
     INTERRUPTED,
@@ -222,7 +223,7 @@ class CascadeTraining:
         self.session: Session = session(device)
         with device_errors(self.session):
             parts = Parts(tuple(sets), trained, candidates, self._added)
-            self._bound = parts.bound(self.session)
+            self._bound = bound(parts, self.session)
             for number, one in enumerate(filter(None, (data, validation))):
                 self._bound.upload(number, self._read(one.x), one.t.T)
 
@@ -479,9 +480,8 @@ class CascadeTraining:
             values=self._cascade.update.initial_state(parameters.size, "float32"),
             formats=self._model.formats,
         )
-        kind = "cascade" if self._device.type == "cpu" else "group_cascade"
         self.history.plan = (
-            f"{kind} of {self._device.name}: "
+            f"{self._bound.name}: "
             f"{counted(self._cascade.candidates, 'candidate')} together; "
             f"{counted(self._steps, 'epoch')} of outputs, {self._candidate_epochs} of "
             "candidates"

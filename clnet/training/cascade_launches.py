@@ -22,6 +22,8 @@ from clnet.variants.cascade.cascade import (
 
 if TYPE_CHECKING:
     from clnet.nn.cascade.constants import Neuron
+    from clnet.opencl.device import Device
+    from clnet.opencl.launch import Launch
     from clnet.opencl.session import Session
 
 Array = NDArray[Any]
@@ -94,7 +96,8 @@ class Population:
         while True:
             epochs = max(1, min(most, earliest(done), done + longest) - done)
             now = {
-                **scalars, "n_in": n_in, "seed": (int(scalars["seed"]) + done) % 2**32,
+                **scalars, "n_in": n_in,
+                "seed": (int(scalars["seed"]) + done * (not cools)) % 2**32,
                 "steps": scalars["steps"] + done * cools,
                 "from": self._half * training.size,
                 "to": (1 - self._half) * training.size,
@@ -150,26 +153,22 @@ class CascadeBinding:
     install, errors : list of Values
         Of the training set, and of the validation set if there is one: the values of a
         candidate as a neuron of the network, and the errors of an output.
+    name : str
+        Of the kernel and the device.
     """
 
     def __init__(self, session: Session, parts: Parts) -> None:
         self._workspace, self._parts = Workspace(session), parts
-        outputs, candidates = parts.outputs, parts.candidates
-        self.outputs: Population = Population(self._workspace, outputs)
-        self.candidates: Population = Population(self._workspace, candidates)
-        fann = outputs.fann_compatible
+        self.outputs: Population = Population(self._workspace, parts.outputs)
+        self.candidates: Population = Population(self._workspace, parts.candidates)
         self.install: list[Values] = [
-            Values(self._workspace, NeuronValues(
-                one, parts.added, candidates.parameters, False, False, fann
-            ), self.candidates)
-            for one in parts.samples
+            Values(self._workspace, one, self.candidates) for one in parts.install
         ]
         self.errors: list[Values] = [
-            Values(self._workspace, NeuronValues(
-                one, outputs.neurons, outputs.parameters, True, outputs.halved, fann
-            ), self.outputs)
-            for one in parts.samples
+            Values(self._workspace, one, self.outputs) for one in parts.errors
         ]
+        device = session.device
+        self.name: str = f"{parts.outputs.launch(device).kernel} of {device.name}"
 
     def upload(self, number: int, inputs: Array, targets: Array) -> None:
         """Fill the memory of samples by values [read, n] and targets [outputs, n]."""
@@ -213,7 +212,32 @@ class Parts:
     candidates: NeuronsTraining
     added: tuple[Neuron, ...]
 
-    def bound(self, session: Session) -> CascadeBinding:
-        """Return them bound to memory, by a kept binding if there is one."""
-        found: CascadeBinding | None = session.kept.pop(self, None)
-        return CascadeBinding(session, self) if found is None else found
+    @property
+    def install(self) -> tuple[NeuronValues, ...]:
+        """The values of candidates as neurons, of each set of samples."""
+        fann = self.outputs.fann_compatible
+        return tuple(
+            NeuronValues(
+                one, self.added, self.candidates.parameters, False, False, fann
+            )
+            for one in self.samples
+        )
+
+    @property
+    def errors(self) -> tuple[NeuronValues, ...]:
+        """The errors of outputs, of each set of samples."""
+        outputs = self.outputs
+        return tuple(
+            NeuronValues(
+                one, outputs.neurons, outputs.parameters, True, outputs.halved,
+                outputs.fann_compatible,
+            )
+            for one in self.samples
+        )
+
+    def launches(self, device: Device) -> tuple[Launch, ...]:
+        """Return all launches."""
+        described: tuple[NeuronsTraining | NeuronValues, ...] = (
+            self.outputs, self.candidates, *self.install, *self.errors
+        )
+        return tuple(one.launch(device) for one in described)

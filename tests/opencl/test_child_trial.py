@@ -14,7 +14,7 @@ import pytest
 from children import child_environment
 
 import clnet
-from clnet import Network, Population
+from clnet import Cascade, Dense, Network, Population
 from clnet.errors import ClnetWarning, DeviceError
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import LOSSES
@@ -24,8 +24,9 @@ from clnet.opencl.child_process import run_child
 from clnet.opencl.discovery import device as find_device
 from clnet.planning.planner import Planner
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
-from clnet.training import population
+from clnet.training import cascade, population
 from clnet.variants import Generic
+from clnet.variants.cascade.cascade import NeuronsTraining
 from clnet.variants.members.members import TrainMembers
 from clnet.variants.reference.generic_backward import GenericBackward
 
@@ -181,6 +182,41 @@ def test_a_kernel_of_populations(monkeypatch):
         histories = left_out.fit(x, t, **options)
     assert "networks together" not in histories[0].plan
     np.testing.assert_allclose(left_out.parameters, found.parameters, atol=1e-6)
+
+
+class CascadeKiller(NeuronsTraining):
+    """Its launches kill a child process."""
+
+    def launch(self, device):
+        if IN_CHILD:
+            os.abort()
+        return super().launch(device)
+
+
+def test_kernels_of_cascade_training(monkeypatch):
+    """Survivors train; those that kill are left out, and NumPy trains."""
+    x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+    few = Cascade(activation_functions=["tanh"], max_out_epochs=3, max_cand_epochs=3)
+    options = {"optimiser": few, "device": UNTESTED, "max_neurons": 1, "seed": 0}
+    calls, nets = [], [Network(3, [Dense(2)], seed=1) for _ in range(2)]
+
+    def here(command, call, seconds):
+        function, arguments = pickle.loads(call)
+        calls.append(function(*arguments))
+        return ""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(child_trial, "run_child", here)
+        assert "cascade of" in nets[0].fit(x, x[:, :2], **options).plan
+    assert len(calls) == 1
+    monkeypatch.setattr(cascade, "NeuronsTraining", CascadeKiller)
+    options["device"] = replace(UNTESTED, driver="another")
+    for _ in range(2):  # the outcome is remembered
+        nets[1] = Network(3, [Dense(2)], seed=1)
+        with pytest.warns(ClnetWarning, match="cascade is left out: .* as it did a ch"):
+            assert nets[1].fit(x, x[:, :2], **options).plan.startswith("NumPy: ")
+        monkeypatch.setattr(child_trial, "run_child", None)
+    np.testing.assert_allclose(nets[1].parameters, nets[0].parameters, atol=1e-6)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no limit on Windows")

@@ -26,8 +26,8 @@ from clnet.opencl.program import source_hash, source_text
 if TYPE_CHECKING:
     from clnet.ir.ops import Span
     from clnet.opencl.device import Device
+    from clnet.opencl.launch import Launch
     from clnet.runtime.binding import Step
-    from clnet.variants.base import Variant
 
 # Fields of a device that no launch depends on.
 _IGNORED = {
@@ -68,9 +68,24 @@ def fingerprint(step: Step) -> str:
     if device is None:
         return _numpy()
     launches = step.variant.launches(step.span, step.config, device)
+    return _described(step.variant, launches, device)
+
+
+def launches_fingerprint(
+    description: Any, launches: Iterable[Launch], device: Device
+) -> str:
+    """Return a text that is equal for launches whose results are comparable.
+
+    `description` is what they follow from, on the device.
+    """
+    return _digest((_described(description, launches, device), _runtime()))
+
+
+def _described(description: Any, launches: Iterable[Launch], device: Device) -> str:
     kernels = (source_hash(source) for source in {one.source for one in launches})
+    kind: Any = type(description)
     return _digest((
-        _capabilities(device), repr(step.variant), _code(type(step.variant)),
+        _capabilities(device), repr(description), _code(kind),
         *sorted(kernels),
     ))
 
@@ -82,10 +97,17 @@ def program_fingerprint(step: Step) -> str:
     """
     device = step.device
     assert device is not None
+    return programs_fingerprint(
+        step.variant.launches(step.span, step.config, device), device
+    )
+
+
+def programs_fingerprint(launches: Iterable[Launch], device: Device) -> str:
+    """Return a text that is equal for launches of the same programs."""
     return _digest(sorted(
         f"{one.kernel}{one.local_size}"
         f"{source_text(one.source, one.defines, one.device or device)}"
-        for one in step.variant.launches(step.span, step.config, device)
+        for one in launches
     ))
 
 
@@ -122,8 +144,8 @@ def _capabilities(device: Device) -> str:
 
 
 @cache
-def _code(kind: type[Variant]) -> str:
-    """Return a digest of the modules that define a variant, and of their imports.
+def _code(kind: Any) -> str:
+    """Return a digest of the modules that define a class, and of their imports.
 
     The imports of clnet's variants, storages and launches count.
     """

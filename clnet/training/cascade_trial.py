@@ -1,0 +1,198 @@
+"""Trials of cascade training's launches: no planner compares them with the oracle.
+
+All of them run for a few epochs, beside the reference in NumPy, before the first
+training counts. On an untested runtime they run in a child process first.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import ClnetWarning, DeviceError, OutOfMemoryError
+from clnet.opencl.child_trial import death, survives
+from clnet.opencl.session import session
+from clnet.opencl.store import store_of
+from clnet.planning.tuning.fingerprint import (
+    launches_fingerprint,
+    programs_fingerprint,
+)
+from clnet.planning.tuning.measure import (
+    TOLERANCE,
+    WrongResultError,
+    difference,
+    perturb,
+    quiet_errors,
+)
+from clnet.planning.tuning.trial import CHECKED_FLOPS, TRIES
+from clnet.training.cascade_launches import CascadeBinding, Parts, Population
+from clnet.training.cascade_reference import ReferenceBinding, ReferencePopulation
+from clnet.variants.cascade.cascade import TILE
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
+    from clnet.opencl.session import Session
+    from clnet.variants.cascade.cascade import CascadeSamples, NeuronsTraining
+
+Array = NDArray[Any]
+_Call = Callable[[int, int, int], None]
+
+EPOCHS = 2
+LEAST = 4 * TILE  # samples, whatever they cost
+ERROR = 0.5  # by value, of candidates' rule
+
+
+def bound(parts: Parts, session: Session) -> CascadeBinding | ReferenceBinding:
+    """Return launches bound to memory, or in NumPy where the kernels are wrong.
+
+    A kept binding is taken if there is one. Right kernels are remembered: comparing
+    costs once per device. Wrong ones are left out with a warning.
+    """
+    found: CascadeBinding | None = session.kept.pop(parts, None)
+    if found is not None:
+        return found
+    device = session.device
+    store, name = store_of(device), f"compared cascade {_key_of(parts, device)}"
+    if not store.fact(name):
+        kernel = parts.outputs.launch(device).kernel
+        try:
+            key = f"cascade {programs_fingerprint(parts.launches(device), device)}"
+            few = reduced(parts)
+            if device.untested and not survives(store, key, _run, few, device):
+                raise DeviceError(death(kernel, device))
+            check(few, session)
+        except OutOfMemoryError:
+            raise
+        except (DeviceError, WrongResultError) as error:
+            warnings.warn(f"{kernel} is left out: {error}", ClnetWarning, stacklevel=6)
+            return ReferenceBinding(parts)
+        store.put_fact(name, True)
+    return CascadeBinding(session, parts)
+
+
+@lru_cache(maxsize=64)
+def _key_of(parts: Parts, device: Device) -> str:
+    return launches_fingerprint(parts, parts.launches(device), device)
+
+
+def check(parts: Parts, session: Session) -> None:
+    """Compare the results of launches with the reference's.
+
+    Raises
+    ------
+    WrongResultError, DeviceError
+        If the results differ, or the device fails.
+    """
+    tolerance = TOLERANCE[parts.outputs.dtype]
+    for seed in range(TRIES):
+        fault = None
+        with quiet_errors(session):
+            found = results(CascadeBinding(session, parts), parts, seed)
+            exact = results(ReferenceBinding(parts), parts, seed)
+            perturbed = results(ReferenceBinding(parts), parts, seed, tolerance)
+        for name, result in found.items():
+            fault = difference(result, exact[name], perturbed[name], tolerance)
+            if fault is not None:
+                fault = f"{fault}, in {name}"
+                break
+        if fault is None:
+            return
+    raise WrongResultError(f"{parts.outputs.launch(session.device).kernel} {fault}")
+
+
+def results(
+    binding: CascadeBinding | ReferenceBinding, parts: Parts, seed: int,
+    relative: float = 0.0,
+) -> dict[str, Array]:
+    """Run all launches on random samples, and return their results [rows, width].
+
+    Parameters
+    ----------
+    binding : CascadeBinding or ReferenceBinding
+        Of the launches.
+    parts : Parts
+        Their descriptions.
+    seed : int
+        Of samples and weights.
+    relative : float
+        A relative amount by which samples and weights are perturbed.
+    """
+    rng, found = np.random.default_rng(seed), dict[str, Array]()
+    rows, outputs = parts.outputs.samples.rows, parts.outputs.samples.outputs
+    half = (rows + 1) // 2
+    errors: Sequence[_Call] = binding.errors
+    installs: Sequence[_Call] = binding.install
+
+    def random(*shape: int, low: float = -1.0, high: float = 1.0) -> Array:
+        values = rng.uniform(low, high, shape).astype(np.float32)
+        return perturb(values, relative) if relative else values
+
+    def train(
+        population: Population | ReferencePopulation, training: NeuronsTraining,
+        n_in: int, read: int,
+    ) -> None:
+        records: list[Array] = []
+
+        def judge(done: int, of_launch: Array) -> int | None:
+            records.append(of_launch)
+            ran = len(of_launch)
+            return ran if done + ran == EPOCHS else None
+
+        weights = random(len(training.neurons), read) / np.float32(np.sqrt(read))
+        population.start(weights)
+        population.train(
+            n_in, EPOCHS, lambda done: EPOCHS, judge, error=ERROR, steps=0, seed=seed
+        )
+        of = f"of {training.name} that read {n_in} values"
+        found[f"records {of}"] = np.concatenate(records).reshape(EPOCHS, -1).T
+        found[f"weights {of}"] = population.weights(read)
+
+    for number, samples in enumerate(parts.samples):
+        n = samples.samples
+        binding.upload(number, random(half, n), random(outputs, n, low=0.0, high=0.9))
+    for n_in in (half, rows):
+        train(binding.outputs, parts.outputs, n_in, n_in)
+        for number, error in enumerate(errors):
+            for output in range(outputs):
+                error(output, n_in, output)
+            of = f"of {parts.samples[number].name} by {n_in} values"
+            found[f"residuals {of}"] = binding.residuals(number)
+        train(binding.candidates, parts.candidates, n_in, n_in + outputs)
+        for install in installs:
+            for row in range(n_in, rows):  # by as many candidates, read from now on
+                install(row % len(parts.added), n_in, row)
+    return found
+
+
+def reduced(parts: Parts) -> Parts:
+    """Return launches of so few samples that a check takes `CHECKED_FLOPS`, or `LEAST`.
+
+    The last tile is as full as before.
+    """
+    first = parts.samples[0]
+    neurons = len(parts.outputs.neurons) + len(parts.candidates.neurons)
+    most = max(LEAST, int(CHECKED_FLOPS / (16 * EPOCHS * first.rows * neurons)))
+
+    def fewer(samples: CascadeSamples) -> CascadeSamples:
+        n = samples.samples
+        if n > most:
+            n = most // TILE * TILE + n % TILE
+        return replace(samples, samples=n)
+
+    samples = tuple(fewer(one) for one in parts.samples)
+    return replace(
+        parts, samples=samples,
+        outputs=replace(parts.outputs, samples=samples[0], epochs=EPOCHS),
+        candidates=replace(parts.candidates, samples=samples[0], epochs=EPOCHS),
+    )
+
+
+def _run(parts: Parts, device: Device) -> None:
+    """Run all launches on a device."""
+    results(CascadeBinding(session(device), parts), parts, 0)
