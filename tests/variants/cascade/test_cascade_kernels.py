@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bounds import CURVATURE, OUTPUT_ROUNDINGS, activation_bound, sum_error, unit
+from bounds import unit
+from cascade_bounds import candidate_bounds, output_bounds, propagated
 
-from clnet.ir.cascade import candidates_epoch, derivative, outputs_epoch, value
+from clnet.ir.cascade import candidates_epoch, outputs_epoch
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.cascade.constants import Cascade, network_neuron
 from clnet.nn.losses import loss_function
@@ -116,44 +117,6 @@ def case(samples, n_in, outputs, count, candidates, rule=None, fann=False,
     ))
 
 
-def propagated(found, neuron, w):
-    """Return y, its error bound, |derivative| and its bound, of each sample."""
-    sums = w @ found.inputs
-    sums_error = sum_error(len(w) + 1, "float32") * (np.abs(w) @ np.abs(found.inputs))
-    x = np.clip(sums, -neuron.limit, neuron.limit)
-    v_error = abs(neuron.steepness) * sums_error + 3 * U * np.abs(neuron.steepness * x)
-    y_error = activation_bound(neuron.activation, neuron.steepness * x, v_error,
-                               "float32")
-    slope = np.abs(derivative(
-        neuron, sums, candidate=found.training.candidates,
-        fann_compatible=found.training.fann_compatible,
-    ))
-    slope_error = abs(neuron.steepness) * (
-        2 * y_error + CURVATURE * (v_error + sums_error) + OUTPUT_ROUNDINGS * U
-    )
-    return value(neuron, sums), y_error, slope, slope_error
-
-
-def candidate_bounds(found):
-    """Return bounds of the errors of gradients and squared errors."""
-    n_in, n = found.inputs.shape
-    sums = sum_error(n + 4, "float32")
-    gradients, squares = np.empty_like(found.weights), np.empty(len(found.weights))
-    for c, neuron in enumerate(found.training.neurons):
-        w, u = found.weights[c, :n_in], np.abs(found.weights[c, n_in:])
-        y, y_error, slope, slope_error = propagated(found, neuron, w)
-        size = np.outer(u, np.abs(y)) + np.abs(found.targets)
-        error = np.outer(u, y_error) + 2 * U * size
-        along, along_error = u @ size, u @ error + 4 * U * (u @ size)
-        d_error = along_error * slope + along * slope_error
-        gradients[c, :n_in] = np.abs(found.inputs) @ (d_error + sums * along * slope)
-        gradients[c, n_in:] = 2 * (
-            error @ np.abs(y) + size @ y_error + sums * (size @ np.abs(y))
-        )
-        squares[c] = (2 * size * error + sums * size**2).sum()
-    return gradients, squares
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("samples, n_in, outputs, count", [
     (1, 1, 1, 1), (7, 2, 1, BLOCK - 1), (TILE - 1, 9, 2, BLOCK),
@@ -167,11 +130,12 @@ def test_gradients_of_candidates(kind, samples, n_in, outputs, count):
     parameters, records = found.run(kind)
     read = found.weights.shape[1]
     rate = RATE / samples
-    bound, squares_bound = candidate_bounds(found)
+    bounds = candidate_bounds(found)
+    bound = bounds.gradients
     moved = found.weights - rate * expected
     error = np.abs(parameters[:, 0, :read] - moved)
     assert (error <= rate * bound + 4 * U * (np.abs(moved) + rate * bound)).all()
-    assert (np.abs(records[0, :, 1] - squares) <= squares_bound).all()
+    assert (np.abs(records[0, :, 1] - squares) <= bounds.records[:, 1]).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -189,33 +153,13 @@ def test_gradients_of_outputs(kind, loss, fann, samples, n_in, count):
         fann,
     )
     parameters, records = found.run(kind)
-    rate, sums = RATE / samples, sum_error(samples + 4, "float32")
-    for j, neuron in enumerate(training.neurons):
-        y, y_error, slope, slope_error = propagated(found, neuron, found.weights[j])
-        t = found.targets[j]
-        factor = 1 / count if row.mean else 1.0
-        # FANN's tanh error has no bounded slope near the ends, which are not reached.
-        edge = np.abs(half[j] * (t - y)) if loss == "fann_tanh" else np.zeros(samples)
-        steep = np.maximum(2.0, 2 / np.maximum(1 - edge**2, 1e-2))
-        error = factor * (
-            steep * y_error
-            + 16 * U * (np.abs(row.gradient(y, t, half[j])) + np.abs(y) + np.abs(t))
-        )
-        along = factor * np.abs(row.gradient(y, t, half[j]))
-        d_error = error * slope + along * slope_error
-        bound = np.abs(found.inputs) @ (d_error + sums * along * slope)
-        moved = found.weights[j] - rate * expected[j]
-        difference = np.abs(parameters[j, 0, :n_in] - moved)
-        rounding = 4 * U * (np.abs(moved) + rate * bound)
-        assert (difference <= rate * bound + rounding).all()
-        size = half[j] * (np.abs(t) + np.abs(y))
-        squares = (2 * size * (y_error + 2 * U * size) + sums * size**2).sum()
-        assert abs(records[0, j, 1] - exact[j, 1]) <= squares
-        near = np.abs(np.abs(half[j] * (t - y)) - LIMIT) <= y_error + 4 * U
-        assert abs(records[0, j, 2] - exact[j, 2]) <= np.count_nonzero(near)
-        loss_error = (error * size / half[j] + sums * np.abs(
-            factor * row.value(y, t, half[j])) + 8 * U).sum()
-        assert abs(records[0, j, 0] - exact[j, 0]) <= loss_error
+    rate = RATE / samples
+    bounds = output_bounds(found)
+    moved = found.weights - rate * expected
+    error = np.abs(parameters[:, 0, :n_in] - moved)
+    rounding = 4 * U * (np.abs(moved) + rate * bounds.gradients)
+    assert (error <= rate * bounds.gradients + rounding).all()
+    assert (np.abs(records[0] - exact) <= bounds.records).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -247,7 +191,7 @@ def test_rprop_moves_by_the_gradients_signs(kind):
         found.inputs, found.targets, found.training.neurons, found.weights
     )
     parameters, _ = found.run(kind)
-    bound, _ = candidate_bounds(found)
+    bound = candidate_bounds(found).gradients
     sure = np.abs(gradients) > bound
     assert sure.mean() > 0.8  # those of thresholds are 0
     step = rule.delta_zero * rule.increase_factor
