@@ -695,7 +695,7 @@ class Network(Model):
         from clnet.nn.optimisers import CASCADE
 
         if optimiser == CASCADE or isinstance(optimiser, Cascade):
-            from clnet.training.cascade import fit_cascade
+            from clnet.training.cascade.training import fit_cascade
 
             return fit_cascade(
                 self, optimiser, x, t, loss=loss, max_neurons=max_neurons,

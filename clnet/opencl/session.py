@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from clnet.opencl.launch import Launch
 
 NANOSECOND = 1e-9  # seconds; the unit of OpenCL's clocks
+MAX_KEPT = 8  # bindings
+KEPT_BYTES = 1 << 24  # of data and parameters: to bind more is a small part of the time
 PROGRAMS = 256  # built programs in a session's least-recently-used cache
 
 

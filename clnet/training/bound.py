@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clnet.ir.lowering import lower_training
+from clnet.opencl.session import KEPT_BYTES, MAX_KEPT
 from clnet.planning.format_planner import NetworkView
 from clnet.runtime.train_state import TrainState
 from clnet.training.data_set import DataSet
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from clnet.runtime.binding import Step
     from clnet.training.history import TrainingState
 
-MAX_KEPT = 8  # bindings of a device
-KEPT_BYTES = 1 << 24  # of data and parameters: to bind more is a small part of the time
 MAX_PROGRAMS = 64
 
 _programs: dict[Any, Program] = {}

@@ -24,7 +24,8 @@ from clnet.opencl.child_process import run_child
 from clnet.opencl.discovery import device as find_device
 from clnet.planning.planner import Planner
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
-from clnet.training import cascade, population
+from clnet.training import population
+from clnet.training.cascade import training
 from clnet.variants import Generic
 from clnet.variants.cascade.cascade import NeuronsTraining
 from clnet.variants.members.members import TrainMembers
@@ -209,7 +210,7 @@ def test_kernels_of_cascade_training(monkeypatch):
         patch.setattr(child_trial, "run_child", here)
         assert "cascade of" in nets[0].fit(x, x[:, :2], **options).plan
     assert len(calls) == 1
-    monkeypatch.setattr(cascade, "NeuronsTraining", CascadeKiller)
+    monkeypatch.setattr(training, "NeuronsTraining", CascadeKiller)
     options["device"] = replace(UNTESTED, driver="another")
     for _ in range(2):  # the outcome is remembered
         nets[1] = Network(3, [Dense(2)], seed=1)

@@ -20,7 +20,7 @@ from clnet import Cascade, Dense, Network
 from clnet.errors import ClnetWarning, InputError
 from clnet.nn.cascade.rules import Stagnation
 from clnet.nn.fann_parameters import FannParameters
-from clnet.training.cascade import CascadeTraining
+from clnet.training.cascade.training import CascadeTraining
 
 FEW = Cascade(activation_functions=["tanh", "gaussian"], max_cand_epochs=60,
               max_out_epochs=60)

@@ -11,9 +11,9 @@ from clnet import Cascade, Dense, Network
 from clnet.errors import ClnetWarning
 from clnet.opencl.discovery import device
 from clnet.planning.tuning import times
-from clnet.training import cascade, cascade_trial
-from clnet.training.cascade_reference import ReferenceBinding
-from clnet.training.cascade_trial import LEAST, reduced
+from clnet.training.cascade import training, trial
+from clnet.training.cascade.reference import ReferenceBinding
+from clnet.training.cascade.trial import LEAST, reduced
 from clnet.variants.cascade.cascade import TILE, NeuronsTraining, NeuronValues
 
 pytestmark = pytest.mark.usefixtures("own_store")
@@ -41,15 +41,15 @@ def fit(network=None, chosen=FEW, max_neurons=2, **options):
 @pytest.fixture(autouse=True)
 def no_kept_bindings():
     for one in DEVICES.values():
-        cascade_trial.session(one).kept.clear()
+        trial.session(one).kept.clear()
 
 
 @pytest.fixture
 def compared(monkeypatch):
     """The launches that were compared."""
-    seen, check = [], cascade_trial.check
+    seen, check = [], trial.check
     monkeypatch.setattr(
-        cascade_trial, "check", lambda *given: seen.append(given[0]) or check(*given)
+        trial, "check", lambda *given: seen.append(given[0]) or check(*given)
     )
     return seen
 
@@ -106,7 +106,7 @@ def test_numpy_trains_where_a_kernel_is_wrong(
     where, kind, wrong, sentence, monkeypatch
 ):
     with monkeypatch.context() as patch:
-        patch.setattr(cascade, "bound", lambda parts, session: ReferenceBinding(parts))
+        patch.setattr(training, "bound", lambda parts, session: ReferenceBinding(parts))
         expected, _ = fit()
     corrupted(monkeypatch, kind, wrong)
     with pytest.warns(ClnetWarning, match=f"cascade is left out: .*{sentence}"):
@@ -123,7 +123,7 @@ def test_kernels_are_compared_once_per_device(compared):
 
     assert count() == 1
     assert count(network=Network(3, [Dense(2, "tanh")], seed=5)) == 0
-    session = cascade_trial.session(DEVICE)
+    session = trial.session(DEVICE)
     session.kept.clear()
     times.store_of.cache_clear()  # another process
     assert count() == 0
@@ -132,8 +132,8 @@ def test_kernels_are_compared_once_per_device(compared):
 
 
 def test_large_trainings_are_compared_at_a_smaller_size(monkeypatch, compared):
-    monkeypatch.setattr(cascade_trial, "CHECKED_FLOPS", 1)
-    monkeypatch.setattr(cascade_trial, "LEAST", TILE)
+    monkeypatch.setattr(trial, "CHECKED_FLOPS", 1)
+    monkeypatch.setattr(trial, "LEAST", TILE)
     n = 5 * TILE + 7
     network, x = Network(1, [Dense(1)]), np.linspace(-1, 1, n).reshape(n, 1)
     network.fit(x, x, optimiser=FEW, max_neurons=1, seed=0, validation=(x[:9], x[:9]))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bounds import unit
-from cascade_bounds import candidate_bounds, output_bounds, propagated
+from differential.cascade_bounds import candidate_bounds, output_bounds, propagated
 
 from clnet.ir.cascade import candidates_epoch, outputs_epoch
 from clnet.nn.activations import ACTIVATIONS

@@ -19,7 +19,7 @@ from clnet.nn.optimisers import StepInfo
 from clnet.variants.cascade.cascade import neuron_table
 
 if TYPE_CHECKING:
-    from clnet.training.cascade_launches import Judge, Parts
+    from clnet.training.cascade.launches import Judge, Parts
     from clnet.variants.cascade.cascade import CascadeSamples, NeuronsTraining
 
 Array = NDArray[Any]
@@ -44,7 +44,7 @@ class ReferenceSamples:
 
 
 class ReferencePopulation:
-    """Candidates, or outputs; see `cascade_launches.Population`.
+    """Candidates, or outputs; see `launches.Population`.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class ReferencePopulation:
 
 
 class ReferenceBinding:
-    """A training's launches; see `cascade_launches.CascadeBinding`."""
+    """A training's launches; see `launches.CascadeBinding`."""
 
     name = "NumPy"
 

@@ -31,8 +31,8 @@ from clnet.planning.tuning.measure import (
     quiet_errors,
 )
 from clnet.planning.tuning.trial import CHECKED_FLOPS, TRIES
-from clnet.training.cascade_launches import CascadeBinding, Parts, Population
-from clnet.training.cascade_reference import ReferenceBinding, ReferencePopulation
+from clnet.training.cascade.launches import CascadeBinding, Parts, Population
+from clnet.training.cascade.reference import ReferenceBinding, ReferencePopulation
 from clnet.variants.cascade.cascade import TILE
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Launches of cascade training: the device's side of `cascade`."""
+"""Launches of cascade training: the device's side of `training`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.training_ops import RECORD
+from clnet.opencl.session import KEPT_BYTES, MAX_KEPT
 from clnet.runtime.replay import run_flops
 from clnet.runtime.workspace import Workspace
-from clnet.training.bound import KEPT_BYTES, MAX_KEPT
 from clnet.variants.cascade.cascade import (
     CascadeSamples,
     NeuronsTraining,

@@ -34,8 +34,8 @@ from clnet.nn.optimisers import CASCADE
 from clnet.opencl.discovery import device_list
 from clnet.opencl.session import device_errors, session
 from clnet.training.callbacks import Checkpoint
-from clnet.training.cascade_launches import Parts
-from clnet.training.cascade_trial import bound
+from clnet.training.cascade.launches import Parts
+from clnet.training.cascade.trial import bound
 from clnet.training.data_set import DataSet, warn_of_reach
 from clnet.training.history import (
     INTERRUPTED,
