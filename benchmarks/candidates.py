@@ -18,7 +18,12 @@ from clnet.ir.ops import Span
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import devices
 from clnet.opencl.session import NANOSECOND, session
-from clnet.planning.tuning.measure import WrongResultError, measure
+from clnet.planning.tuning.measure import (
+    WrongResultError,
+    quiet_errors,
+    ready,
+    timing,
+)
 from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
 from clnet.runtime.plan import Plan
@@ -249,14 +254,16 @@ class ByVariant(Candidate):
         for number, config in enumerate(space):
             step = Step(span, self.variant, config, target)
             try:
-                timing = measure(
+                run = ready(
                     session(device), case.network, [step], span.inputs, span.outputs,
                     on_device=True,
                 )
+                with quiet_errors(session(device)):
+                    found = timing(run)
             except (DeviceError, WrongResultError) as error:
                 faults.append(str(error))
             else:
-                times.append((timing.seconds, number))
+                times.append((found.seconds, number))
         if not times:
             raise RefusedError(faults[0])
         return space[min(times)[1]]

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from clnet.variants.base import Config, Variant
 
 PRUNE_RATIO = 5.0  # modelled time over the span's least, above which it is pruned
-REMEASURE_RATIO = 2.0  # time over the best, up to which a whole cover is remeasured
-REMEASURES = 3  # times
 TIE_RATIO = 1.05  # time over the best, up to which the cover of fewest steps wins
 MAX_COVERS = 4  # measured whole
 
@@ -354,8 +352,6 @@ class Planner:
         covers = [cover for cover in covers if cover.measured] or covers
         ranked = sorted(covers, key=lambda cover: cover.seconds)[:MAX_COVERS]
         if self.tune is not False and len(ranked) > 1:
-            # Covers with steps of the host come last: see `_ranks`.
-            ranked.sort(key=lambda cover: any(s.device is None for s in cover.steps))
             ranked = self._time_whole(ranked)
         elif len(ranked) > 1:
             remembered = [self.times.remembered_whole(cover) for cover in ranked]
@@ -367,28 +363,11 @@ class Planner:
         return sorted(ranked, key=lambda cover: cover is not simplest)
 
     def _time_whole(self, covers: Sequence[Cover]) -> list[Cover]:
-        """Return the covers that do not fail, with their whole times.
-
-        Covers near the best are remeasured in turn, and the least time counts: other
-        work of the machine may have disturbed one of them.
-        """
+        """Return the covers that do not fail, with their whole times."""
         known = [self.times.remembered_whole(cover) for cover in covers]
         if all(cover.timing is not None for cover in known):
             return known
-        measured = [
-            cover if cover.timing is not None else self.times.measured_whole(cover)
-            for cover in covers
-        ]
-        found = [cover for cover in measured if cover is not None]
-        for _ in range(REMEASURES):
-            least = min((cover.seconds for cover in found), default=0.0)
-            if not self.search.pays(least):
-                break
-            for i, cover in enumerate(found):
-                if len(found) > 1 and cover.seconds <= REMEASURE_RATIO * least:
-                    again = self.times.measured_whole(cover)
-                    if again is not None and again.seconds < cover.seconds:
-                        found[i] = again
+        found = self.times.measured_wholes(covers)
         for cover in found:
             self.times.remember_whole(cover)
         return found

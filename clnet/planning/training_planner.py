@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session
-    from clnet.opencl.store import Timing
+    from clnet.planning.tuning.measure import Run
     from clnet.runtime.binding import Step
     from clnet.variants.base import Variant
 
@@ -263,11 +263,11 @@ class _TrainingTimes(Times):
     def _trial(self) -> Trial:
         return Trial(self.session, self.network, self.program)
 
-    def _timed(
+    def _ready(
         self, steps: Sequence[Step], inputs: Sequence[Value], outputs: Sequence[Value],
         *, on_device: bool, alike: Sequence[Step] = (),
-    ) -> Timing:
-        return self._trial.measure(steps, outputs)
+    ) -> Run:
+        return self._trial.ready(steps, outputs)
 
     def _compared(
         self, device: Session, steps: Sequence[Step], inputs: Sequence[Value],

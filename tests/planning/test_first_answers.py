@@ -73,12 +73,12 @@ def measured(monkeypatch):
     """The steps that trials measure, each a second; plans of few variants."""
     found = []
 
-    def measure(self, steps, outputs):
+    def ready(self, steps, outputs):
         self.check(steps, outputs)
         found.append(tuple(steps))
         return Timing(1.0, 1.0, 0.0)
 
-    monkeypatch.setattr(Trial, "measure", measure)
+    monkeypatch.setattr(Trial, "ready", ready)
     monkeypatch.setattr(plans, "plan_training", plan_training)
     monkeypatch.setattr(training_planner, "TRAINING_VARIANTS", PLAIN)
     return found
@@ -140,7 +140,7 @@ def test_a_cover_that_takes_longer_than_modelled_is_measured_against_others(
 def test_a_measurement_may_say_that_no_other_pays(measured, monkeypatch):
     monkeypatch.setattr(training_planner, "MAX_ERROR", 1e12)
     monkeypatch.setattr(
-        Trial, "measure",
+        Trial, "ready",
         lambda self, steps, outputs: measured.append(steps) or Timing(1e-9, 1e-9, 0.0),
     )
     plan = planned(10)
@@ -182,12 +182,12 @@ def calls(monkeypatch):
     """The variants of each measurement; the third call of a batch is the last free."""
     found = []
 
-    def measure(session, network, steps, *parts, **options):
+    def ready(session, network, steps, *parts, **options):
         found.append({step.variant.name for step in steps})
         seconds = 1.0 if steps[0].device is None else 1e-3
         return Timing(seconds, seconds, 0.0)
 
-    monkeypatch.setattr(times, "measure", measure)
+    monkeypatch.setattr(times, "ready", ready)
     monkeypatch.setattr(inference, "VARIANTS", (Naive(), Host()))
     monkeypatch.setattr(inference, "SEARCH_SECONDS", 3.5 * inference.CALL_SECONDS)
     monkeypatch.setattr(searching, "CANDIDATE_SECONDS", 0.0)

@@ -194,7 +194,7 @@ def _find_fastest(monkeypatch, form):
     measured = []
     name = {"dense": "masked"}.get(form, form)
 
-    def measure(self, steps, outputs):
+    def ready(self, steps, outputs):
         measured.append(self.network)
         storages = [
             op.storage for step in steps for op in step.span.ops
@@ -206,7 +206,7 @@ def _find_fastest(monkeypatch, form):
     monkeypatch.setattr(Search, "pays", lambda self, seconds: True)
     monkeypatch.setattr(plans, "plan_training", plan_training)
     monkeypatch.setattr(training_planner, "TRAINING_VARIANTS", PLAIN)
-    monkeypatch.setattr(Trial, "measure", measure)
+    monkeypatch.setattr(Trial, "ready", ready)
     alternatives = dict.fromkeys(("cpu", "gpu"), ("dense", "sell", "ell"))
     monkeypatch.setattr(format_planner, "ALTERNATIVES", alternatives)
     return measured
@@ -316,4 +316,4 @@ def test_dense_kernels_give_the_gradients_of_masked_rows(variant, monkeypatch):
     assert variant.refuse(span, CPU) is None
     for config in list(variant.space(span, CPU))[:2]:
         step = Step(span, variant, config, CPU)
-        trial.measure([step], span.outputs)  # or raises WrongResultError
+        trial.ready([step], span.outputs)  # or raises WrongResultError

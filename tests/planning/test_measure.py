@@ -19,12 +19,14 @@ from clnet.planning.tuning import measure as measuring
 from clnet.planning.tuning.measure import (
     PERIOD,
     TOLERANCE,
+    Run,
     WrongResultError,
     check,
     difference,
-    measure,
+    ready,
     representative,
     timing,
+    timings,
 )
 from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
@@ -219,20 +221,20 @@ def test_errors_of_opencl_are_device_errors(variant, sentence):
     name = re.escape(CPU.name)
     expected = f"^{name} failed while running: .*{sentence}"
     with pytest.raises(DeviceError, match=expected):
-        measure(SESSION, NETWORK, *layer(NETWORK, variant), on_device=True)
+        ready(SESSION, NETWORK, *layer(NETWORK, variant), on_device=True)
 
 
 def test_a_kernel_that_does_not_build_is_a_build_error():
     wrong = Changed(defines={"ACTIVATION": "no_such_function"})
     with pytest.raises(BuildError, match=r"naive.cl does not build"):
-        measure(SESSION, NETWORK, *layer(NETWORK, wrong), on_device=True)
+        ready(SESSION, NETWORK, *layer(NETWORK, wrong), on_device=True)
 
 
 def test_too_little_memory_is_a_device_error():
     small = dataclasses.replace(CPU, global_memory=1000)
     steps, inputs, outputs = layer(NETWORK, Naive(), device=small)
     with pytest.raises(DeviceError, match=r"no room for \d+ bytes"):
-        measure(session(small), NETWORK, steps, inputs, outputs, on_device=True)
+        ready(session(small), NETWORK, steps, inputs, outputs, on_device=True)
 
 
 # Times ----------------------------------------------------------------------------
@@ -242,7 +244,8 @@ def test_too_little_memory_is_a_device_error():
 def test_a_measured_time_is_positive(monkeypatch, on_device):
     monkeypatch.setattr(measuring, "ROUND_SECONDS", 1e-5)
     monkeypatch.setattr(measuring, "WARM_UP_SECONDS", 1e-5)
-    found = measure(SESSION, NETWORK, *layer(NETWORK, Naive()), on_device=on_device)
+    run = ready(SESSION, NETWORK, *layer(NETWORK, Naive()), on_device=on_device)
+    found = timing(run)
     assert found.seconds > 0
     assert found.latency > 0
     assert found.spread >= 0
@@ -250,11 +253,15 @@ def test_a_measured_time_is_positive(monkeypatch, on_device):
 
 def test_the_host_is_measured_likewise():
     steps = host_steps(NETWORK)
-    found = measure(
+    run = ready(
         SESSION, NETWORK, steps, [NETWORK.program.input], [NETWORK.program.output],
         on_device=False,
     )
-    assert found.seconds > 0
+    assert timing(run).seconds > 0
+
+
+def nothing():
+    """End at once."""
 
 
 class Clock:
@@ -275,7 +282,7 @@ class Clock:
 def test_back_to_back_and_alone(monkeypatch):
     clock = Clock(monkeypatch)
     run, finish = 2.0**-13, 2.0**-12  # so that their sums are exact
-    found = timing(clock.taking(run), clock.taking(finish))
+    found = timing(Run(clock.taking(run), clock.taking(finish)))
     assert found.latency == pytest.approx(run + finish)
     repeats = int(measuring.ROUND_SECONDS / (run + finish))
     assert found.seconds == pytest.approx(run + finish / repeats)
@@ -284,7 +291,7 @@ def test_back_to_back_and_alone(monkeypatch):
 
 def test_a_slow_run_is_not_repeated(monkeypatch):
     clock = Clock(monkeypatch)
-    found = timing(clock.taking(2 * measuring.LONGEST_SECONDS), lambda: None)
+    found = timing(Run(clock.taking(2 * measuring.LONGEST_SECONDS), nothing))
     assert clock.runs == 1
     assert found.seconds == found.latency == 2 * measuring.LONGEST_SECONDS
 
@@ -293,7 +300,7 @@ def test_repeats_of_a_short_run_are_bounded(monkeypatch):
     monkeypatch.setattr(measuring, "WARM_UP_SECONDS", 0)
     clock = Clock(monkeypatch)
     run = clock.taking(1e-12)
-    assert timing(run, lambda: None).seconds > 0
+    assert timing(Run(run, nothing)).seconds > 0
     assert clock.runs < 10_000
 
 
@@ -305,9 +312,33 @@ def test_interruptions_do_not_count(monkeypatch):
         clock.runs += 1
         clock.now += 5e-2 if clock.runs in (7, 40) else 1e-3
 
-    found = timing(run, lambda: None)
+    found = timing(Run(run, nothing))
     assert found.seconds == pytest.approx(1e-3)
     assert found.latency == pytest.approx(1e-3)
+
+
+def test_runs_are_measured_in_turn_while_it_pays(monkeypatch):
+    """A load that begins later affects all; runs far from the best are left out."""
+    clock, order = Clock(monkeypatch), []
+    monkeypatch.setattr(measuring, "WARM_UP_SECONDS", 0)
+
+    def run(name, seconds):
+        def start():
+            order.append(name)
+            clock.now += seconds * (1 + (clock.now > 0.2))
+
+        return Run(start, nothing)
+
+    runs = [run("a", 0.010), run("b", 0.011), run("far", 0.050)]
+    a, b, far = timings(runs, lambda seconds: True)
+    assert a.seconds < b.seconds < far.seconds
+    rounds = "".join(name[0] for name in order[3:])
+    assert rounds.startswith("fbaabffba")
+    assert rounds.count("f") == measuring.ROUNDS
+    assert rounds.count("a") == measuring.ROUNDS * measuring.REMEASURES
+    order.clear()
+    timings(runs, lambda seconds: False)
+    assert order.count("a") == 1 + measuring.ROUNDS
 
 
 @pytest.mark.parametrize(

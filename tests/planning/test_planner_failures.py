@@ -240,9 +240,9 @@ def test_only_the_variants_that_were_named_are_used():
 def test_compiling_twice_measures_once_on_a_real_device(monkeypatch):
     monkeypatch.setattr(inference, "VARIANTS", (Naive(), Host()))
     measured = []
-    real = times.measure
+    real = times.ready
     monkeypatch.setattr(
-        times, "measure", lambda *a, **k: measured.append(a) or real(*a, **k)
+        times, "ready", lambda *a, **k: measured.append(a) or real(*a, **k)
     )
     NETWORK.compile(CPU, 2)
     assert measured

@@ -32,21 +32,21 @@ def trials(monkeypatch):
     """The steps that are measured, and their times by a rule."""
     found = []
 
-    def measure(self, steps, outputs):
+    def ready(self, steps, outputs):
         found.append(tuple(steps))
-        seconds = measure.rule(steps)
+        seconds = ready.rule(steps)
         if isinstance(seconds, Exception):
             raise seconds
         return Timing(seconds, seconds, 0.0)
 
-    measure.rule = lambda steps: 1e-6 * len(steps)
-    monkeypatch.setattr(Trial, "measure", measure)
+    ready.rule = lambda steps: 1e-6 * len(steps)
+    monkeypatch.setattr(Trial, "ready", ready)
 
     class Trials:
         steps = found
 
         def rule(self, rule):
-            measure.rule = rule
+            ready.rule = rule
 
     return Trials()
 
@@ -263,7 +263,7 @@ def test_the_history_knows_the_plan(monkeypatch, batch):
 
 def test_the_command_line_explains_a_training(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
-        Trial, "measure", lambda self, steps, outputs: Timing(1e-5, 1e-5, 0.0)
+        Trial, "ready", lambda self, steps, outputs: Timing(1e-5, 1e-5, 0.0)
     )
     net().save(tmp_path / "small.safetensors")
     arguments = ["explain", str(tmp_path / "small.safetensors"), "--batch", "20"]

@@ -15,7 +15,7 @@ from clnet.opencl.launch import Scalar
 from clnet.opencl.session import session
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import trial
-from clnet.planning.tuning.measure import Check, WrongResultError
+from clnet.planning.tuning.measure import Check, WrongResultError, timing
 from clnet.planning.tuning.trial import Trial
 from clnet.runtime.binding import Step
 from clnet.variants.reference.generic_backward import GenericBackward
@@ -46,7 +46,9 @@ def test_every_optimiser_passes(name):
     number = len(program.ops) - 1
     span = program.span(number, number + 1, 1 if rule.batch else 20)
     step = Step(span, Optimisers(), {}, DEVICE)
-    found = Trial(session(DEVICE), network, program).measure([step], span.outputs)
+    found = timing(
+        Trial(session(DEVICE), network, program).ready([step], span.outputs)
+    )
     assert found.seconds > 0
 
 
@@ -58,7 +60,7 @@ def test_every_loss_passes(loss):
     steps = plan_training(
         network, program, DEVICE, 20, tune=False, variants=PLAIN
     ).steps
-    assert tried.measure(steps, program.outputs).seconds > 0
+    assert timing(tried.ready(steps, program.outputs)).seconds > 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +120,7 @@ def test_a_wrong_whole_is_noticed():
     )
     tried = Trial(session(DEVICE), network, program)
     with pytest.raises(WrongResultError, match="wrong differs from the oracle by"):
-        tried.measure([*steps[:-1], last], program.outputs)
+        tried.ready([*steps[:-1], last], program.outputs)
 
 
 def test_large_batches_are_checked_at_a_smaller_size(monkeypatch):
@@ -181,7 +183,7 @@ def test_many_steps_are_timed_together(monkeypatch):
     for variant, samples in ((Everything(), 8), (Counting(), 50)):
         seen.clear()
         step = Step(span, variant, {}, DEVICE)
-        tried.measure([step], program.outputs)
+        tried.ready([step], program.outputs)
         assert seen[-1] == samples
 
 
@@ -202,11 +204,11 @@ def test_trials_share_the_data_set_and_check_once(monkeypatch):
         Trial, "_fault", lambda *parts: checked.append(parts) or fault(*parts)
     )
     for _ in range(3):
-        tried.measure([step], program.outputs)
+        tried.ready([step], program.outputs)
     assert sorted(written) == ["ts", "xs"]
     assert len(checked) == 1
     other = Step(span, Everything(), {"a": 2}, DEVICE)
-    tried.measure([other], program.outputs)
+    tried.ready([other], program.outputs)
     assert sorted(written) == ["ts", "xs"]
     assert len(checked) == 2
 

@@ -6,7 +6,7 @@ import contextlib
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -44,6 +44,8 @@ THREADED = 1 << 18  # multiply-adds of a product for which a BLAS uses threads
 WARM_UP_SECONDS = 0.03  # until clocks are high and threads have cores of their own
 ROUNDS = 5
 ROUND_SECONDS = 4e-3  # a round repeats until it lasts this long
+REMEASURE_RATIO = 2.0  # time over the best, up to which runs in turn are measured on
+REMEASURES = 4  # times as many rounds of these
 LONGEST_SECONDS = 0.25  # a longer run is not repeated
 
 
@@ -51,7 +53,34 @@ class WrongResultError(ClnetError):
     """A kernel's results differ from the oracle's."""
 
 
-def measure(
+@dataclass(frozen=True)
+class Run:
+    """Steps whose results were right, ready to be timed.
+
+    Attributes
+    ----------
+    start, finish : callable
+        Enqueue the work, and wait for its end.
+    share : float
+        The share of a run's time that counts.
+    warm_up, longest : float or None
+        Instead of `WARM_UP_SECONDS` and `LONGEST_SECONDS`.
+    """
+
+    start: Callable[[], object]
+    finish: Callable[[], object]
+    share: float = 1.0
+    warm_up: float | None = None
+    longest: float | None = None
+
+    def shared(self, total: Timing) -> Timing:
+        """Return the times that count of those of a run."""
+        seconds = total.seconds * self.share
+        sync = max(0.0, total.latency - total.seconds)
+        return replace(total, seconds=seconds, latency=seconds + sync)
+
+
+def ready(
     session: Session,
     network: Model,
     steps: Sequence[Step],
@@ -60,8 +89,8 @@ def measure(
     *,
     on_device: bool,
     alike: Sequence[Step] = (),
-) -> Timing:
-    """Return the time of steps, after a check of their results.
+) -> Run:
+    """Return a run of steps, after a check of their results.
 
     Parameters
     ----------
@@ -108,11 +137,7 @@ def measure(
 
         executable.run()
         finish()
-        total = timing(executable.run, finish)
-    others = total.seconds * len(alike) / (len(alike) + 1)
-    return replace(
-        total, seconds=total.seconds - others, latency=max(0.0, total.latency - others)
-    )
+    return Run(executable.run, finish, 1 / (len(alike) + 1))
 
 
 @contextlib.contextmanager
@@ -122,56 +147,94 @@ def quiet_errors(session: Session) -> Iterator[None]:
         yield
 
 
-def timing(
-    run: Callable[[], object],
-    finish: Callable[[], object],
-    warm_up: float | None = None,
-    longest: float | None = None,
-) -> Timing:
-    """Return the times of `run` back to back, and of one `run` and `finish`.
+def timing(run: Run) -> Timing:
+    """Return the times of runs back to back, and of one with the wait for its end.
 
     Both are lower quartiles: other work of the machine only adds time.
+    """
+    rounds = _Rounds(run)
+    for _ in range(ROUNDS):
+        rounds.add()
+    return rounds.timing(0)
+
+
+def timings(runs: Sequence[Run], pays: Callable[[float], bool]) -> list[Timing]:
+    """Return the times of runs that are measured in turn, so that load affects all.
+
+    They are medians: a run of several threads that wait for each other loses more to
+    other work than a run of one.
 
     Parameters
     ----------
-    run, finish : callable
-        Enqueues the work, and waits for its end.
-    warm_up, longest : float or None
-        Instead of `WARM_UP_SECONDS` and `LONGEST_SECONDS`.
+    runs : sequence of Run
+        The runs.
+    pays : callable
+        Whether runs near the best, with the seconds of the best, are measured on.
     """
-    warm_up = WARM_UP_SECONDS if warm_up is None else warm_up
-    longest = LONGEST_SECONDS if longest is None else longest
-    begin = time.perf_counter()
-    while True:
-        start = time.perf_counter()
-        run()
-        finish()
-        alone = time.perf_counter() - start
-        if start + alone >= begin + warm_up:
-            break
-    if alone > longest:
-        return Timing(alone, alone, 0.0)
-    repeats = max(1, min(1000, int(ROUND_SECONDS / max(alone, 1e-7))))
+    found = [_Rounds(run) for run in runs]
+    near = found
+    for number in range(ROUNDS * REMEASURES):
+        for rounds in near[:: 1 if number % 2 else -1]:
+            rounds.add()
+        if number % ROUNDS == ROUNDS - 1:
+            least = min(rounds.timing(1).seconds for rounds in found)
+            near = [
+                rounds for rounds in near
+                if rounds.timing(1).seconds <= REMEASURE_RATIO * least
+            ]
+            if len(near) < 2 or not pays(least):
+                break
+    return [rounds.timing(1) for rounds in found]
 
-    def seconds_of(repeats: int) -> float:
+
+class _Rounds:
+    """Rounds of a run's time, after a warm-up."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        warm_up = WARM_UP_SECONDS if run.warm_up is None else run.warm_up
+        longest = LONGEST_SECONDS if run.longest is None else run.longest
+        begin = time.perf_counter()
+        while True:
+            start = time.perf_counter()
+            run.start()
+            run.finish()
+            alone = time.perf_counter() - start
+            if start + alone >= begin + warm_up:
+                break
+        self._repeats = max(1, min(1000, int(ROUND_SECONDS / max(alone, 1e-7))))
+        self._long = alone if alone > longest else None
+        self._rounds: list[float] = []
+        self._singles: list[float] = []
+
+    def add(self) -> None:
+        """Measure one more round, unless the run is too long to be repeated."""
+        if self._long is not None:
+            return
+        self._rounds.append(self._seconds(self._repeats))
+        # A round of one run is a single run.
+        self._singles.append(
+            self._seconds(1) if self._repeats > 1 else self._rounds[-1]
+        )
+
+    def timing(self, quartile: int) -> Timing:
+        """Return the times that count: a quartile of the rounds, the lower one is 0."""
+        if self._long is not None:
+            return self._run.shared(Timing(self._long, self._long, 0.0))
+        import statistics
+
+        low, median, high = quartiles = statistics.quantiles(self._rounds, n=4)
+        alone = statistics.quantiles(self._singles, n=4)[quartile]
+        spread = (high - low) / median
+        return self._run.shared(Timing(quartiles[quartile], alone, spread))
+
+    def _seconds(self, repeats: int) -> float:
         check_process()
         start = time.perf_counter()
         for _ in range(repeats):
-            run()
-        finish()
+            self._run.start()
+        self._run.finish()
         return (time.perf_counter() - start) / repeats
-
-    rounds: list[float] = []
-    singles: list[float] = []
-    for _ in range(ROUNDS):
-        rounds.append(seconds_of(repeats))
-        # A round of one run is a single run.
-        singles.append(seconds_of(1) if repeats > 1 else rounds[-1])
-    import statistics
-
-    low, median, high = statistics.quantiles(rounds, n=4)
-    alone = statistics.quantiles(singles, n=4)[0]
-    return Timing(low, alone, (high - low) / median)
 
 
 class Check(NamedTuple):

@@ -21,10 +21,14 @@ from clnet.planning.tuning.fingerprint import (
 )
 from clnet.planning.tuning.measure import (
     SPIN_SECONDS,
+    Run,
     WrongResultError,
     check,
-    measure,
     names_of,
+    quiet_errors,
+    ready,
+    timing,
+    timings,
 )
 from clnet.planning.tuning.search import Search
 
@@ -120,16 +124,18 @@ class Times:
             self._search.show(step.variant.name)
             try:
                 self._try_in_child([trial])
-                timing = self._timed(
+                run = self._ready(
                     [trial], span.inputs, span.outputs,
                     on_device=step.device is not None, alike=alike,
                 )
+                with quiet_errors(self.session):
+                    found = timing(run)
             except (DeviceError, WrongResultError) as error:
                 self._leave_out(step.variant.name, error, candidate)
                 self._results[key] = str(error)
             else:
-                self._results[key] = timing
-                store_of(self.device).put(*key, timing)
+                self._results[key] = found
+                store_of(self.device).put(*key, found)
         result = self._results[key]
         if isinstance(result, str):
             return replace(candidate, timing=None, fault=result)
@@ -144,21 +150,47 @@ class Times:
         assert cover.timing is not None
         store_of(self.device).put(*self._whole_key(cover), cover.timing)
 
-    def measured_whole(self, cover: Cover) -> Cover | None:
-        """Return the cover with a new whole time; None if it fails."""
+    def measured_wholes(self, covers: Sequence[Cover]) -> list[Cover]:
+        """Return the covers that do not fail, with new whole times, taken in turn.
+
+        Those with steps of the host have turns of their own: NumPy's threads spin after
+        a call.
+        """
+        return [
+            found for on_host in (False, True)
+            for found in self._in_turn([c for c in covers if _on_host(c) is on_host])
+        ]
+
+    def _in_turn(self, covers: Sequence[Cover]) -> list[Cover]:
+        if not covers:
+            return []
+        try:
+            runs = [self._ready_whole(cover) for cover in covers]
+            with quiet_errors(self.session):
+                found = timings(runs, self._search.pays)
+        except (DeviceError, WrongResultError) as error:
+            fault = error.with_traceback(None)  # which holds the runs' memory
+        else:
+            return [
+                replace(cover, timing=one)
+                for cover, one in zip(covers, found, strict=True)
+            ]
+        if len(covers) > 1:  # alone each one tells whether it fails
+            return [one for cover in covers for one in self._in_turn([cover])]
+        what = f"{names_of(covers[0].steps)}, all ops"
+        self._leave_out(what, fault, covers[0].candidates[0])
+        return []
+
+    def _ready_whole(self, cover: Cover) -> Run:
+        """Return a run of a whole cover, host arrays in and out."""
         steps = [
             replace(c.step, span=self.span(c.start, c.stop)) for c in cover.candidates
         ]
         self._search.show(f"{names_of(steps)}, {self.whole}")
-        try:
-            self._try_in_child(steps)
-            timing = self._timed(
-                steps, self.program.inputs, self.program.outputs, on_device=False
-            )
-        except (DeviceError, WrongResultError) as error:
-            self._leave_out(f"{names_of(steps)}, all ops", error, cover.candidates[0])
-            return None
-        return replace(cover, timing=timing)
+        self._try_in_child(steps)
+        return self._ready(
+            steps, self.program.inputs, self.program.outputs, on_device=False
+        )
 
     def wrong(self, cover: Cover) -> list[Candidate]:
         """Return the candidates of a cover that fail or give wrong results, or none.
@@ -239,11 +271,11 @@ class Times:
         ]
         return f"{self.whole} {span.signature}", "; ".join(parts)
 
-    def _timed(
+    def _ready(
         self, steps: Sequence[Step], inputs: Sequence[Value], outputs: Sequence[Value],
         *, on_device: bool, alike: Sequence[Step] = (),
-    ) -> Timing:
-        """Measure steps, after a pause where NumPy's threads may still spin.
+    ) -> Run:
+        """Return a run of steps, after a pause where NumPy's threads may still spin.
 
         They would take a core from a device that is the CPU.
         """
@@ -251,7 +283,7 @@ class Times:
         if self._host_worked and not host:
             time.sleep(SPIN_SECONDS)
         self._host_worked = host
-        return measure(
+        return ready(
             self.session, self.network, steps, inputs, outputs, on_device=on_device,
             alike=alike,
         )
@@ -299,6 +331,10 @@ def _compare(
     """Compare a step alone with the oracle, by a kind of times."""
     batch = step.span.batch
     kind(network, program, device, batch, PlanReport(), Search()).compare(step)
+
+
+def _on_host(cover: Cover) -> bool:
+    return any(step.device is None for step in cover.steps)
 
 
 def key_of(step: Step) -> str:

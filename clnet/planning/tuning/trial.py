@@ -26,17 +26,16 @@ from clnet.ir.training_ops import (
 )
 from clnet.nn.random import key
 from clnet.nn.storage.layout import Layout, Slot, live_elements
-from clnet.opencl.store import Timing
 from clnet.planning.tuning import measure
 from clnet.planning.tuning.measure import (
     OVERFLOW_RATIO,
     Check,
+    Run,
     WrongResultError,
     difference,
     names_of,
     perturb,
     quiet_errors,
-    timing,
     tolerance_of,
     uses_threads,
 )
@@ -84,8 +83,10 @@ class Trial:
     network: Model
     program: Program
 
-    def measure(self, steps: Sequence[Step], outputs: Sequence[Value]) -> Timing:
-        """Return the time of one step of training, after a check of its results.
+    def ready(self, steps: Sequence[Step], outputs: Sequence[Value]) -> Run:
+        """Return a run of steps of training, after a check of its results.
+
+        Its time is that of one step.
 
         Parameters
         ----------
@@ -108,13 +109,10 @@ class Trial:
             replay, _ = self._replay(steps, 0)
             replay.set(rate=0.0)  # parameters stay as they are
             count = self._pass(replay)  # sets the scalars
-            total = timing(
-                replay.run, self.session.finish,
-                WARM_UP_RATIO * measure.WARM_UP_SECONDS, LONGEST_SECONDS,
-            )
-        seconds = total.seconds / count
-        sync = max(0.0, total.latency - total.seconds)
-        return Timing(seconds, seconds + sync, total.spread)
+        return Run(
+            replay.run, self.session.finish, 1 / count,
+            WARM_UP_RATIO * measure.WARM_UP_SECONDS, LONGEST_SECONDS,
+        )
 
     def _pass(self, replay: Replay) -> int:
         """Run the steps to be timed together, and return their number."""
