@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 WARP_MMA, WARP_GROUP_MMA = 80, 90
 """Matrix units of a warp and of a warp group, by the generation of PTX of each."""
 _SM_90A = "//sm_90a "  # prefix of instructions hidden from the compiler as comments
+_REGISTERS = re.compile(r"^#define REGISTERS (\d+)$", re.MULTILINE)
 _INCLUDE = re.compile(r'^#include "([\w./]+)"[^\n]*$', re.MULTILINE)
 
 
@@ -133,7 +134,10 @@ def build(context: Any, device: Device, text: str, source: str) -> Any:
     """
     import pyopencl as cl
 
-    options = [*device.build_options, *variables_option(device, os.environ)]
+    options = [
+        *device.build_options, *variables_option(device, os.environ),
+        *registers_option(device, text),
+    ]
     devices = [device.handle]
     try:
         # Users need no remarks of compilers on successful builds. The filter stays:
@@ -156,6 +160,18 @@ def build(context: Any, device: Device, text: str, source: str) -> Any:
             str(error),
             text,
         ) from error
+
+
+def registers_option(device: Device, text: str) -> tuple[str, ...]:
+    """Return the build option for REGISTERS, if a program has this macro.
+
+    It limits the registers of a work-item, where the compiler makes PTX: more
+    work-groups share a compute unit then.
+    """
+    limit = _REGISTERS.search(text)
+    if limit is None or not inline_ptx(device):
+        return ()
+    return (f"-cl-nv-maxrregcount={limit[1]}",)
 
 
 def retargeted(binary: bytes) -> bytes:

@@ -16,7 +16,9 @@
 // MATRIX      1: products are computed by matrix units (matrix.h)
 // VALUES      values of local memory for parameters, whose rows are apart so that a
 //             warp's are in different banks; the layers' table has these offsets
-// STEPS       as in matrix.h
+// KEPT        gradients of a lane that stay in registers for a step; 0: all are in local
+//             memory
+// STEPS, BLOCK_TABLE, MOST_PARTS  as in matrix.h
 // and the macros of steps.h and of group_step_tile.h, with LOCAL_VALUES, PARTS and SIZE as
 // in group_step.cl
 #define REAL float
@@ -89,7 +91,16 @@ group_members(__global const Neuron *neurons, __global float *parameters,
               MEMBER_ARGUMENTS)
 {
     __local float memory[LOCAL_VALUES] ALIGNED, values[VALUES] ALIGNED;
-    __local float sums[VALUES + RECORD * PARTS] ALIGNED, own_totals[2 * RECORD];
+    __local float own_totals[2 * RECORD];
+#if MATRIX
+    float kept[KEPT + 1];  // C has no empty arrays
+#endif
+#if KEPT
+    __local float records[RECORD * PARTS];
+    __local float *sums = memory;  // at the end of a step
+#else
+    __local float sums[VALUES + RECORD * PARTS] ALIGNED, *records = sums + VALUES;
+#endif
 #if OWN_STATE
     __local float slots[SLOTS * SIZE + 1];  // C has no empty arrays
 #endif
@@ -136,13 +147,25 @@ group_members(__global const Neuron *neurons, __global float *parameters,
 #if WEIGHTED
         net.weight_scale = scale_of(&net, &run, full, weight_parts);
 #endif
+#if KEPT
+#pragma unroll
+        for (int i = 0; i < KEPT; ++i) kept[i] = 0;
+#endif
         for (int start = 0; start < size; start += TILE)
+#if MATRIX
+            tile(&net, memory, begin + start, min(TILE, size - start), run.key, sums,
+                 records, start > 0, &loaded, kept);
+#else
             tile(&net, memory, begin + start, min(TILE, size - start), run.key, sums,
                  start > 0, &loaded);
+#endif
         barrier(CLK_LOCAL_MEM_FENCE);
+#if KEPT
+        store_kept(kept, sums);
+#endif
         if (id < RECORD) {
             float sum = 0;
-            for (int p = 0; p < PARTS; ++p) sum += sums[VALUES + id * PARTS + p];
+            for (int p = 0; p < PARTS; ++p) sum += records[id * PARTS + p];
             add_to_total(own_totals, id, sum, reset);
         }
         barrier(CLK_LOCAL_MEM_FENCE);
@@ -179,6 +202,10 @@ group_members(__global const Neuron *neurons, __global float *parameters,
         barrier(CLK_LOCAL_MEM_FENCE);  // all have read the totals
         if (!goes_on) break;
         if (GATHERED == 2 && run.begin == 0) loaded = -1;  // another order
+#if KEPT
+        for (int i = id; i < LOCAL_VALUES; i += GROUP) memory[i] = 0;  // as padding is
+        loaded = -1;
+#endif
     }
     __global float *end = ends + (size_t)member.record * END;
     if (id < 2 * RECORD) end[id] = own_totals[id];

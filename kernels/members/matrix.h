@@ -3,13 +3,13 @@
 // up (Markidis et al., "NVIDIA Tensor Core programmability, performance & precision", 2018;
 // Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022).
 //
-// A warp takes SLICE samples of the tile through the forward pass and the loss alone, and
-// the derivatives of a layer. It waits for other warps only where gradients are sums over
-// all samples of the tile:
+// A warp takes SLICE samples of the tile through the forward pass, the loss and the
+// derivatives alone. It waits for other warps only where gradients are sums over all
+// samples of the tile:
 //
-//   warp 0  load, forward ..., loss |      | back |
-//   warp 1  load, forward ..., loss | outer| back | outer
-//           samples of its own        blocks of neurons and inputs
+//   warp 0  load, forward ..., loss, back ... | outer ... |
+//   warp 1  load, forward ..., loss, back ... | outer ... |
+//           samples of its own                  blocks of neurons and inputs
 //
 // mma.m16n8k8 multiplies 16 x 8 by 8 x 8 elements. With lane = 4 b + a, a lane holds
 //
@@ -20,14 +20,27 @@
 // where p and q are any permutation of 8: those that avoid bank conflicts.
 //
 // STEPS  steps of the inner dimension at once, in the forward pass: 2, or 4 of few neurons
-#define WARPS (GROUP / WARP)
-#define SLICE (TILE / WARPS)         // samples of a warp: a multiple of 8
+// BLOCK_TABLE  of each layer: a row of Blocks
+// MOST_PARTS   parts of a layer, at most
+// KEPT   gradients that a lane keeps in registers for a whole step, of all its blocks; 0:
+//        tiles add theirs up in local memory
+// REGISTERS  of a work-item at most: the compiler's option, so that as many groups share a
+//        compute unit as its local memory holds
 #define SIDES (SLICE / 8)
 #define BLOCK_ROWS 4                 // of a warp's products, by 16
 #define OUTER_ROWS 2                 // of a block of gradients at most, by 16
 #define OUTER_SIDES 4                // its columns at most, by 8
 #define LOADED_ROWS 2                // rows that a warp reads at once
 #define LOADED_COLUMNS (WARP / LOADED_ROWS)
+
+// get_local_id(0). It is volatile: addresses by it are computed where they are used, and
+// take no registers elsewhere.
+static inline int own_id(void)
+{
+    int id;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(id));
+    return id;
+}
 
 // Factors, each value split.
 typedef struct {
@@ -68,47 +81,54 @@ static inline void mma(float *c, const uint *a, const uint *b)
         _Pragma("unroll") for (int n = 0; n < sides; ++n)                            \
             _Pragma("unroll") for (int j = 0; j < 4; ++j) sums[m][n][j] = 0;
 
+// Start the copy of a value to local memory, or of zero; `copies_end` completes them.
+static inline void copy_value(__local float *to, __global const float *from,
+                              const int valid)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                 :: "r"((uint)(size_t)to), "l"(from), "r"(valid ? 4 : 0) : "memory");
+}
+
+static inline void copies_end(void) { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // to[i][s] = value i of sample s's row, of a warp's samples; zeros from width to `padded`
 static inline void load_rows(__global const float *from, const int width,
                              const int padded, const int *rows, __local float *to)
 {
-    const int lane = get_local_id(0) % WARP;
+    const int lane = own_id() % WARP;
     const int column = lane % LOADED_COLUMNS, row = lane / LOADED_COLUMNS;
-    const int each = SLICE / LOADED_ROWS, wide = LOADS / each * LOADED_COLUMNS;
-    for (int begin = 0; begin < padded; begin += wide) {
-        float values[LOADS];
 #pragma unroll
-        for (int k = 0; k < LOADS; ++k) {
-            const int i = begin + k / each * LOADED_COLUMNS + column;
-            const float v = from[max(rows[k % each], 0) * width + min(i, width - 1)];
-            values[k] = rows[k % each] >= 0 && i < width ? v : 0;
-        }
+    for (int begin = 0; begin < padded; begin += LOADED_COLUMNS) {
+        const int i = begin + column;
 #pragma unroll
-        for (int k = 0; k < LOADS; ++k) {
-            const int i = begin + k / each * LOADED_COLUMNS + column;
-            if (i < padded) to[i * PITCH + row + k % each * LOADED_ROWS] = values[k];
-        }
+        for (int k = 0; k < SLICE / LOADED_ROWS; ++k)
+            if (i < padded)
+                copy_value(to + i * PITCH + row + k * LOADED_ROWS,
+                           from + max(rows[k], 0) * width + min(i, width - 1),
+                           rows[k] >= 0 && i < width);
     }
 }
 
+// Start to load a warp's samples of a tile.
 static inline void load_slice(const Net *net, __local float *memory, const int slice,
                               const int first, const int valid_samples, const uint8 key)
 {
-    const int lane = get_local_id(0) % WARP;
+    const int lane = own_id() % WARP;
     const int n_in = layers[0].n_in, n_out = layers[LAYERS - 1].n_out;
+    __local float *to = memory + slice;
     int rows[SLICE / LOADED_ROWS];
 #pragma unroll
     for (int j = 0; j < SLICE / LOADED_ROWS; ++j) {
         const int s = slice + lane / LOADED_COLUMNS + j * LOADED_ROWS;
         rows[j] = s < valid_samples ? row_of(net, first + s, key) : -1;
     }
-    load_rows(net->x, n_in, (n_in + 7) / 8 * 8, rows, memory + X_OFFSET + slice);
-    load_rows(net->t, n_out, n_out, rows, memory + T_OFFSET + slice);
+    load_rows(net->x, n_in, (n_in + 7) / 8 * 8, rows, to + X_OFFSET);
+    load_rows(net->t, n_out, n_out, rows, to + T_OFFSET);
 #if WEIGHTED
     if (lane % LOADED_COLUMNS == 0)
 #pragma unroll
         for (int j = 0; j < SLICE / LOADED_ROWS; ++j)
-            memory[WEIGHT_OFFSET + slice + lane / LOADED_COLUMNS + j * LOADED_ROWS] =
+            to[WEIGHT_OFFSET + lane / LOADED_COLUMNS + j * LOADED_ROWS] =
                 rows[j] < 0 ? 0 : net->weight[rows[j]] * net->weight_scale;
 #endif
 }
@@ -118,9 +138,10 @@ static inline void forward_mma(const Net *net, const int l, const int slice,
                                __local float *memory)
 {
     const Layer layer = layers[l];
-    const int lane = get_local_id(0) % WARP, a = lane % 4, b = lane / 4;
+    const int id = own_id(), lane = id % WARP, a = lane % 4, b = lane / 4;
     SPACE const float *w = net->parameters + layer.weights;
-    __local const float *x = memory + (l ? layers[l - 1].values : X_OFFSET) + slice;
+    __local const float *x =
+        memory + (l ? layers[l - 1].values : X_OFFSET) + slice;
 #pragma unroll
     for (int o = 0; o < layer.n_out; o += 16 * BLOCK_ROWS) {
         float sums[BLOCK_ROWS][SIDES][4];
@@ -172,9 +193,9 @@ static inline void back_mma(const Net *net, const int l, const int slice,
                             __local float *memory)
 {
     const Layer layer = layers[l];
-    const int lane = get_local_id(0) % WARP, a = lane % 4, b = lane / 4;
+    const int id = own_id(), lane = id % WARP, a = lane % 4, b = lane / 4;
     SPACE const float *w = net->parameters + layer.weights;
-    __local const float *ds = memory + layer.values + slice;
+    __local const float *ds = memory + deltas_of(l) + slice;
 #pragma unroll
     for (int i = 0; i < layer.n_in; i += 16 * BLOCK_ROWS) {
         float sums[BLOCK_ROWS][SIDES][4];
@@ -220,34 +241,88 @@ static inline void back_mma(const Net *net, const int l, const int slice,
     }
 }
 
-// About the instructions of gradients by blocks of so many rows by 16 and columns by 8.
-static inline int outer_cost(const Layer layer, const int rows, const int sides)
+// A layer's gradients (BLOCKS of clnet/variants/members/group_members.py).
+typedef struct {
+    int rows, columns;  // of a warp's block, by 16 and by 8
+    int parts;          // of the tile's samples: warps share a block's; 1 unless KEPT
+    int kept;           // index of the first block's kept gradients
+} Blocks;
+
+__constant Blocks blocks[LAYERS] = BLOCK_TABLE;
+
+static inline int blocks_across(const int l)
 {
-    const int down = (layer.n_out + 16 * rows - 1) / (16 * rows);
-    const int across = (layer.n_in + 8 * sides - 1) / (8 * sides);
-    const int rounds = (down * across + WARPS - 1) / WARPS;
-    return rounds * (4 * (4 * rows + 2 * sides) + 3 * rows * sides);
+    return (layers[l].n_in + 8 * blocks[l].columns - 1) / (8 * blocks[l].columns);
+}
+
+static inline int blocks_of(const int l)
+{
+    const int down = (layers[l].n_out + 16 * blocks[l].rows - 1) / (16 * blocks[l].rows);
+    return down * blocks_across(l);
+}
+
+// The blocks of a warp; the index among the kept gradients of element j of row by 16 m
+// and column by 8 n of its block r; and of its biases' sums, of rows 8 h and on.
+#define ROUNDS(l) ((blocks_of(l) * blocks[l].parts + WARPS - 1) / WARPS)
+#define KEPT_BLOCK(l, r)                                                             \
+    (blocks[l].kept + (r) * blocks[l].rows * (4 * blocks[l].columns + 2))
+#define KEPT_SUM(l, r, m, n, j)                                                      \
+    (KEPT_BLOCK(l, r) + 4 * ((m) * blocks[l].columns + (n)) + (j))
+#define KEPT_BIAS(l, r, m, h)                                                        \
+    (KEPT_BLOCK(l, r) + 4 * blocks[l].rows * blocks[l].columns + 2 * (m) + (h))
+
+// Store a block's gradients of weights and biases, or add them.
+static inline void store_block(const int l, const int block,
+                               float (*sums)[OUTER_SIDES][4], float (*biases)[2],
+                               HOME float *gradient, const int add)
+{
+    const Layer layer = layers[l];
+    const int id = own_id(), lane = id % WARP, a = lane % 4, b = lane / 4;
+    const int o = block / blocks_across(l) * 16 * blocks[l].rows;
+    const int i = block % blocks_across(l) * 8 * blocks[l].columns;
+#pragma unroll
+    for (int m = 0; m < OUTER_ROWS; ++m)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            if (m >= blocks[l].rows) continue;
+            float bias = biases[m][h];
+            bias += shuffle_xor(bias, 1);
+            bias += shuffle_xor(bias, 2);
+            const int row = o + 16 * m + 8 * h + b;
+            if (row >= layer.n_out) continue;
+            HOME float *to = gradient + layer.weights + row * layer.stride;
+#pragma unroll
+            for (int n = 0; n < OUTER_SIDES; ++n)
+#pragma unroll
+                for (int j = 0; j < 2; ++j) {
+                    const int column = i + 8 * n + 2 * a + j;
+                    const float sum = sums[m][n][2 * h + j];
+                    if (n < blocks[l].columns && column < layer.n_in)
+                        to[column] = add ? to[column] + sum : sum;
+                }
+            if (i || a || layer.bias < 0) continue;
+            to = gradient + layer.bias + row;
+            *to = add ? *to + bias : bias;
+        }
 }
 
 // The gradients of a layer's weights and biases, a block a warp: rows are neurons, columns
 // inputs.
 static inline void outer_mma(const int l, __local const float *memory,
-                             HOME float *gradient, const int add)
+                             HOME float *gradient, const int add, float *kept)
 {
     const Layer layer = layers[l];
-    const int lane = get_local_id(0) % WARP, a = lane % 4, b = lane / 4;
-    int rows = 1, sides = 1;  // all are constants
+    const int id = own_id(), lane = id % WARP, a = lane % 4, b = lane / 4;
+    const int rows = blocks[l].rows, sides = blocks[l].columns;
+#if KEPT
 #pragma unroll
-    for (int r = 1; r <= OUTER_ROWS; ++r)
-#pragma unroll
-        for (int c = 1; c <= OUTER_SIDES; ++c)
-            if (outer_cost(layer, r, c) < outer_cost(layer, rows, sides))
-                rows = r, sides = c;
-    const int down = 16 * rows, wide = 8 * sides;
-    const int across = (layer.n_in + wide - 1) / wide;
-    const int blocks = (layer.n_out + down - 1) / down * across;
-    for (int block = get_local_id(0) / WARP; block < blocks; block += WARPS) {
-        const int o = block / across * down, i = block % across * wide;
+#endif
+    for (int r = 0; r < ROUNDS(l); ++r) {
+        const int number = id / WARP + r * WARPS, block = number % blocks_of(l);
+        const int part = number / blocks_of(l), samples = TILE / blocks[l].parts;
+        if (part >= blocks[l].parts) continue;
+        const int o = block / blocks_across(l) * 16 * rows;
+        const int i = block % blocks_across(l) * 8 * sides;
         float sums[OUTER_ROWS][OUTER_SIDES][4], biases[OUTER_ROWS][2];
         __local const float *ds[OUTER_ROWS][2], *x[OUTER_SIDES];
         ZERO_SUMS(sums, OUTER_ROWS, OUTER_SIDES)
@@ -256,15 +331,15 @@ static inline void outer_mma(const int l, __local const float *memory,
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 const int row = min(o + 16 * m + 8 * h + b, layer.n_out - 1);
-                ds[m][h] = memory + layer.values + row * PITCH + a;
+                ds[m][h] = memory + deltas_of(l) + row * PITCH + part * samples + a;
                 biases[m][h] = 0;
             }
 #pragma unroll
         for (int n = 0; n < OUTER_SIDES; ++n)
             x[n] = memory + (l ? layers[l - 1].values : X_OFFSET)
-                   + min(i + 8 * n + b, layer.n_in - 1) * PITCH + a;
+                   + min(i + 8 * n + b, layer.n_in - 1) * PITCH + part * samples + a;
 #pragma unroll 2
-        for (int s = 0; s < TILE; s += 8) {
+        for (int s = 0; s < samples; s += 8) {
             SecondFactor second[OUTER_SIDES];
 #pragma unroll
             for (int n = 0; n < OUTER_SIDES; ++n)
@@ -287,59 +362,88 @@ static inline void outer_mma(const int l, __local const float *memory,
                 MULTIPLY(sums[m], first, second, OUTER_SIDES, sides)
             }
         }
+#if KEPT
 #pragma unroll
-        for (int m = 0; m < OUTER_ROWS; ++m)
+        for (int m = 0; m < OUTER_ROWS; ++m) {
+            if (m >= rows) continue;
 #pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                if (m >= rows) continue;
-                float bias = biases[m][h];
-                bias += shuffle_xor(bias, 1);
-                bias += shuffle_xor(bias, 2);
-                const int row = o + 16 * m + 8 * h + b;
-                if (row >= layer.n_out) continue;
-                HOME float *to = gradient + layer.weights + row * layer.stride;
+            for (int n = 0; n < OUTER_SIDES; ++n)
 #pragma unroll
-                for (int n = 0; n < OUTER_SIDES; ++n)
+                for (int j = 0; j < 4; ++j)
+                    if (n < sides) kept[KEPT_SUM(l, r, m, n, j)] += sums[m][n][j];
 #pragma unroll
-                    for (int j = 0; j < 2; ++j) {
-                        const int column = i + 8 * n + 2 * a + j;
-                        const float sum = sums[m][n][2 * h + j];
-                        if (n < sides && column < layer.n_in)
-                            to[column] = add ? to[column] + sum : sum;
-                    }
-                if (i || a || layer.bias < 0) continue;
-                to = gradient + layer.bias + row;
-                *to = add ? *to + bias : bias;
-            }
+            for (int h = 0; h < 2; ++h) kept[KEPT_BIAS(l, r, m, h)] += biases[m][h];
+        }
+#else
+        store_block(l, block, sums, biases, gradient, add);
+#endif
     }
 }
 
-// As in group_step_tile.h.
+#if KEPT
+// Store the kept gradients, part after part.
+static inline void store_kept(const float *kept, HOME float *gradient)
+{
+    const int id = own_id();
+#pragma unroll
+    for (int part = 0; part < MOST_PARTS; ++part) {
+        if (part > 0) barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+        for (int l = 0; l < LAYERS; ++l)
+#pragma unroll
+            for (int r = 0; r < ROUNDS(l); ++r) {
+                const int number = id / WARP + r * WARPS;
+                if (number / blocks_of(l) != part || part >= blocks[l].parts) continue;
+                float sums[OUTER_ROWS][OUTER_SIDES][4], biases[OUTER_ROWS][2];
+#pragma unroll
+                for (int m = 0; m < OUTER_ROWS; ++m) {
+                    if (m >= blocks[l].rows) continue;
+#pragma unroll
+                    for (int n = 0; n < OUTER_SIDES; ++n)
+#pragma unroll
+                        for (int j = 0; j < 4; ++j)
+                            if (n < blocks[l].columns)
+                                sums[m][n][j] = kept[KEPT_SUM(l, r, m, n, j)];
+#pragma unroll
+                    for (int h = 0; h < 2; ++h)
+                        biases[m][h] = kept[KEPT_BIAS(l, r, m, h)];
+                }
+                store_block(l, number % blocks_of(l), sums, biases, gradient, part > 0);
+            }
+    }
+}
+#endif
+
+// As in group_step_tile.h. records [RECORD * PARTS], kept [KEPT]
 static inline void tile(const Net *net, __local float *memory, const int first,
                         const int valid_samples, const uint8 key,
-                        HOME float *gradient, const int add, int *loaded)
+                        HOME float *gradient, HOME float *records, const int add,
+                        int *loaded, float *kept)
 {
-    const int slice = get_local_id(0) / WARP * SLICE, lane = get_local_id(0) % WARP;
+    const int id = own_id(), slice = id / WARP * SLICE, lane = id % WARP;
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
     if (*loaded != first) load_slice(net, memory, slice, first, valid_samples, key);
     *loaded = first;
+    copies_end();
 #pragma unroll
     for (int l = 0; l < LAYERS; ++l) {
         warp_barrier();
         forward_mma(net, l, slice, memory);
     }
     warp_barrier();
-    if (lane < SLICE) sample_loss(net, memory, slice + lane, valid_samples);
-    barrier(CLK_LOCAL_MEM_FENCE);
-    sum_records(memory, gradient, add);
+    sample_loss(net, memory, slice + lane % SLICE, valid_samples, lane / SLICE,
+                WARP / SLICE);
 #if BACKWARD
 #pragma unroll
-    for (int l = LAYERS - 1; l >= 0; --l) {
-        outer_mma(l, memory, gradient, add);
-        if (l == 0) break;
-        barrier(CLK_LOCAL_MEM_FENCE);
+    for (int l = LAYERS - 1; l > 0; --l) {
+        warp_barrier();
         back_mma(net, l, slice, memory);
-        barrier(CLK_LOCAL_MEM_FENCE);
     }
+#endif
+    barrier(CLK_LOCAL_MEM_FENCE);
+    sum_records(memory, records, add);
+#if BACKWARD
+#pragma unroll
+    for (int l = LAYERS - 1; l >= 0; --l) outer_mma(l, memory, gradient, add, kept);
 #endif
 }

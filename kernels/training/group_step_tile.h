@@ -4,6 +4,8 @@
 // SUBSETS  1: networks train on rows of the data set that a list names
 // MATRIX   1: products by matrix units; members/matrix.h has the work on a tile
 // VALUES   parameters before the record behind gradients; undefined: SIZE
+// DELTAS   offset from hidden layers' values to their derivatives; 0 or undefined: those
+//          take the values' place
 #define LOADS 16  // loads of a work-item in flight
 #ifndef SUBSETS
 #define SUBSETS 0
@@ -13,6 +15,9 @@
 #endif
 #ifndef VALUES
 #define VALUES SIZE
+#endif
+#ifndef DELTAS
+#define DELTAS 0
 #endif
 #if STAGED
 #define SPACE __local
@@ -68,6 +73,12 @@ typedef struct {
     __global const int *subset;  // rows of the data set; 0: all
 #endif
 } Net;
+
+// The offset of the derivatives of a layer's pre-activations.
+static inline int deltas_of(const int l)
+{
+    return layers[l].values + (l < LAYERS - 1 ? DELTAS : 0);
+}
 
 static inline Neuron neuron_of(const Net *net, const int l, const int o)
 {
@@ -200,50 +211,66 @@ static inline void forward(const Net *net, const int l, __local const float *x,
     }
 }
 
+#if MATRIX
+#define WARPS (GROUP / WARP)
+#define SLICE (TILE / WARPS)  // samples of a warp: a multiple of 8
+// The sum, or maximum, of v over the lanes that share a sample.
+#define OVER_LANES(v, total)                                                         \
+    for (int mask = SLICE; mask < WARP; mask *= 2) {                                 \
+        const float other = shuffle_xor(v, mask);                                    \
+        v = total;                                                                   \
+    }
+#else
+#define OVER_LANES(v, total)
+#endif
+
 // Replace a sample's outputs by the loss gradient with respect to the pre-activations,
-// and store its record.
+// and store its record. Each of `lanes` lanes takes every so manieth output, from `part`
+// on.
 static inline void sample_loss(const Net *net, __local float *memory, const int sample,
-                               const int valid_samples)
+                               const int valid_samples, const int part, const int lanes)
 {
     const Layer last = layers[LAYERS - 1];
     __local float *y = memory + last.values + sample;
     __local const float *t = memory + T_OFFSET + sample;
     __local float *record = memory + RECORD_OFFSET + sample;
-    const int width = last.n_out;
+    const int width = last.n_out, valid = sample < valid_samples;
     float sum = 0, squares = 0, fails = 0;
-    if (sample < valid_samples) {
-        const float factor = WEIGHTED ? memory[WEIGHT_OFFSET + sample] : 1.0f;
-        const float mean_factor = MEAN ? factor / width : factor;
+    const float factor = WEIGHTED ? memory[WEIGHT_OFFSET + sample] : 1.0f;
+    const float mean_factor = MEAN ? factor / width : factor;
 #if SOFTMAX
-        float top = y[0], total = 0, targets = 0;
-        for (int j = 1; j < width; ++j) top = y[j * PITCH] > top ? y[j * PITCH] : top;
-        for (int j = 0; j < width; ++j) {
-            total += exponential(y[j * PITCH] - top);
-            targets += t[j * PITCH];
-        }
-        const float log_total = logarithm(total);
-#endif
-        for (int j = 0; j < width; ++j) {
-            const Neuron neuron = neuron_of(net, LAYERS - 1, j);
-            const float z = y[j * PITCH], target = t[j * PITCH];
-            const float output = LOSS_OUTPUT(z);
-            const float gradient = LOSS_SLOPE(z, output, target, neuron.error_scale);
-            sum += LOSS_TERM(z, target, neuron.error_scale);
-            const float error = (target - output) * neuron.error_scale;
-            squares += error * error;
-            fails += fabs(error) >= net->bit_fail_limit ? 1 : 0;
-            const int pre = last.pre_activations;
-            const float v = pre < 0 ? z : memory[pre + j * PITCH + sample];
-            y[j * PITCH] = gradient * mean_factor * derivative(neuron, z, v);
-        }
-        sum *= mean_factor;
-        squares *= factor;
-    } else {
-        for (int j = 0; j < width; ++j) y[j * PITCH] = 0;
+    float top = y[0], total = 0, targets = 0;
+    for (int j = part; j < width; j += lanes)
+        top = y[j * PITCH] > top ? y[j * PITCH] : top;
+    OVER_LANES(top, other > top ? other : top)
+    for (int j = part; j < width; j += lanes) {
+        total += exponential(y[j * PITCH] - top);
+        targets += t[j * PITCH];
     }
-    record[0] = sum;
-    record[TILE] = squares;
-    record[2 * TILE] = fails;
+    OVER_LANES(total, total + other)
+    OVER_LANES(targets, targets + other)
+    const float log_total = logarithm(total);
+#endif
+    for (int j = part; j < width; j += lanes) {
+        const Neuron neuron = neuron_of(net, LAYERS - 1, j);
+        const float z = y[j * PITCH], target = t[j * PITCH];
+        const float output = LOSS_OUTPUT(z);
+        const float gradient = LOSS_SLOPE(z, output, target, neuron.error_scale);
+        sum += LOSS_TERM(z, target, neuron.error_scale);
+        const float error = (target - output) * neuron.error_scale;
+        squares += error * error;
+        fails += fabs(error) >= net->bit_fail_limit ? 1 : 0;
+        const int pre = last.pre_activations;
+        const float v = pre < 0 ? z : memory[pre + j * PITCH + sample];
+        y[j * PITCH] = valid ? gradient * mean_factor * derivative(neuron, z, v) : 0;
+    }
+    OVER_LANES(sum, sum + other)
+    OVER_LANES(squares, squares + other)
+    OVER_LANES(fails, fails + other)
+    if (part > 0) return;
+    record[0] = valid ? sum * mean_factor : 0;
+    record[TILE] = valid ? squares * factor : 0;
+    record[2 * TILE] = valid ? fails : 0;
 }
 
 // gradient[o, i] (+)= sum over s of ds[o, s] * x[i, s], by blocks of ROWS adjacent rows
@@ -329,10 +356,9 @@ static inline void bias_gradient(const Layer layer, __local const float *ds,
         const Layer layer = layers[l];                                               \
         const Neuron neuron = neuron_of(net, l, i);                                  \
         const int offset = i * PITCH + sample, pre = layer.pre_activations;          \
-        __local VECTOR *to = (__local VECTOR *)(memory + layer.values + offset);     \
-        const VECTOR y = *to;                                                        \
+        const VECTOR y = *(__local const VECTOR *)(memory + layer.values + offset);  \
         const VECTOR v = pre < 0 ? y : *(__local const VECTOR *)(memory + pre + offset); \
-        *to = sum * VALUES;                                                          \
+        *(__local VECTOR *)(memory + deltas_of(l) + offset) = sum * VALUES;          \
     }
 
 DEFINE_STORE_DERIVATIVES(
@@ -370,7 +396,7 @@ static inline void outer_and_bias(const Layer layer, __local const float *ds,
 }
 
 // The sums of the samples' records, of PARTS parts of the tile.
-static inline void sum_records(__local const float *memory, HOME float *gradient,
+static inline void sum_records(__local const float *memory, HOME float *records,
                                const int add)
 {
     if (get_local_id(0) >= RECORD * PARTS) return;
@@ -380,7 +406,7 @@ static inline void sum_records(__local const float *memory, HOME float *gradient
 #pragma unroll
     for (int s = 0; s < TILE / PARTS; s += 4)
         sum += *(__local const float4 *)(record + s);
-    HOME float *to = gradient + VALUES + get_local_id(0);
+    HOME float *to = records + get_local_id(0);
     *to = add ? *to + vector_sum(sum) : vector_sum(sum);
 }
 
@@ -406,9 +432,9 @@ void tile(const Net *net, __local float *memory, const int first,
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     if (get_local_id(0) < TILE)
-        sample_loss(net, memory, get_local_id(0), valid_samples);
+        sample_loss(net, memory, get_local_id(0), valid_samples, 0, 1);
     barrier(CLK_LOCAL_MEM_FENCE);
-    sum_records(memory, gradient, add);
+    sum_records(memory, gradient + VALUES, add);
 #if BACKWARD
 #pragma unroll
     for (int l = LAYERS - 1; l >= 0; --l) {

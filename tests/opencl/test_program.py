@@ -23,6 +23,7 @@ from clnet.opencl.program import (
     kernel_directory,
     kernel_text,
     matrix_units,
+    registers_option,
     retargeted,
     source_hash,
     source_text,
@@ -223,6 +224,13 @@ def test_variables_of_the_compiler_enter_its_options():
     built = build(CONTEXT, device, KERNEL % "4", "k.cl")
     options = built.get_build_info(device.handle, cl.program_build_info.OPTIONS)
     assert "-DVARIABLES=" in options
+
+
+def test_a_program_may_limit_registers_where_the_compiler_makes_ptx():
+    device = dataclasses.replace(CPU, compute_capability=(9, 0))
+    text = "#define PTX 90\n#define REGISTERS 168\n"
+    assert registers_option(device, text) == ("-cl-nv-maxrregcount=168",)
+    assert registers_option(device, KERNEL) == registers_option(CPU, text) == ()
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,13 +43,18 @@ if TYPE_CHECKING:
 TILES = (256, 128, 64, 32, 16, 8)  # samples of a tile
 FULL = 1.25  # samples of whole tiles, to those of a step, at most
 MANY_TILE = 64  # samples of the best tile where all compute units have networks
+SHARED = {False: 2, True: 3}  # groups that share a unit then, at least; on matrix units
 WARP = 32
 WIDE = 64  # neurons of a layer that occupy the largest group
 GROUPS = (32, 64, 128, 256, 512)  # work-items of a group
 FEW_NEURONS = 32  # whose products leave registers for more steps at once
-SLICES = (8, 16, 32)  # samples of a warp on matrix units, the usually best first
+SLICES = (16, 8, 32)  # samples of a warp on matrix units, the usually best first
 PART = 32  # samples of a tile that one work-item sums to its record
 OWN_STATE_BYTES = 1 << 13  # of a member's state in local memory, at most
+GROUP_BYTES = 1 << 10  # of local memory that a group takes for itself
+MOST_REGISTERS = 255  # of a work-item
+MOST_KEPT = 64  # gradients of a work-item that stay in registers
+BLOCKS = np.dtype([(name, "i4") for name in ("rows", "columns", "parts", "kept")])
 ROWS = 8  # rows of a tile are padded to a multiple: the inner step of matrix units
 
 
@@ -77,8 +83,9 @@ class GroupMembers:
         refusal = refuse_unless_float32_step(span, device)
         if refusal is not None:
             return refusal
-        step = accepted_step(span)
-        least, most = _local_bytes(step, TILES[-1]), device.unit_local_memory
+        step, matrix = accepted_step(span), bool(matrix_units(device))
+        least = Arrangement(step, TILES[-1], WARP, TILES[-1], matrix).local_bytes
+        most = device.unit_local_memory
         if least > most:
             return (
                 f"it needs {least} bytes of local memory for a network, and "
@@ -90,23 +97,28 @@ class GroupMembers:
         """Return tiles and groups, the usually best first.
 
         A network that has a compute unit alone is fastest in large tiles that are
-        nearly full. Others are in tiles of which two networks share a unit's local
+        nearly full. Others are in tiles of which several networks share a unit's local
         memory, or else in large ones too.
         """
-        step = accepted_step(span)
+        step, matrix = accepted_step(span), bool(matrix_units(device))
         whole = max(TILES[-1], 1 << (span.batch - 1).bit_length())
         largest, local = team_group(GROUPS[-1], device), device.unit_local_memory
+
+        def bytes_of(tile: int) -> int:
+            group = WARP * -(-tile // SLICES[0])
+            return Arrangement(step, tile, group, span.batch, matrix).local_bytes
+
         tiles = [
             tile for tile in TILES
-            if tile <= min(whole, largest) and _local_bytes(step, tile) <= local
+            if tile <= min(whole, largest) and bytes_of(tile) <= local
         ]
         few = self.members <= device.compute_units
-        shared = not few and 2 * _local_bytes(step, MANY_TILE) <= local
+        shared = not few and SHARED[matrix] * bytes_of(MANY_TILE) <= local
         tiles.sort(key=lambda tile: (
             shared and tile != MANY_TILE,
             round_up(span.batch, tile) > FULL * max(span.batch, TILES[-1]),
         ))
-        if matrix_units(device):
+        if matrix:
             return tuple(
                 {"tile": tile, "group": WARP * tile // part}
                 for tile in tiles for part in SLICES
@@ -127,24 +139,36 @@ class GroupMembers:
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launch of the members, a group each."""
-        step = accepted_step(span)
+        step, matrix = accepted_step(span), bool(matrix_units(device))
         tile, group = config["tile"], config["group"]
-        layout = LocalLayout.of(step, tile, ROWS)
-        layers, values = _spread(layout.layers)
+        place = Arrangement(step, tile, group, span.batch, matrix)
+        layout = place.layout
         rule, _ = rule_of(step, span)
         x, t, *_ = step.data
         defines: dict[str, int | str] = {
             **step_defines(step, span), **rule, "SUBSETS": int(self.subsets),
             "TILE": tile, "PITCH": layout.pitch, "GROUP": group,
-            "LOCAL_VALUES": layout.size, "PARTS": _parts(tile), "SIZE": step.size,
-            "LAYERS": len(step.layers), "LAYER_TABLE": rows_text(layers),
-            "VALUES": values,
+            "LOCAL_VALUES": place.size, "PARTS": _parts(tile), "SIZE": step.size,
+            "LAYERS": len(step.layers), "LAYER_TABLE": rows_text(place.layers),
+            "VALUES": place.values,
             "LAYER_NEURONS": rows_text(layer_neurons(step)),
             "X_OFFSET": layout.x, "T_OFFSET": layout.t, "WEIGHT_OFFSET": layout.weight,
             "RECORD_OFFSET": layout.record, "OWN_STATE": int(_keeps_state(step)),
-            "MATRIX": int(bool(matrix_units(device))),
-            "STEPS": 4 if max(row.n_out for row in step.layers) <= FEW_NEURONS else 2,
+            "MATRIX": int(matrix), "KEPT": place.kept, "DELTAS": place.deltas,
         }
+        if matrix:
+            widest = max(layer.n_out for layer in step.layers)
+            groups = 1
+            if self.members > device.compute_units:
+                groups = max(1, device.unit_local_memory // place.local_bytes)
+            defines |= {
+                "STEPS": 4 if widest <= FEW_NEURONS else 2,
+                "BLOCK_TABLE": rows_text(place.blocks),
+                "MOST_PARTS": int(place.blocks["parts"].max()),
+                "REGISTERS": min(
+                    MOST_REGISTERS, device.registers // (group * groups) // 8 * 8
+                ),
+            }
         return (
             Launch(
                 "members/group_members.cl", "group_members", defines,
@@ -153,11 +177,70 @@ class GroupMembers:
                     Table.of(neuron_table(step)), Parameters(), x, t, weights_of(step),
                     span.batch if step.gather is None else step.gather.samples,
                     float(step.loss.bit_fail_limit), State(),
-                    Table.of(_places(step, layout.layers, layers)), t.width, span.batch,
-                    *MEMBER_ARGUMENTS,
+                    Table.of(_places(step, layout.layers, place.layers)), t.width,
+                    span.batch, *MEMBER_ARGUMENTS,
                 ),
             ),
         )
+
+
+class Arrangement:
+    """What a group has in local memory, and in registers.
+
+    Parameters
+    ----------
+    step : WholeStep
+        The training step.
+    tile, group, batch : int
+        Samples of a tile, work-items of a group, samples of a step.
+    matrix : bool
+        Whether products are on matrix units.
+
+    Attributes
+    ----------
+    layout : LocalLayout
+        Of a tile's values.
+    layers : ndarray of LAYER
+        The kernel's table: parameters have offsets of local memory.
+    values : int
+        Of the parameters there.
+    blocks : ndarray of BLOCKS
+        Of the gradients of each layer, on matrix units.
+    kept : int
+        Gradients that a work-item keeps in registers; 0: all are in local memory.
+    deltas : int
+        Offset from hidden layers' values to their derivatives; 0: in their place.
+    size, local_bytes : int
+        Values of local memory for a tile; bytes of all.
+    """
+
+    def __init__(
+        self, step: WholeStep, tile: int, group: int, batch: int, matrix: bool
+    ) -> None:
+        self.layout: LocalLayout = LocalLayout.of(step, tile, ROWS)
+        self.layers: NDArray[Any]
+        self.values: int
+        self.layers, self.values = _spread(self.layout.layers)
+        self.blocks: NDArray[Any] = np.zeros(0, BLOCKS)
+        self.kept: int = 0
+        self.deltas: int = 0
+        self.size: int = self.layout.size
+        if matrix:
+            first, last = self.layers["values"][[0, -1]].tolist()
+            self.deltas = self.size - first if last > first else 0
+            self.size += last - first
+            parts = (1, 2) if tile > ROWS and batch > tile else (1,)
+            self.blocks, self.kept = _blocks(step, tile, group // WARP, parts)
+            if batch <= tile or self.kept > MOST_KEPT:
+                self.blocks, self.kept = _blocks(step, tile, group // WARP, (1,))[0], 0
+        if self.kept:  # they are stored where the tiles were
+            self.size = max(self.size, self.values)
+        clipped = step.update is not None and step.update.norm is not None
+        arrays = clipped + (step.loss.weight is not None)
+        flat = self.values * (1 if self.kept else 2) + len(RECORD) * (_parts(tile) + 2)
+        self.local_bytes: int = GROUP_BYTES + 4 * (
+            self.size + flat + arrays * group + 1
+        ) + (_state_bytes(step) if _keeps_state(step) else 0)
 
 
 def _spread(layers: NDArray[Any]) -> tuple[NDArray[Any], int]:
@@ -191,6 +274,31 @@ def _places(
     return places
 
 
+def _blocks(
+    step: WholeStep, tile: int, warps: int, parts: Sequence[int]
+) -> tuple[NDArray[Any], int]:
+    """Return the table of gradients' blocks, and how many a lane keeps of all.
+
+    Blocks take the fewest instructions, about; `parts` may share a tile's samples.
+    """
+    table, kept = np.zeros(len(step.layers), BLOCKS), 0
+    for row, layer in zip(table, step.layers, strict=True):
+        def rounds(rows: int, columns: int, parts: int, layer: Any = layer) -> int:
+            count = -(-layer.n_out // (16 * rows)) * -(-layer.n_in // (8 * columns))
+            return -(-int(count) * parts // warps)
+
+        def cost(block: tuple[int, int, int], rounds: Any = rounds) -> int:
+            rows, columns, parts = block
+            products = 6 * (4 * rows + 2 * columns) + 3 * rows * columns
+            return int(rounds(*block) * products * tile // (8 * parts))
+
+        best = min(product((1, 2), (1, 2, 3, 4), parts), key=cost)
+        rows, columns, _ = best
+        row["rows"], row["columns"], row["parts"], row["kept"] = *best, kept
+        kept += rounds(*best) * rows * (4 * columns + 2)
+    return table, kept
+
+
 def _parts(tile: int) -> int:
     """Return the work-items that sum one column of a tile's records."""
     return max(1, tile // PART)
@@ -202,16 +310,6 @@ def _state_bytes(step: WholeStep) -> int:
 
 def _keeps_state(step: WholeStep) -> bool:
     return _state_bytes(step) <= OWN_STATE_BYTES
-
-
-def _local_bytes(step: WholeStep, tile: int) -> int:
-    """Return the local memory of a group, in bytes."""
-    layout = LocalLayout.of(step, tile, ROWS)
-    flat = 2 * _spread(layout.layers)[1] + len(RECORD) * (_parts(tile) + 2) + 1
-    clipped = step.update is not None and step.update.norm is not None
-    weighted = step.loss.weight is not None
-    state = _state_bytes(step) if _keeps_state(step) else 0
-    return 4 * (layout.size + flat + (clipped + weighted) * GROUPS[-1]) + state
 
 
 def _groups(tile: int, widest: int, largest: int) -> tuple[int, ...]:
