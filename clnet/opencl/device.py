@@ -79,6 +79,8 @@ class Device:
         The measured rates; None: `rates` are estimates.
     build_options : tuple of str
         Further options for the device's compiler.
+    barrier_build_options : tuple of str
+        Further options for programs with barriers.
     environment : tuple of (str, str)
         Variables that the device's compiler reads, unless the user set them.
     notes : tuple of str
@@ -130,6 +132,7 @@ class Device:
     launch_cost: float = 1e-5
     measured: Rates | None = field(default=None, compare=False)
     build_options: tuple[str, ...] = ()
+    barrier_build_options: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     companions: tuple[Device, ...] = ()

@@ -138,6 +138,8 @@ def build(context: Any, device: Device, text: str, source: str) -> Any:
         *device.build_options, *variables_option(device, os.environ),
         *registers_option(device, text),
     ]
+    if "barrier(" in text:
+        options += device.barrier_build_options
     devices = [device.handle]
     try:
         # Users need no remarks of compilers on successful builds. The filter stays:

@@ -178,9 +178,10 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         match=_llvmpipe,
-        effect={"build_options": ALL_INLINE},
+        effect={"barrier_build_options": ALL_INLINE},
         reason="ends the process at a barrier of a function that its compiler does not"
-        " inline, so all are inlined (llvmpipe by Mesa's rusticl, 25.0)",
+        " inline, so all are inlined in programs with barriers; others would take it"
+        " several times as long (llvmpipe by Mesa's rusticl, 25.0)",
     ),
     Quirk(
         match=lambda device: (

@@ -208,6 +208,13 @@ def test_a_refused_option_is_a_build_error():
         build(CONTEXT, device, KERNEL % "3", "k.cl")
 
 
+def test_options_of_programs_with_barriers():
+    device = dataclasses.replace(CPU, barrier_build_options=("-no-such-option",))
+    build(CONTEXT, device, KERNEL % "3", "k.cl")
+    with pytest.raises(BuildError, match=r"kernel k.cl does not build on"):
+        build(CONTEXT, device, "/* barrier() */" + KERNEL % "3", "k.cl")
+
+
 def test_the_cache_of_pyopencl_is_not_used(monkeypatch):
     def fail(*arguments, **options):
         raise OSError("No space left on device")

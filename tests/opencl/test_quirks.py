@@ -164,11 +164,13 @@ def test_variables_of_a_compiler(driver, count, monkeypatch):
 
 @pytest.mark.parametrize(("name", "platform", "driver", "inlined"), [
     ("cpu-A", POCL, "3.0", 0), ("cpu-A", POCL, "6.0", 1), ("cpu-A", POCL, "7.1", 1),
-    ("llvmpipe (LLVM 19)", "rusticl", "25.0", 1), ("AMD Radeon", "rusticl", "25.0", 0),
+    ("llvmpipe (LLVM 19)", "rusticl", "25.0", 0), ("AMD Radeon", "rusticl", "25.0", 0),
 ])
 def test_all_functions_are_inlined(name, platform, driver, inlined):
     chosen = apply_quirks(Device(name, "cpu", platform=platform, driver=driver))
     assert " ".join(chosen.build_options).count("always_inline") == inlined
+    of_barriers = " ".join(chosen.barrier_build_options).count("always_inline")
+    assert of_barriers == name.startswith("llvmpipe")
 
 
 def test_variables_enter_the_key_of_a_compilers_cache():

@@ -102,7 +102,8 @@ def test_a_short_training_is_compared_and_not_measured(measured, monkeypatch):
     assert not measured
     assert len(checked) == 2  # the step of training, and that of validation
     text = " ".join(history.plan.split())
-    assert "the training is too short to measure them" in text
+    if CPU.companions:  # which have candidates too
+        assert "the training is too short to measure them" in text
     assert "modelled, nothing measured" in text
 
 

@@ -93,6 +93,8 @@ def test_parameters_replaced_meanwhile_are_no_fault(monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("batch", [1, 4, 9])
 def test_right_results_pass(dtype, batch):
+    if dtype == "float64" and not CPU.fp64:
+        pytest.skip("the device has no float64")
     network = Network.mlp([20, 30, 10], ["tanh", "gelu"], seed=1, dtype=dtype)
     check(SESSION, network, *layer(network, Naive(), batch))
     check(SESSION, network, *whole(network, Naive(), batch))
@@ -213,7 +215,7 @@ def test_single_ops_are_checked():
         (Changed(change={"arguments": ()}), "INVALID_KERNEL_ARGS"),
         (Changed(change={"arguments": (1,) * 40}), "clSetKernelArg failed"),
         (Changed(change={"local_size": (1 << 20,), "global_size": (1 << 20,)}),
-         "INVALID_WORK_GROUP_SIZE"),
+         "INVALID_WORK_(GROUP|ITEM)_SIZE"),
     ],
     ids=["unnamed", "unbound", "too many", "too large"],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 
@@ -93,6 +94,7 @@ def test_a_device_plans_every_network_without_rungs_and_host(
     lab, device, layers, dtype
 ):
     network = Network(30, layers, seed=1, dtype=dtype)
+    device = dataclasses.replace(device, fp64=True)
     plan = lab.plan(network, device, tune=False)
     assert {step.device for step in plan.device_steps()} == {device}
 
