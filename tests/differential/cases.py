@@ -28,6 +28,7 @@ from clnet.nn.storage.formats import AUTO, FORMATS
 FAMILY = 128  # cases of one network
 BATCHES = 4  # batch sizes of one network
 SEASON = 16 * FAMILY  # cases of one palette
+CASCADES = 1 << 30  # families from this number on are cascade trainings
 
 TASKS = {"predict": 0.6, "gradients": 0.15, "train": 0.15, "fit": 0.06,
          "population": 0.04}
@@ -293,6 +294,11 @@ class Palette:
 
 def family(number: int) -> Iterator[Case]:
     """Yield the cases of a family, whose seeds are ``number * FAMILY`` and up."""
+    if number >= CASCADES:
+        from .cascade_cases import cascades
+
+        yield from cascades(number)
+        return
     draw = Draw(number, 0)
     season = number * FAMILY // SEASON
     palette = Palette.of(season)

@@ -16,6 +16,7 @@ from clnet.nn.storage.layout import live_elements
 from clnet.opencl.device import Device
 
 from . import pytorch
+from .cascades import Cascades
 from .cases import Case, Outcome
 from .check import (
     Fit,
@@ -33,7 +34,7 @@ from .populations import Populations
 
 JUDGED = 16  # of so many cases, PyTorch judges one
 KINDS = {"predict": Predict, "gradients": Train, "train": Train, "fit": Fit,
-         "population": Populations}
+         "population": Populations, "cascade": Cascades}
 
 
 def home(case: Case, device: Device) -> Device:
@@ -88,7 +89,7 @@ class Runner:
 
     def _judge(self, case: Case, bound: Any) -> bool:
         """Compare the oracle with PyTorch; return whether that is possible."""
-        if not (pytorch.AVAILABLE and pytorch.knows(case)):
+        if case.task == "cascade" or not (pytorch.AVAILABLE and pytorch.knows(case)):
             return False
         network, start = bound.network, bound.network.parameters
         if case.task == "predict":

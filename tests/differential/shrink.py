@@ -13,7 +13,7 @@ from clnet import Dense, Local
 from clnet.errors import ClnetError
 from clnet.nn.regularisation import PLAIN
 
-from .cases import FAMILY, Case, family
+from .cases import FAMILY, Case, Options, family
 
 SECONDS = 60.0  # limit for a case
 
@@ -90,7 +90,7 @@ def _smaller(case: Case) -> Iterator[Case]:
         for other in _simpler(layer):
             yield replace(case, layers=(*layers[:i], other, *layers[i + 1 :]))
     options = case.options
-    if options is None:
+    if not isinstance(options, Options):
         return
     plain: dict[str, Any] = {
         "samples": max(1, options.samples // 2), "batches": False, "shuffled": False,
