@@ -199,7 +199,8 @@ def passes(
                 rows = np.arange(first, first + samples) if size > 1 else np.arange(n)
                 if options.shuffled and size > 1:
                     rows = permuted(rows, n, key(case.seed, epoch))
-                balanced[program.inputs[-1].name] = weight / weight[rows].mean()
+                mean = weight[rows].mean() or 1.0  # all may be 0
+                balanced[program.inputs[-1].name] = weight / mean
             yield {
                 **balanced,
                 "first": first, "samples": samples, "seen": first + samples,

@@ -58,6 +58,21 @@ def work(number):
         raise KeyboardInterrupt
     history.state.save(folder / "state.safetensors")
 """,
+    "cascade": """
+few = clnet.Cascade(
+    activation_functions=["tanh"], max_out_epochs=9, max_cand_epochs=9
+)
+def save(training, epoch):
+    training.network.save(folder / "net_grows.safetensors")
+def work(number):
+    grown = clnet.Network(20, [clnet.Dense(30, "tanh")], seed=1)
+    history = grown.fit(
+        x, t, device=CPU, max_neurons=3, optimiser=few, seed=1, callbacks=[save]
+    )
+    if "interrupted" in history.stopped:
+        raise KeyboardInterrupt
+    grown.save(folder / "net_grown.net")
+""",
     "store": """
 store = Store(CPU, folder)
 def work(number):
@@ -75,7 +90,7 @@ def work(number):
     network.compile(CPU, 3, variants=["naive", "split"], tune=True)(x)
 """,
 }
-FILES = ("save", "population", "checkpoint", "store")  # of the work: it writes these
+FILES = ("save", "population", "checkpoint", "cascade", "store")  # work that writes
 LOOP = """
 try:
     work(0)

@@ -287,8 +287,22 @@ def test_a_damaged_name_of_a_column_is_set_aside(store, path):
     check_set_aside(store, path, path.read_bytes().replace(b"latency", b"lapency"))
 
 
+DIGITS = "9" * 400  # of a number that no float has
+IMPOSSIBLE = [
+    -1.0, math.inf, "text", b"blob", None, pytest.param(DIGITS, id="400 digits"),
+    pytest.param(f"-{DIGITS}", id="-400 digits"),
+]
+
+
+@pytest.mark.parametrize("value", IMPOSSIBLE)
+def test_impossible_rates_are_ignored(store, path, value):
+    store.put_rates("1", {"bandwidth": 2.0, "clock": 3.0})
+    query(path, "UPDATE rates SET value = ? WHERE name = 'clock'", value)
+    assert reopened(store).rates("1") == {"bandwidth": 2.0}
+
+
 @pytest.mark.parametrize("column", ["seconds", "latency", "spread"])
-@pytest.mark.parametrize("value", [-1.0, math.inf, "text", b"blob", None])
+@pytest.mark.parametrize("value", IMPOSSIBLE)
 def test_impossible_times_are_ignored(store, path, column, value):
     store.put(SPAN, "second", TIMING)
     query(path, f"UPDATE times SET {column} = ? WHERE key = ?", value, KEY)
@@ -351,7 +365,9 @@ def test_rows_out_of_order_are_set_aside(store):
     assert reopened(store).get(SPAN, "key c") == new
 
 
-@pytest.mark.parametrize("value", ["9" * 400, 2, -1, 0.5, b"1", None])
+@pytest.mark.parametrize("value", [
+    pytest.param(DIGITS, id="400 digits"), 2, -1, 0.5, b"1", None,
+])
 def test_facts_that_are_neither_true_nor_false_are_asked_anew(store, path, value):
     store.put_fact("f", True)
     with contextlib.closing(sqlite3.connect(path)) as file, file:
