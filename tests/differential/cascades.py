@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -56,7 +57,16 @@ class Cascades:
                 device, type=options.kernel, companions=(),
                 compute_units=min(device.compute_units, options.units),
             )
-        self.steps: list[Any] = []
+        kernel = "cascade" if self._device.type == "cpu" else "group_cascade"
+        config = dict(options.constants)
+        if kernel == "cascade":
+            config = {"BLOCK": config["BLOCK"], "units": self._device.compute_units}
+        else:
+            del config["BLOCK"]
+        # As steps of a plan, for the report.
+        self.steps = [SimpleNamespace(
+            variant=SimpleNamespace(name=kernel), config=config
+        )]
 
     def __call__(self, case: Case) -> float:
         """Run a case, and return its largest error over the bound."""

@@ -27,6 +27,7 @@ def runner():
 def test_fixed_seeds(runner, number):
     for case in list(family(CASCADES + number))[:4]:
         outcome = runner.run(case)
+        assert [name for name, _ in outcome.steps] in (["cascade"], ["group_cascade"])
         assert outcome.fault is None, (
             f"seed {case.seed}: {outcome.fault}; python -m tests.differential "
             f"--seed {case.seed} --cases 1"
