@@ -332,14 +332,14 @@ def test_runs_are_measured_in_turn_while_it_pays(monkeypatch):
         return Run(start, nothing)
 
     runs = [run("a", 0.010), run("b", 0.011), run("far", 0.050)]
-    a, b, far = timings(runs, lambda seconds: True)
+    a, b, far = timings(runs, lambda cost, seconds: cost > seconds)
     assert a.seconds < b.seconds < far.seconds
     rounds = "".join(name[0] for name in order[3:])
-    assert rounds.startswith("fbaabffba")
+    assert rounds.startswith("fbaabffbaabffba" + "baabbaabba")
     assert rounds.count("f") == measuring.ROUNDS
     assert rounds.count("a") == measuring.ROUNDS * measuring.REMEASURES
     order.clear()
-    timings(runs, lambda seconds: False)
+    timings(runs, lambda cost, seconds: False)
     assert order.count("a") == 1 + measuring.ROUNDS
 
 

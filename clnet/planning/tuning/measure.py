@@ -158,7 +158,9 @@ def timing(run: Run) -> Timing:
     return rounds.timing(0)
 
 
-def timings(runs: Sequence[Run], pays: Callable[[float], bool]) -> list[Timing]:
+def timings(
+    runs: Sequence[Run], pays: Callable[[float, float], bool]
+) -> list[Timing]:
     """Return the times of runs that are measured in turn, so that load affects all.
 
     They are medians: a run of several threads that wait for each other loses more to
@@ -169,21 +171,24 @@ def timings(runs: Sequence[Run], pays: Callable[[float], bool]) -> list[Timing]:
     runs : sequence of Run
         The runs.
     pays : callable
-        Whether runs near the best, with the seconds of the best, are measured on.
+        Whether those near the best are measured on, by the seconds that this takes, as
+        before, and those of the best: `Search.pays_for`.
     """
     found = [_Rounds(run) for run in runs]
     near = found
-    for number in range(ROUNDS * REMEASURES):
-        for rounds in near[:: 1 if number % 2 else -1]:
-            rounds.add()
-        if number % ROUNDS == ROUNDS - 1:
-            least = min(rounds.timing(1).seconds for rounds in found)
-            near = [
-                rounds for rounds in near
-                if rounds.timing(1).seconds <= REMEASURE_RATIO * least
-            ]
-            if len(near) < 2 or not pays(least):
-                break
+    for _ in range(REMEASURES):
+        begin = time.perf_counter()
+        for number in range(ROUNDS):
+            for rounds in near[:: 1 if number % 2 else -1]:
+                rounds.add()
+        cost = time.perf_counter() - begin
+        least = min(rounds.timing(1).seconds for rounds in found)
+        near = [
+            rounds for rounds in near
+            if rounds.timing(1).seconds <= REMEASURE_RATIO * least
+        ]
+        if len(near) < 2 or not pays(cost, least):
+            break
     return [rounds.timing(1) for rounds in found]
 
 

@@ -167,7 +167,7 @@ class Times:
         try:
             runs = [self._ready_whole(cover) for cover in covers]
             with quiet_errors(self.session):
-                found = timings(runs, self._search.pays)
+                found = timings(runs, self._search.pays_for)
         except (DeviceError, WrongResultError) as error:
             fault = error.with_traceback(None)  # which holds the runs' memory
         else:
