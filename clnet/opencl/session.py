@@ -118,6 +118,12 @@ class Session:
         if len(self.queues) > 1:
             self.finish()
 
+    def keep(self, key: Any, binding: Any) -> None:
+        """Keep a binding for later use; the oldest ones go."""
+        while len(self.kept) >= MAX_KEPT:
+            self.kept.pop(next(iter(self.kept)), None)
+        self.kept[key] = binding
+
     def kernel(self, launch: Launch, device: Device) -> Any:
         """Return a new kernel object for a launch; programs are cached."""
         import pyopencl as cl

@@ -129,7 +129,7 @@ def _fit(group: _Group, starts: Sequence[_Start]) -> list[tuple[Fit, Array]]:
     """
     from clnet.opencl.session import session
     from clnet.runtime.train_state import TrainState
-    from clnet.training.population import Rates
+    from clnet.training.member_bound import Rates
 
     members = [one.member for one in starts]
     parameters = np.stack([one.fit.estimator.network_.parameters for one in starts])

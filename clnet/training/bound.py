@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clnet.ir.lowering import lower_training
-from clnet.opencl.session import KEPT_BYTES, MAX_KEPT
+from clnet.opencl.session import KEPT_BYTES
 from clnet.planning.format_planner import NetworkView
 from clnet.runtime.train_state import TrainState
 from clnet.training.data_set import DataSet
@@ -131,6 +131,4 @@ def keep(session: Session, used: Bound) -> None:
         return
     for one in used.passes:
         one.release()
-    while len(session.kept) >= MAX_KEPT:
-        session.kept.pop(next(iter(session.kept)), None)
-    session.kept[used.key] = used
+    session.keep(used.key, used)

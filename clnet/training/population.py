@@ -17,10 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import counted
-from clnet.nn.random import keys
-from clnet.nn.schedules import schedule as find_schedule
-from clnet.opencl.launch import EPOCH
-from clnet.opencl.session import device_errors, session
+from clnet.opencl.session import KEPT_BYTES, device_errors, session
 from clnet.runtime.binding import Step
 from clnet.runtime.member_replay import MemberReplay
 from clnet.runtime.replay import RUN_SECONDS
@@ -32,6 +29,7 @@ from clnet.training.history import (
     TrainingState,
     interrupted_after,
 )
+from clnet.training.member_bound import MemberBound, Rates
 from clnet.training.member_log import Histories, MemberLog
 from clnet.training.member_trial import refusal_of
 from clnet.training.passes import LIMIT_MARGIN, measures
@@ -244,12 +242,8 @@ class _Group:
         """
         count, size = start.shape
         place, members = session(self._device), self._members
-        state = members.options[0].rule.initial_state(size, start.dtype.name)
-        train_state = TrainState(
-            place, start.reshape(-1),
-            np.tile(state, (count, 1)).reshape(len(state), count * size),
-        )
-        replay = self.training_replay(train_state)
+        bound = self._bound(start)
+        train_state, replay = bound.train_state, bound.replay
         validation = self._validation_replay(train_state)
         rates = Rates(members)
         patience = self._samples.patience
@@ -262,12 +256,12 @@ class _Group:
         ]
         self._done = done = np.zeros(count, int)
         self._stopped = np.full(count, RUNNING)
-        active, per_launch = np.arange(count), 1
+        active = np.arange(count)
         try:
             while active.size:
                 before = done[active]
                 left = int((most[active] - before).min())
-                epochs = min(per_launch, replay.epochs, left)
+                epochs = min(bound.epochs, replay.epochs, left)
                 schedule = rates.schedule(active, before, epochs)
                 begin = time.perf_counter()
                 launch = replay.run_members(active, before, *schedule)
@@ -278,8 +272,8 @@ class _Group:
                 stopped[self._reached(active, last)] = REACHED
                 if validation is None:
                     self._log.add(active, launch, seconds / epochs)
-                    growth = min(GROWTH, RUN_SECONDS / seconds)
-                    per_launch = max(1, int(per_launch * growth))
+                    fitting = int(epochs * RUN_SECONDS / seconds)
+                    bound.epochs = max(1, min(GROWTH * bound.epochs, fitting))
                 else:
                     totals = validation.run_members(active, before, schedule[0][:1, :2])
                     self._log.add_checked(
@@ -302,7 +296,9 @@ class _Group:
             self.interrupted = True
         values, states = train_state.values()
         self.parameters = values.reshape(count, size)
-        self._states = states.reshape(count, len(state), size)
+        self._states = states.reshape(count, -1, size)
+        if bound.keeps and not self.interrupted:
+            place.keep(self._key, bound)
         if patience is not None:
             found = best.loss < np.inf
             self.parameters[found] = best.parameters[found]
@@ -365,8 +361,46 @@ class _Group:
         members = self._members
         replay = self._replay(
             self._step, train_state, members.rows, self._samples.training,
-            min(MAX_EPOCHS, max(one.epochs for one in members.options)),
+            self._most_epochs,
         )
+        self._set_members(replay)
+        return replay
+
+    @property
+    def _most_epochs(self) -> int:
+        return min(MAX_EPOCHS, max(one.epochs for one in self._members.options))
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        """The key of the launches of members that train alike."""
+        step = self._step
+        return (
+            id(self._program), step.variant, *step.config.items(), len(self._members),
+            len(self._samples.training), self._most_epochs,
+        )
+
+    def _bound(self, start: Array) -> MemberBound:
+        """Return the launches of steps that begin at parameters [members, size]."""
+        place, (count, size) = session(self._device), start.shape
+        state = self._members.options[0].rule.initial_state(size, start.dtype.name)
+        states = np.tile(state, (count, 1)).reshape(len(state), count * size)
+        found: MemberBound | None = place.kept.pop(self._key, None)
+        if found is not None:
+            found.train_state.reset(start.reshape(-1), states)
+            self._write(found.replay, self._step, self._samples.training)
+            self._set_members(found.replay)
+            return found
+        train_state = TrainState(place, start.reshape(-1), states)
+        data = sum(array.nbytes for array in self._samples.training.arrays)
+        return MemberBound(
+            self._program, train_state, self.training_replay(train_state),
+            self._members.rows is None
+            and start.nbytes + states.nbytes + data <= KEPT_BYTES,
+        )
+
+    def _set_members(self, replay: MemberReplay) -> None:
+        """Set the members' weights, seeds and limits."""
+        members = self._members
         if members.weights is not None:
             replay.write_weights(members.balanced_weights())
         sizes = _sizes(members, self._samples)
@@ -379,7 +413,6 @@ class _Group:
             seed=(members.seeds & 0xFFFFFFFF).astype(np.uint32),
             squares_limit=limits[:, 0], fails_limit=limits[:, 1],
         )
-        return replay
 
     def _validation_step(self, samples: DataSet) -> tuple[Step, str | None]:
         """Return what `_step_of` returns for the validation."""
@@ -418,10 +451,13 @@ class _Group:
             session(self._device), step, self._network.layout, train_state,
             subsets or [None] * len(self._members), len(samples), epochs,
         )
+        self._write(replay, step, samples)
+        return replay
+
+    def _write(self, replay: MemberReplay, step: Step, samples: DataSet) -> None:
         x, t, *_ = accepted_step(step.span).data
         replay.write(x, samples.x)
         replay.write(t, samples.t)
-        return replay
 
     def _measures(self, totals: Array, samples: Array) -> Array:
         """Return the `Measures` of an epoch of each member [active, 3]."""
@@ -429,62 +465,6 @@ class _Group:
         found[:, :2] /= samples[:, np.newaxis]
         found[:, 1] /= self._network.n_out
         return found
-
-
-class Rates:
-    """Orders and rates of the epochs of all members.
-
-    Parameters
-    ----------
-    members : Members
-        Of one kind.
-    """
-
-    def __init__(self, members: Members) -> None:
-        self._which, self._seeds = members.which, members.seeds
-        self._shuffled = members.options[0].shuffled
-        self._rates = [
-            (options.rule.rate, find_schedule(options.schedule, options.epochs))
-            for options in members.options
-        ]
-
-    def schedule(
-        self, active: Array, done: Array, epochs: int
-    ) -> tuple[Array, Array]:
-        """Return the epochs after those done, of members that differ.
-
-        Returns
-        -------
-        schedule : ndarray of `launch.EPOCH`, shape [plans, epochs + 1]
-            The last epoch is of zeros.
-        plans : ndarray of int, shape [active]
-            The row of each member.
-        """
-        differing = [self._which[active], done]
-        if self._shuffled:
-            differing.append(self._seeds[active])
-        plans, number = np.zeros(len(active), np.int64), 1
-        for column in differing:
-            if (column != column[0]).any():
-                values, inverse = np.unique(column, return_inverse=True)
-                plans = plans * len(values) + inverse
-                number *= len(values)
-        if number > 1:
-            _, first, plans = np.unique(plans, return_index=True, return_inverse=True)
-        else:
-            first = np.zeros(1, int)
-        found = np.zeros((len(first), epochs + 1), EPOCH)
-        rates: dict[tuple[int, int], list[float]] = {}
-        for row, at in zip(found, first.tolist(), strict=True):
-            start, member = int(done[at]), active[at]
-            key = int(self._which[member]), start
-            if key not in rates:
-                rate, factor = self._rates[key[0]]
-                rates[key] = [rate * factor(start + i) for i in range(epochs)]
-            row["rate"][:epochs] = rates[key]
-            if self._shuffled:
-                row["key"][:epochs] = keys(int(self._seeds[member]), start, epochs)
-        return found, plans
 
 
 class _Best:

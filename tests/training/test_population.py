@@ -17,6 +17,7 @@ from clnet.errors import FormatError
 from clnet.formats import safetensors
 from clnet.nn.folds import folds_of
 from clnet.opencl.quirks import POCL
+from clnet.opencl.session import session
 from clnet.runtime import member_replay
 from clnet.training import population as module
 from clnet.variants.members.group_members import GroupMembers
@@ -459,6 +460,29 @@ def test_wrong_cross_validations(options, sentence):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_training_takes_the_launches_of_an_earlier_one_alike(monkeypatch, weighted):
+    def train(rate, x, weight):
+        population.parameters = start
+        found = population.fit(
+            x, T, optimiser="adam", learning_rate=rate, epochs=20, seed=[1, 2, 3, 4, 5],
+            desired_error=[0.3, 0.1, 0.01, 0.03, 0.0], batch_size=SAMPLES,
+            sample_weight=weight if weighted else None,
+        )
+        return [one.loss for one in found], population.parameters
+
+    population = Population(shape(), N)
+    start, rates = population.parameters, [0.1, 0.03, 0.01, 0.3, 0.2]
+    train(0.5, X, WEIGHTS)
+    session(clnet.device()).kept.clear()
+    losses, parameters = train(rates, X[::-1], WEIGHTS[::-1])
+    train(0.5, X, WEIGHTS)
+    monkeypatch.setattr(module, "MemberReplay", None)
+    again, parameters_again = train(rates, X[::-1], WEIGHTS[::-1])
+    assert again == losses
+    np.testing.assert_array_equal(parameters_again, parameters)
+
+
 def test_a_launch_of_unknown_time_is_cut_between_members(
     monkeypatch, same_rounding
 ):
@@ -471,6 +495,7 @@ def test_a_launch_of_unknown_time_is_cut_between_members(
 
     options = {"epochs": 3, "optimiser": "rprop", "seed": 0}
     compare(options)  # the kernel is compared with the oracle
+    session(clnet.device()).kept.clear()  # the time is unknown again
     monkeypatch.setattr(member_replay, "run_flops", lambda device: 1)
     monkeypatch.setattr(member_replay.MemberReplay, "run", run)
     compare(options)

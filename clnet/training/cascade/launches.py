@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.training_ops import RECORD
-from clnet.opencl.session import KEPT_BYTES, MAX_KEPT
+from clnet.opencl.session import KEPT_BYTES
 from clnet.runtime.replay import run_flops
 from clnet.runtime.workspace import Workspace
 from clnet.variants.cascade.cascade import (
@@ -188,9 +188,7 @@ class CascadeBinding:
         """Leave the binding to the next training that is alike, unless it is large."""
         session = self._workspace.session
         if self._workspace.size <= KEPT_BYTES:
-            while len(session.kept) >= MAX_KEPT:
-                session.kept.pop(next(iter(session.kept)), None)
-            session.kept[self._parts] = self
+            session.keep(self._parts, self)
 
 
 @dataclass(frozen=True)
