@@ -190,7 +190,7 @@ class MemberReplay(Replay):
         Parameters
         ----------
         members : ndarray of int, shape [active]
-            Their indices.
+            Their indices, ascending.
         done : ndarray of int, shape [active]
             Epochs that each has done before.
         schedule : ndarray of `launch.EPOCH`, shape [plans, epochs + 1]
@@ -200,7 +200,8 @@ class MemberReplay(Replay):
             The row of the schedule of each member; None: the first, of all.
         """
         active, epochs = len(members), schedule.shape[1] - 1
-        rows = self._rows[members]
+        # Each is there once: all need no copy of the table.
+        rows = self._rows if active == len(self._rows) else self._rows[members]
         rows["epochs"], rows["record"] = done, np.arange(active)
         rows["plan"] = 0 if plans is None else plans
         if self._own[EpochTable].size < schedule.nbytes:

@@ -98,7 +98,10 @@ def fit_members(
             with device_errors(session(device)):
                 finite = group.fit(parameters[numbers], report)
             interrupted = group.interrupted
-            parameters[numbers[finite]] = group.parameters[finite]
+            if len(numbers) == len(parameters) and finite.all():
+                parameters[...] = group.parameters
+            else:
+                parameters[numbers[finite]] = group.parameters[finite]
             place[numbers[finite]] = np.flatnonzero(finite)
     others: dict[int, History] = {}
     for i in np.flatnonzero(place < 0).tolist():
@@ -250,7 +253,7 @@ class _Group:
         most = members.each(lambda one: one.epochs)
         self._start = start
         self._log = MemberLog(count, self._device.global_memory // TOTALS_SHARE)
-        self._best = best = _Best(start.copy())
+        self._best = best = _Best(start if patience is None else start.copy())
         self._targets = [
             replay.samples, replay.samples if validation is None else validation.samples
         ]

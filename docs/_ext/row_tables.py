@@ -61,7 +61,8 @@ def values(
     rows = read(path, where)
     medians: Table = {}  # the last of several rows counts
     for row in rows:
-        medians[row[lines[0]], row[columns[0]]] = float(row["median"])
+        seconds = row["median"] if "median" in row else row["seconds"]
+        medians[row[lines[0]], row[columns[0]]] = float(seconds)
     for axis, (column, names) in enumerate((lines, columns)):
         for name in names:
             if not any(key[axis] == name for key in medians):
