@@ -157,7 +157,9 @@ def samples_of(
             )
     n = len(arrays[0])
     if n != len(arrays[1]):
-        raise InputError(f"{what}x has {n} samples and t {len(arrays[1])}")
+        raise InputError(
+            f"{what}x has {n} samples and t {len(arrays[1])}: give one target a sample"
+        )
     if n == 0:
         raise InputError(f"{what}x has no sample: give at least one")
     return arrays[0], arrays[1]
