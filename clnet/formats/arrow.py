@@ -10,8 +10,9 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import all_finite
-from clnet.errors import ClnetError, FormatError, quoted, reason
-from clnet.formats.files import check_readable
+from clnet.errors import ClnetError, FormatError, quoted
+from clnet.formats.files import check_readable, reading
 from clnet.formats.named_table import ColumnNames, Texts, choose, one_hot, printed
 from clnet.formats.sources import Order, Part, Source, drop_pages, touch_pages
 from clnet.formats.table import OR_TEXT
@@ -181,24 +182,25 @@ class TableSource(Source):
 
         values = _column(batch, self.names[at])
         self._check_missing(first, values, at, "a number")
-        if pa.types.is_decimal(values.type):
-            values = values.cast(pa.float64())
-        found: Array = values.to_numpy(zero_copy_only=False)
-        return found
+        with _reading(self.path, first):
+            if pa.types.is_decimal(values.type):
+                values = values.cast(pa.float64())
+            return np.asarray(values.to_numpy(zero_copy_only=False))
 
     def _texts(self, first: int, batch: Any, at: int) -> Texts:
         """Return a column of text, or of others as text."""
         import pyarrow as pa
 
         values = _column(batch, self.names[at])
-        if isinstance(values, pa.DictionaryArray):
-            values = values.dictionary_decode()
-        self._check_missing(first, values, at, "text")
-        coded = values.dictionary_encode()
-        return Texts(
-            [str(one) for one in coded.dictionary.to_pylist()],
-            coded.indices.to_numpy().astype(np.intp),
-        )
+        with _reading(self.path, first):
+            if isinstance(values, pa.DictionaryArray):
+                values = values.dictionary_decode()
+            self._check_missing(first, values, at, "text")
+            coded = values.dictionary_encode()
+            return Texts(
+                [str(one) for one in coded.dictionary.to_pylist()],
+                coded.indices.to_numpy().astype(np.intp),
+            )
 
     def _check_missing(self, first: int, values: Any, at: int, what: str) -> None:
         if values.null_count:
@@ -284,10 +286,8 @@ class TableSource(Source):
         first = self._starts[unit]
         batches = self._file.batches(unit, columns, size)
         while True:
-            try:
+            with _reading(self.path, first):
                 batch = next(batches, None)
-            except Exception as error:  # a damaged file raises nearly anything
-                raise _unread(self.path, first, error) from None
             if batch is None:
                 break
             yield first, batch
@@ -327,20 +327,25 @@ class _Parquet:
         self.rows = [
             groups.row_group(at).num_rows for at in range(groups.num_row_groups)
         ]
+        sizes = [
+            groups.row_group(at).total_byte_size for at in range(groups.num_row_groups)
+        ]
+        self._ends = [end / sum(sizes) for end in [0, *accumulate(sizes)]]
 
     def batches(self, unit: int, columns: Sequence[int], size: int) -> Iterator[Any]:
         """Yield the record batches of a row group, of at most so many rows."""
         names = [self.schema.names[at] for at in columns]
         yield from self._file.iter_batches(size, [unit], names)
 
-
     def ranges(self, unit: int, columns: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yield start and size of the bytes of a row group's columns."""
-        group = self._file.metadata.row_group(unit)
-        for at in columns:
-            chunk = group.column(at)
-            first = chunk.dictionary_page_offset, chunk.data_page_offset
-            yield min(one for one in first if one), chunk.total_compressed_size
+        """Yield about the start and size of a row group's bytes, if all are read.
+
+        They are estimated from the unpacked sizes: pyarrow ends the process as it is
+        asked for a damaged column's place.
+        """
+        if len(columns) == len(self.schema):
+            start, end = (int(len(self.map) * at) for at in self._ends[unit : unit + 2])
+            yield start, end - start
 
 
 class _Arrow:
@@ -356,11 +361,9 @@ class _Arrow:
         self.schema: Any = pa.ipc.open_file(self._buffer).schema
         reader = self._reader([0])
         self.rows: list[int] = []
-        try:
-            for at in range(reader.num_record_batches):
+        for at in range(reader.num_record_batches):
+            with _reading(path, sum(self.rows)):
                 self.rows.append(reader.get_batch(at).num_rows)
-        except Exception as error:  # a damaged file raises nearly anything
-            raise _unread(path, sum(self.rows), error) from None
 
     def _reader(self, columns: Sequence[int]) -> Any:
         """Return the reader of some columns."""
@@ -415,23 +418,20 @@ def _opened(path: Path) -> _Parquet | _Arrow:
         ) from None
     check_readable(path)
     parquet = path.name.lower().endswith(PARQUET_SUFFIXES)
-    try:
+    kind = "Parquet file" if parquet else (
+        "Arrow file, as of pyarrow.feather.write_feather and pyarrow.ipc.new_file"
+    )
+    with reading(f"{path} is no whole {kind}"):
         found = _Parquet(path) if parquet else _Arrow(path)
-    except FormatError:
-        raise
-    except Exception as error:  # a damaged file raises nearly anything
-        kind = "Parquet file" if parquet else (
-            "Arrow file, as of pyarrow.feather.write_feather and pyarrow.ipc.new_file"
-        )
-        raise FormatError(f"{path} is no whole {kind}: {reason(error)}") from None
-    if not found.schema.names:
+        names = found.schema.names
+    if not names:
         raise FormatError(f"{path} has no column, expected one for inputs")
     return found
 
 
-def _unread(path: Path, row: int, error: Exception) -> FormatError:
-    """Return the error of a row group or record batch that cannot be read."""
-    return FormatError(f"{path}, row {row}: cannot be read: {reason(error)}")
+def _reading(path: Path, row: int) -> AbstractContextManager[None]:
+    """Return the context in which rows are read, from one on."""
+    return reading(f"{path}, row {row}: cannot be read")
 
 
 def _column(batch: Any, name: str) -> Any:

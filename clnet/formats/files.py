@@ -16,7 +16,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from clnet.errors import FormatError, InputError, quoted
+from clnet.errors import ClnetError, FormatError, InputError, quoted, reason
 
 MEMORY_FLOOR = 1 << 26  # bytes that any file may unpack to
 MEMORY_FACTOR = 16  # bytes that it may unpack to besides, for each byte of the file
@@ -43,6 +43,28 @@ def as_path(path: object) -> Path:
 def check_readable(path: Path) -> None:
     """Raise FormatError unless a path is a regular, readable and non-empty file."""
     _read(path, 1)
+
+
+@contextlib.contextmanager
+def reading(problem: str) -> Iterator[None]:
+    """Turn any error of the library that reads a file into a FormatError.
+
+    Parameters
+    ----------
+    problem : str
+        The sentence before the library's own words: the file, and its defect.
+
+    Raises
+    ------
+    FormatError
+        If an error is raised within that is none of clnet's.
+    """
+    try:
+        yield
+    except ClnetError:
+        raise
+    except Exception as error:  # a damaged file raises nearly anything
+        raise FormatError(f"{problem}: {reason(error)}") from None
 
 
 def read(path: Path) -> bytes:

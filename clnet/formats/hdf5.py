@@ -7,6 +7,7 @@ they are mapped.
 from __future__ import annotations
 
 import re
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import ClnetError, FormatError, quoted, reason
-from clnet.formats.files import as_path, check_readable
+from clnet.formats.files import as_path, check_readable, reading
 
 Array = NDArray[Any]
 
@@ -55,6 +56,10 @@ class DataSet:
     """
 
     def __init__(self, path: Path, name: str) -> None:
+        with reading(f"{path}:{name} cannot be read"):
+            self._open(path, name)
+
+    def _open(self, path: Path, name: str) -> None:
         content = _opened(path)
         found = content.get(name)
         h5py = _h5py(path)
@@ -70,6 +75,15 @@ class DataSet:
                 f"{path}: {name} is an array {list(found.shape or ())} of "
                 f"{quoted(str(found.dtype))}, expected numbers [samples, columns]"
             )
+        if found.chunks and not found.id.get_create_plist().get_nfilters():
+            # HDF5 reads beyond chunks that are too short.
+            size = found.id.get_storage_size()
+            each = prod(found.chunks) * found.dtype.itemsize
+            if size % each:
+                raise FormatError(
+                    f"{path}: {name} has {size} bytes in chunks of {each}, expected a "
+                    "multiple"
+                )
         self.name: str = f"{path}:{name}"
         self._found = found.asstr() if text else found
         self.shape: tuple[int, ...] = found.shape
@@ -84,7 +98,7 @@ class DataSet:
     def __getitem__(self, rows: slice) -> Array:
         try:
             return np.asarray(self._found[rows])
-        except (OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # a damaged file raises nearly anything
             row = self._damaged(*rows.indices(self.shape[0])[:2])
             raise FormatError(
                 f"{self.name}, row {row}: cannot be read: {reason(error)}"
@@ -96,7 +110,7 @@ class DataSet:
             middle = (start + stop) // 2
             try:
                 self._found[start:middle]
-            except (OSError, RuntimeError, ValueError):
+            except Exception:
                 stop = middle
             else:
                 start = middle
@@ -132,7 +146,8 @@ def data_sets(data: object, t: object) -> tuple[Any, Any]:
     if name is not None:
         return _array(path, name), None
     x = _array(path, INPUTS)
-    return x, _array(path, TARGETS) if TARGETS in _opened(path) else None
+    with reading(f"{path}:{TARGETS} cannot be read"):
+        return x, _array(path, TARGETS) if TARGETS in _opened(path) else None
 
 
 def _array(path: Path, name: str) -> Array | DataSet:
@@ -154,10 +169,8 @@ def _h5py(path: Path) -> Any:
 def _opened(path: Path) -> Any:
     h5py = _h5py(path)
     check_readable(path)
-    try:
+    with reading(f"{path} is no whole HDF5 file"):
         return h5py.File(path, "r")
-    except OSError as error:
-        raise FormatError(f"{path} is no whole HDF5 file: {reason(error)}") from None
 
 
 def _names(content: Any, kind: type) -> list[str]:

@@ -7,13 +7,13 @@ import math
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import FormatError, reason
-from clnet.formats.files import check_memory, read
+from clnet.errors import FormatError
+from clnet.formats.files import check_memory, read, reading
 
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -42,21 +42,31 @@ def load_arrays(path: Path, memory_limit: int | None) -> dict[str, NDArray[Any]]
     content = read(path)
     if not content.startswith(_BEGINS):  # zipfile allows anything before an archive
         raise FormatError(f"{path} is not a .npz file: it begins as no archive")
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            members = archive.infolist()
-            unpacked = sum(member.file_size for member in members)
-            check_memory(path, unpacked, len(content), memory_limit)
-            return {
-                member.filename.removesuffix(".npy"): _array(archive, member)
-                for member in members
-            }
-    except FormatError:
-        raise
-    except Exception as error:  # a damaged archive raises nearly anything
-        raise FormatError(
-            f"{path} is damaged or not a .npz file of plain arrays: {reason(error)}"
-        ) from None
+    with (
+        reading(f"{path} is damaged or not a .npz file of plain arrays"),
+        zipfile.ZipFile(io.BytesIO(content)) as archive,
+    ):
+        members = archive.infolist()
+        unpacked = sum(member.file_size for member in members)
+        check_memory(path, unpacked, len(content), memory_limit)
+        return {
+            member.filename.removesuffix(".npy"): _array(archive, member)
+            for member in members
+        }
+
+
+def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return the shape, whether it is by columns, and the type of an array in a file.
+
+    Raises
+    ------
+    Exception
+        Nearly any, if the file is damaged.
+    """
+    version = np.lib.format.read_magic(file)
+    if version not in _HEADERS:
+        raise ValueError(f"version {version} of an array is not known")
+    return _HEADERS[version](file)
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
@@ -65,10 +75,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
         raise ValueError(f"compression {member.compress_type} is not known")
     with archive.open(member) as file:
         content = io.BytesIO(file.read(member.file_size))  # and no more
-    version = np.lib.format.read_magic(content)
-    if version not in _HEADERS:
-        raise ValueError(f"version {version} of an array is not known")
-    shape, _, dtype = _HEADERS[version](content)
+    shape, _, dtype = read_header(content)
     found = content.getbuffer().nbytes - content.tell()
     if not dtype.itemsize or math.prod(shape) * dtype.itemsize != found:
         raise ValueError(f"{found} bytes are no {dtype} of shape {shape}")

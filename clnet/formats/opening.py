@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
@@ -11,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import as_whole, is_whole
-from clnet.errors import FormatError, InputError, quoted, reason
+from clnet.errors import FormatError, InputError, quoted
 from clnet.formats import arrow, hdf5
-from clnet.formats.files import as_path, check_readable
+from clnet.formats.files import as_path, check_readable, reading
+from clnet.formats.npz import read_header
 from clnet.formats.sources import ArraySource, Source, forget
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 NPY_SUFFIXES = (".npy",)
+NUMBERS = "biuf"  # NumPy's letters of types
+HEADER = 1 << 14  # bytes of a .npy file that hold its header: NumPy's are shorter
 HDF5_SUFFIXES = (".h5", ".hdf5")
 TABLE_SUFFIXES = (*arrow.PARQUET_SUFFIXES, *arrow.ARROW_SUFFIXES)
 SOURCE_SUFFIXES = (*NPY_SUFFIXES, *HDF5_SUFFIXES, *TABLE_SUFFIXES)
@@ -72,10 +76,11 @@ def open_data(
     Raises
     ------
     FormatError
-        If a file is missing or damaged, or a column is missing. Rows that cannot be
-        read, or hold wrong values, raise it as they are read.
+        If a file is missing or damaged, a column is missing, or the numbers of samples
+        differ. Rows that cannot be read, or hold wrong values, raise it as they are
+        read.
     InputError
-        If an argument is wrong, or the numbers of samples differ.
+        If an argument is wrong.
     ClnetError
         If h5py or pyarrow is missing.
 
@@ -109,7 +114,10 @@ def open_data(
     first, second = _arrays(data, t, suffix)
     if target is not None or second is None:
         first, second = split(f"{data}", first, chosen)
-    return ArraySource(first, second, name=f"{data}: ")
+    try:
+        return ArraySource(first, second, name=f"{data}: ")
+    except InputError as error:
+        raise FormatError(f"{error}") from None
 
 
 def source_suffix(data: str | PathLike[str]) -> str:
@@ -142,11 +150,19 @@ def _arrays(data: object, t: object, suffix: str) -> tuple[Any, Any]:
     """Return the arrays of inputs and targets; the second may be missing, None."""
     if suffix in HDF5_SUFFIXES:
         return hdf5.data_sets(data, t)
-    return map_npy(as_path(data)), None if t is None else map_npy(as_path(t))
+    x = map_npy(as_path(data))
+    return x, None if t is None else map_npy(as_path(t), f"{NUMBERS}U")
 
 
-def map_npy(path: Path) -> Array:
+def map_npy(path: Path, kinds: str = NUMBERS) -> Array:
     """Return the array of a ``.npy`` file as a memory map, read-only.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    kinds : str
+        NumPy's letters of the types that are read.
 
     Raises
     ------
@@ -155,20 +171,11 @@ def map_npy(path: Path) -> Array:
         with the first row that is missing.
     """
     check_readable(path)
-    try:
-        with path.open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            headers = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }
-            if version not in headers:
-                raise ValueError(f"version {version} is not known")
-            shape, by_columns, dtype = headers[version](file)
-            start = file.tell()
-    except Exception as error:  # a damaged header raises nearly anything
-        raise FormatError(f"{path} is not a .npy file: {reason(error)}") from None
-    if dtype.kind not in "biufU" or not dtype.itemsize or not shape or 0 in shape:
+    with reading(f"{path} is not a .npy file"), path.open("rb") as file:
+        head = io.BytesIO(file.read(HEADER))
+        shape, by_columns, dtype = read_header(head)
+        start = head.tell()
+    if dtype.kind not in kinds or not dtype.itemsize or min(shape, default=0) < 1:
         raise FormatError(
             f"{path} is an array {list(shape)} of {dtype}, expected numbers "
             "[samples, columns]"

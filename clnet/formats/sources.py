@@ -143,7 +143,7 @@ class ArraySource(Source):
         self.weight: Any = (
             None if weight is None else _sliceable(f"{name}sample_weight", weight)
         )
-        if len(self.x.shape) != 2:
+        if len(self.x.shape) != 2 or not self.x.shape[1]:
             raise InputError(
                 f"{name}x has shape {list(self.x.shape)}, expected [samples, inputs]"
             )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clnet
-from clnet.errors import FormatError, InputError
+from clnet.errors import FormatError, InputError, quoted
 from clnet.opencl.rates import Rates
 from clnet.opencl.store import Store, Timing, cache_directory
 
@@ -30,6 +30,7 @@ KIND = "clnet times"
 SHIPPED = Path(__file__).resolve().parents[1] / "times"
 NEAR = 2.0  # times the best of a span, up to which a time is exported
 MOST = 8  # times of a span
+MOST_NAME = 100  # characters of a file's name
 _FINGERPRINT = re.compile(r" [0-9a-f]{16}$")
 _HOST = " host "  # in keys: NumPy's times are the host's, not the device's
 _WHOLE = re.compile(r"\d+-\d+ ")  # of covers: their times are of the host too
@@ -124,7 +125,7 @@ def import_times(path: str | Path) -> tuple[Path, dict[str, Any]]:
     source = as_path(path)
     text = read(source)
     content = _parsed(source, text)
-    name = re.sub(r"\W+", "-", content["device"]["name"].lower()).strip("-")
+    name = re.sub(r"\W+", "-", content["device"]["name"].lower()).strip("-")[:MOST_NAME]
     target = cache_directory() / "times" / f"{name}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     write(target, [text])
@@ -199,7 +200,7 @@ def _parsed(path: Path, text: bytes) -> dict[str, Any]:
         )
     if version != clnet.__version__:
         raise FormatError(
-            f"{path} has times of clnet {version}, expected those of "
+            f"{path} has times of clnet {quoted(version)}, expected those of "
             f"{clnet.__version__}"
         )
     found: dict[str, Any] = content

@@ -113,10 +113,23 @@ def test_wrong_names(path, given, options, message):
 def test_wrong_arguments(path):
     with pytest.raises(InputError, match="categories, ignore and columns are for tab"):
         open_data(path, categories="x")
-    with pytest.raises(InputError, match="x has 300 samples and t the shape"):
-        with h5py.File(path, "a") as file:
-            file["short"] = T[:10]
+    with h5py.File(path, "a") as file:
+        file["short"] = T[:10]
+        file["empty"] = X[:, :0]
+    with pytest.raises(FormatError, match="x has 300 samples and t the shape"):
         open_data(path, "short")
+    with pytest.raises(FormatError, match=r"x has shape \[300, 0\], expected"):
+        open_data(f"{path}:empty", "t")
+
+
+def test_short_chunks(tmp_path):
+    """HDF5 would read what lies behind them in memory."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        found = file.create_dataset("x", X.shape, X.dtype, chunks=(300, 5))
+        found.id.write_direct_chunk((0, 0), X[:40].tobytes())
+    with pytest.raises(FormatError, match="has 800 bytes in chunks of 6000"):
+        open_data(path, outputs=2)
 
 
 def test_damaged_rows_are_named(path):

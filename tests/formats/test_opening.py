@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -64,3 +66,26 @@ def test_damaged_files(path, tmp_path):
         open_data(path)
     with pytest.raises(FormatError, match="none"):
         open_data(tmp_path / "none")
+
+
+def test_text_is_no_input(tmp_path):
+    np.save(tmp_path / "a.npy", np.array([["a", "b"]]))
+    with pytest.raises(FormatError, match=r"array \[1, 2\] of <U1, expected numbers"):
+        open_data(tmp_path / "a.npy", outputs=1)
+
+
+def test_a_long_header_takes_no_memory(tmp_path):
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\2\0\0\0\0\x20{}")  # of 512 MiB
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match=r"is not a \.npy file"):
+            open_data(tmp_path / "a.npy")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_sizes_are_of_the_file(tmp_path, path):
+    np.save(tmp_path / "t.npy", TABLE[:9])
+    with pytest.raises(FormatError, match="x has 60 samples and t the shape"):
+        open_data(path, tmp_path / "t.npy")

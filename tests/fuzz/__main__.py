@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import signal
 import subprocess
@@ -11,7 +12,8 @@ import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import IO
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of bounds.py
 
@@ -47,6 +49,7 @@ def one_slice(arguments: argparse.Namespace) -> int:
     from .runner import fuzz, limit_memory
 
     limit_memory()
+    faulthandler.enable()
     if hasattr(signal, "alarm"):
         signal.alarm(int(arguments.seconds) + HANGS)
     print(json.dumps(asdict(fuzz(
@@ -65,22 +68,24 @@ def many_slices(arguments: argparse.Namespace) -> int:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     memory = Path("/dev/shm")
     end, seed = time.monotonic() + arguments.seconds, arguments.seed
-    running: list[tuple[str, int, subprocess.Popen[str]]] = []
+    running: list[tuple[str, int, IO[str], subprocess.Popen[str]]] = []
     tallies: list[dict[str, object]] = []
     with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         while running or time.monotonic() < end - 1:
             while len(running) < arguments.jobs and time.monotonic() < end - 1:
                 name = names[seed % len(names)]
                 length = min(SLICE, end - time.monotonic())
-                running.append((name, seed, subprocess.Popen(
+                # A pipe would be full of failures.
+                output = TemporaryFile("w+")  # noqa: SIM115  # closed by `finished`
+                running.append((name, seed, output, subprocess.Popen(
                     [sys.executable, "-m", "tests.fuzz", "--slice", name,
                      "--seed", str(seed), "--seconds", str(length),
                      "--predictions", str(arguments.predictions), "--folder", folder],
-                    stdout=subprocess.PIPE, text=True,
+                    stdout=output,
                 )))
                 seed += 1
             time.sleep(0.2)
-            for job in [job for job in running if job[2].poll() is not None]:
+            for job in [job for job in running if job[-1].poll() is not None]:
                 running.remove(job)
                 tallies.append(finished(*job, Path(folder), arguments.folder))
     print_counts(tallies)
@@ -88,18 +93,19 @@ def many_slices(arguments: argparse.Namespace) -> int:
 
 
 def finished(
-    name: str, seed: int, process: subprocess.Popen[str], folder: Path, kept: Path
+    name: str, seed: int, output: IO[str], process: subprocess.Popen[str],
+    folder: Path, kept: Path,
 ) -> dict[str, object]:
     """Return a slice's tally; a crash is one failure. Failing files are kept."""
-    assert process.stdout is not None
-    output = process.stdout.read()
     if process.returncode:
         tally = {"parser": name, "seed": seed, "mutants": 0, "failures": [
             f"the process ended with {process.returncode}"]}
         for path in folder.glob(f"{name}-{seed}.*"):
             path.rename(path.with_name(f"failure-crash-{path.name}"))
     else:
-        tally = json.loads(output.splitlines()[-1])
+        output.seek(0)
+        tally = json.loads(output.read().splitlines()[-1])
+    output.close()
     for path in folder.glob("failure-*"):
         (kept / path.name).write_bytes(path.read_bytes())
         path.unlink()

@@ -138,7 +138,7 @@ def archive(rng: Random, content: bytes, others: Sequence[bytes]) -> bytes:
     elif kind == 2:
         members[name] = text(rng, member[:128], [member]) + member[128:]
     elif kind == 3:
-        members[name] = _with_header(rng, member)
+        members[name] = with_header(rng, member)
     elif kind == 4:
         members[name] = _as_npy(rng.choice(VALUES))
     else:  # an array of other numbers
@@ -155,7 +155,7 @@ def archive(rng: Random, content: bytes, others: Sequence[bytes]) -> bytes:
     return made.getvalue()
 
 
-def _with_header(rng: Random, member: bytes) -> bytes:
+def with_header(rng: Random, member: bytes) -> bytes:
     """Return an array whose header announces something else."""
     header = io.BytesIO()
     shape = tuple(
@@ -201,9 +201,9 @@ def safetensors(
         changed = binary(rng, data, [data])
         return content[: 8 + length] + changed[: len(data)].ljust(len(data), b"\0")
     if kind < 8:
-        _change(rng, description)
+        change(rng, description)
     elif kind == 8:
-        _change(rng, header)
+        change(rng, header)
     try:
         described = json.dumps(description)
         if kind == 9:
@@ -224,7 +224,7 @@ def checkpoint(rng: Random, content: bytes, others: Sequence[bytes]) -> bytes:
     return safetensors(rng, content, others, "clnet.training")
 
 
-def _change(rng: Random, tree: Any) -> None:
+def change(rng: Random, tree: Any) -> None:
     """Change one value, at random depth, of nested lists and dictionaries."""
     parent = tree
     while True:

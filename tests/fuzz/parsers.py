@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from . import data, mutations, networks, states
+from . import data, mutations, networks, sources, states
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,20 @@ PARSERS = {
                          states.checkpoint_load, states.checkpoint_check),
     "store": Parser(".sqlite3", states.store_seeds, states.store_mutation,
                     states.store_load, states.store_check),
+    "times": Parser(".json", states.times_seeds, states.times_mutation,
+                    states.times_load, states.times_check),
+    "npy": Parser(".npy", sources.npy_seeds, sources.npy_mutate, sources.load_array,
+                  sources.npy_check),
 }
+if sources.HAS_HDF5:  # extras
+    PARSERS["hdf5"] = Parser(".h5", sources.hdf5_seeds, mutations.binary,
+                             sources.load_hdf5, sources.hdf5_check)
+if sources.HAS_ARROW:
+    PARSERS["arrow"] = Parser(".arrow", sources.arrow_seeds, sources.arrow_mutate,
+                              sources.load_table, sources.arrow_check)
+    PARSERS["parquet"] = Parser(".parquet", sources.parquet_seeds,
+                                sources.parquet_mutate, sources.load_table,
+                                sources.parquet_check)
 if find_spec("onnx") is not None:  # an extra
     from . import onnx_files
 

@@ -32,6 +32,7 @@ FACTOR = 100  # bytes of memory for each byte of a file
 FLOOR = 10 * MEMORY_LIMIT  # bytes besides: what unpacks may be copied a few times
 ADDRESSES = 2 << 30  # bytes of addresses beyond those of the start: a hard limit
 MEASURED = 64  # one in so many files is read with its memory measured
+FAILURES = 100  # that end a run
 CORPUS = 400  # files that behaved in a new way, and are damaged further
 LARGEST = mutations.LARGEST  # bytes of a file that is damaged further
 WIDEST = 1 << 16  # values of a layer of networks that are predicted with
@@ -106,7 +107,7 @@ def fuzz(
     start = time.monotonic()
     numbers: Any = iter(range(mutants)) if mutants is not None else iter(int, 1)
     for _ in numbers:
-        if time.monotonic() - start > seconds:
+        if time.monotonic() - start > seconds or len(tally.failures) >= FAILURES:
             break
         content = rng.choice(odd if odd and rng.random() < 0.3 else good)
         for _ in range(rng.choice((1, 1, 1, 2, 3))):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ import numpy as np
 
 from clnet import InputError, Network
 from clnet.nn.optimisers import Adam
+from clnet.opencl import times_file
 from clnet.opencl.store import Store, Timing
 from clnet.planning.saved_plan import SavedPlan
 from clnet.training.history import TrainingState
@@ -151,6 +153,43 @@ def store_check(content: bytes, found: list[Any]) -> None:
         if timing is not None:
             times = dataclasses.astuple(timing)
             assert all(isinstance(t, float) and 0 <= t < np.inf for t in times)
+
+
+TIMES = Path(times_file.__file__).parents[1] / "times"  # tests ship others
+SHIPPED = sorted(TIMES.glob("*.json"))[0]  # of any device
+
+
+def times_seeds() -> list[bytes]:
+    content = json.loads(SHIPPED.read_text())
+    content["times"] = dict(list(content["times"].items())[:3])
+    return [json.dumps(content).encode()]
+
+
+def times_mutation(rng: Random, content: bytes, others: Sequence[bytes]) -> bytes:
+    """Change a value, mostly; or numbers, lines and bytes."""
+    if rng.random() < 0.3:
+        return mutations.text(rng, content, others)
+    try:
+        tree = json.loads(content)
+        mutations.change(rng, tree)
+        return json.dumps(tree).encode()
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return mutations.binary(rng, content, others)
+
+
+def times_load(path: Path) -> dict[str, Any]:
+    """Import them, and read them as plans do."""
+    with TemporaryDirectory(dir=_memory()) as folder:
+        os.environ["CLNET_CACHE_DIR"] = folder
+        target, content = times_file.import_times(path)
+        assert target.read_bytes() == path.read_bytes()
+        device: Any = SimpleNamespace(**json.loads(SHIPPED.read_text())["device"])
+        times_file.given_times.__wrapped__(device)
+        return content
+
+
+def times_check(content: bytes, found: dict[str, Any]) -> None:
+    assert found == json.loads(content)
 
 
 def _memory() -> str | None:

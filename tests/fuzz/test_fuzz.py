@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from clnet.formats import DATA_SUFFIXES, FANN_DATA_SUFFIXES, NETWORK_SUFFIXES
+from clnet.formats.opening import SOURCE_SUFFIXES
 
 from .parsers import PARSERS
 from .runner import FINDINGS, Tally, check, fuzz, seeds
@@ -39,5 +40,8 @@ def test_undamaged_files_and_former_findings(tmp_path, name):
 def test_every_format_is_fuzzed():
     suffixes = {parser.suffix for parser in PARSERS.values()}
     one_of_fann = {*FANN_DATA_SUFFIXES, *(f"{s}.gz" for s in FANN_DATA_SUFFIXES)}
-    missing = set() if "onnx" in PARSERS else {".onnx"}
-    assert {*DATA_SUFFIXES, *NETWORK_SUFFIXES} - one_of_fann - missing <= suffixes
+    one_of_these = {".hdf5", ".feather"}
+    extras = {"onnx": ".onnx", "hdf5": ".h5", "arrow": ".arrow", "parquet": ".parquet"}
+    missing = {suffix for name, suffix in extras.items() if name not in PARSERS}
+    known = {*DATA_SUFFIXES, *NETWORK_SUFFIXES, *SOURCE_SUFFIXES}
+    assert known - one_of_fann - one_of_these - missing <= suffixes
