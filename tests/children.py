@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
+
+from waits import HANG_SECONDS
 
 import clnet
 
@@ -22,10 +25,25 @@ OPEN_MPI = {  # which refuses more ranks than cores, and root
 
 
 def child_environment(**variables: object) -> dict[str, str]:
-    """Return this process's environment and paths of imports, with more variables."""
+    """Return this process's environment and paths of imports, with other variables.
+
+    None removes a variable.
+    """
     paths = os.pathsep.join([str(CHECKOUT), str(TESTS), *filter(None, sys.path)])
-    more = {name: str(value) for name, value in variables.items()}
-    return {**os.environ, "PYTHONPATH": paths, **more}
+    found = {**os.environ, "PYTHONPATH": paths, **variables}
+    return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def run_python(*arguments, **options):
+    """Run this Python to its end, by `subprocess.run`; one that hangs is an error."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        **{
+            "env": child_environment(), "text": True, "check": False,
+            "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
+            "timeout": HANG_SECONDS,
+        } | options,
+    )
 
 
 def by_ranks(ranks, *arguments):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
-from children import child_environment
+from children import child_environment, run_python
 
 GPU_ALONE = """
 from dataclasses import replace
@@ -46,10 +43,9 @@ def test_a_machine_without_a_cpu_device(tmp_path):
         ("gpu_alone", GPU_ALONE), ("test_import", IMPORTS), ("test_calls", TESTS),
     ):
         (tmp_path / f"{name}.py").write_text(content)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "conftest",
-         "-p", "gpu_alone", "-p", "no:cacheprovider", "."],
-        text=True, capture_output=True, check=False, cwd=tmp_path,
+    done = run_python(
+        "-m", "pytest", "-q", "-rs", "-p", "conftest", "-p", "gpu_alone",
+        "-p", "no:cacheprovider", ".", cwd=tmp_path,
         env=child_environment(PYTEST_ADDOPTS="", CLNET_DEVICE=""),
     )
     counts = "\n1 failed, 1 passed, 4 skipped in"

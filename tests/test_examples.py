@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from children import child_environment
-from waits import HANG_SECONDS
+from children import run_python
 
 import clnet
 
@@ -78,8 +76,5 @@ def test_a_kernel_of_the_users_own_races(monkeypatch, capsys):
 
 
 def test_the_service_of_threads_and_processes():
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / "service.py"], capture_output=True, text=True,
-        env=child_environment(), timeout=HANG_SECONDS, check=False,
-    )
+    done = run_python(EXAMPLES / "service.py")
     assert done.stdout == "31 requests, the same answers: True\n", done.stderr

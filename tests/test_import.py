@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from children import run_python
 
 import clnet
 
@@ -12,9 +11,8 @@ HEAVY = {"numpy", "pyopencl", "scipy", "safetensors", "clnet.network"}
 
 def imported(code):
     """The modules that a process has imported after some code."""
-    shown = subprocess.run(
-        [sys.executable, "-c", f"import sys, clnet; {code}; print(*sys.modules)"],
-        capture_output=True, text=True, check=True,
+    shown = run_python(
+        "-c", f"import sys, clnet; {code}; print(*sys.modules)", check=True
     )
     return set(shown.stdout.split())
 

@@ -6,14 +6,13 @@ import importlib
 import json
 import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from children import child_environment
+from children import run_python
 from cli_output import ok
 
 import clnet
@@ -439,18 +438,14 @@ SCREEN = 24  # lines
 
 def process(folder, *arguments, **options):
     """Run ``python -m clnet`` in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "clnet", *arguments], cwd=folder, text=True,
-        stderr=subprocess.PIPE, env=child_environment(), check=False,
-        **options,
-    )
+    return run_python("-m", "clnet", *arguments, cwd=folder, **options)
 
 
 def test_as_a_process(files):
-    done = process(files, "info", "a.net", stdout=subprocess.PIPE)
+    done = process(files, "info", "a.net")
     assert (done.returncode, done.stderr) == (0, "")
     assert "3-4-2" in done.stdout
-    done = process(files, "info", "cut.net", stdout=subprocess.PIPE)
+    done = process(files, "info", "cut.net")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("clnet: cut.net, line 36: ")
     assert done.stderr.count("\n") == 1
@@ -483,7 +478,4 @@ def test_without_an_output(files, name, status):
         "import os, sys; os.close(1); os.close(2); "
         f"os.execv(sys.executable, [sys.executable, '-m', 'clnet', 'info', {name!r}])"
     )
-    assert subprocess.run(
-        [sys.executable, "-c", closed], cwd=files, check=False,
-        env=child_environment(),
-    ).returncode == status
+    assert run_python("-c", closed, cwd=files).returncode == status

@@ -48,7 +48,7 @@ MEMORY_FUNCTIONS = (
     "empty_like", "where",
 )
 OUT_OF_RESOURCES = -5
-RELEASE_SECONDS = 10.0  # until a device's threads have released a command's memory
+RELEASE_SECONDS = 60.0  # until a device's threads have released a command's memory
 CALLS = {"CALL", "CALL_FUNCTION", "CALL_FUNCTION_EX", "CALL_FUNCTION_KW", "CALL_KW",
          "CALL_METHOD", "JUMP_BACKWARD"}
 PACKAGE = str(Path(clnet.__file__).parent)

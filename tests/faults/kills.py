@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from children import child_environment
+from waits import HANG_SECONDS
 
 import clnet
 from clnet.errors import FormatError
@@ -17,7 +18,6 @@ from clnet.opencl.store import Store
 from clnet.training.history import TrainingState
 
 MOST_SECONDS = 0.3  # from a process's first work to its signal
-ENDS_SECONDS = 240  # a process that takes as long after a signal hangs
 HEAD = """
 import sys
 import time
@@ -128,7 +128,7 @@ def ended(work: str, number: int, folder: Path, seed: int) -> tuple[int, str, st
         except subprocess.TimeoutExpired:
             process.send_signal(number)
         try:
-            out, errors = process.communicate(timeout=ENDS_SECONDS)
+            out, errors = process.communicate(timeout=HANG_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait(), first, "it hangs after the signal"

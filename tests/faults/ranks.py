@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 from children import by_ranks
 from differential.cases import family
+from waits import HANG_SECONDS
 
 from clnet.errors import ClnetError, ClnetWarning
 from clnet.runtime.ranks import joined
@@ -32,7 +33,6 @@ from faults.resumed import (
     CASES,
     CHECKPOINT,
     CURVE,
-    ENDS_SECONDS,
     EVERY,
     MOST_SECONDS,
     RESULT,
@@ -179,7 +179,7 @@ def failed(draw, case, folder, every):
         except subprocess.TimeoutExpired:
             os.kill(processes[failing], fault)
         since = time.monotonic()
-        errors = ended(process, ENDS_SECONDS)
+        errors = ended(process, HANG_SECONDS)
         seconds = time.monotonic() - since
     if process.returncode == 0:
         return None, 0.0
@@ -202,7 +202,7 @@ def undisturbed(case, folder):
     whole.mkdir(exist_ok=True)
     if not (whole / RESULT).exists():
         with start(1, case, str(whole), 0, EPOCHS) as process:
-            errors = ended(process, ENDS_SECONDS)
+            errors = ended(process, HANG_SECONDS)
         assert process.returncode == 0, errors[-2000:]
     return whole
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from children import child_environment
+from waits import HANG_SECONDS
 
 import clnet
 from clnet import Dense, Network, Sparse
@@ -28,7 +29,6 @@ EPOCHS = 240
 EVERY = (1, 7)  # epochs between two checkpoints
 PROCESSES = 2  # at the same time
 MOST_SECONDS = 0.25  # from the first epoch of a process to its kill
-ENDS_SECONDS = 240  # a process that takes as long hangs
 MOST_STARTS = 100  # of a training: each gets on, or the test fails
 CHECKPOINT, CURVE, RESULT = "training.safetensors", "curve.csv", "result.npz"
 
@@ -126,7 +126,7 @@ def killed(case, folder, every, epochs, seed):
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGKILL)
             try:
-                _, errors = process.communicate(timeout=ENDS_SECONDS)
+                _, errors = process.communicate(timeout=HANG_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
@@ -156,7 +156,7 @@ def differences(case, folder, every, epochs, seed):
     whole, parts = folder / f"{case}-whole", folder / f"{case}-{every}-{seed}"
     if not (whole / RESULT).exists():
         with start(case, whole, 0, epochs) as process:
-            _, errors = process.communicate(timeout=ENDS_SECONDS)
+            _, errors = process.communicate(timeout=HANG_SECONDS)
         if process.returncode:
             return 0, [f"exit code {process.returncode}: {errors[-2000:]}"]
     try:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 
 import pytest
-from children import child_environment
+from children import child_environment, run_python
 
 import clnet
 from faults.kills import FILES, HEAD, WORK, faults
@@ -65,10 +63,8 @@ def test_on_a_full_disk_files_stay_as_they_were(limit, tmp_path):
     for path in files:
         network.save(path)
     before = [path.read_bytes() for path in files]
-    child = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path), str(limit)], text=True,
-        capture_output=True, check=False,
-        env=child_environment(CLNET_CACHE_DIR=tmp_path),
+    child = run_python(
+        "-c", FULL, tmp_path, limit, env=child_environment(CLNET_CACHE_DIR=tmp_path)
     )
     assert child.returncode == 0, child.stderr
     *errors, warned = child.stdout.splitlines()

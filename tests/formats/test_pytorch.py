@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import safetensors.numpy
 from bounds import assert_right, span_bound
+from children import run_python
 
 import clnet
 from clnet import (
@@ -58,7 +58,7 @@ def test_a_state_dict_of_arrays():
 def test_pytorch_is_not_imported():
     code = "import sys, numpy, clnet; clnet.Network.from_state_dict({'a.weight': " \
         "numpy.ones((2, 3))}, ['tanh']); assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run_python("-c", code, check=True)
 
 
 def test_activations_are_of_the_hidden_layers_or_one_a_layer():

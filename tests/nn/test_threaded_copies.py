@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 
 import numpy as np
 import pytest
+from children import run_python
 
 from clnet.nn.copies import COPY_THREADS, by_threads
 
@@ -45,4 +45,4 @@ def test_a_fork_has_threads_of_its_own():
         "by_threads(abs, range(9))\n"
         "if child: assert os.waitpid(child, 0)[1] == 0\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    run_python("-c", code, check=True)

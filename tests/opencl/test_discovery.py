@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pyopencl as cl
 import pytest
+from children import child_environment, run_python
 from hypothesis import given
 from hypothesis import strategies as st
-from waits import HANG_SECONDS
 
 from clnet.cli.device_table import device_table
 from clnet.errors import DeviceError, InputError
@@ -91,16 +87,7 @@ def pocl(*names, **answers):
 
 
 def run(code, **environment):
-    """Run Python code in a fresh process; None removes a variable."""
-    merged = {**os.environ, **environment}
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={name: value for name, value in merged.items() if value is not None},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-    )
+    return run_python("-c", code, env=child_environment(**environment))
 
 
 # Records --------------------------------------------------------------------------

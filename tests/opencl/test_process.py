@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
 
 import pytest
-from children import child_environment
+from children import child_environment, run_python
 from waits import HANG_SECONDS
 
 import clnet
@@ -55,11 +54,10 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def run(script):
     # Python 3.12 warns of every fork of a process with threads.
     quiet = ["-W", "ignore::DeprecationWarning"]
-    done = subprocess.run(
-        [sys.executable, *quiet, "-c", SETUP + textwrap.dedent(script)],
-        timeout=HANG_SECONDS, capture_output=True, text=True, check=False,
+    done = run_python(
+        *quiet, "-c", SETUP + textwrap.dedent(script),
         # A fork while NumPy's threads compute may hang in its BLAS.
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        env=child_environment(OPENBLAS_NUM_THREADS=1),
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -142,11 +140,7 @@ def test_spawned_processes_compute(tmp_path):
             with multiprocessing.get_context("spawn").Pool(2) as pool:
                 print(pool.map(work, range(2)))
     """))
-    done = subprocess.run(
-        [sys.executable, str(script)], timeout=HANG_SECONDS, capture_output=True,
-        text=True, check=False,
-        env=child_environment(),
-    )
+    done = run_python(script)
     assert done.stdout == "[(2, 3), (2, 3)]\n", done.stderr
 
 

@@ -11,12 +11,15 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waits import join, until
 
 from clnet.errors import ClnetWarning
 from clnet.opencl import store as stores
@@ -402,26 +405,26 @@ while count < 0 or i < first + count:
 """ % SPAN  # noqa: UP031
 
 
-def start_writer(folder, first, count):
-    child = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(folder), str(first), str(count)],
-        stdout=subprocess.PIPE, text=True,
-    )
-    assert child.stdout.readline() == "ready\n"
-    return child
+@contextmanager
+def writer(folder, first, count):
+    """Start a process that writes times; it is killed at the end."""
+    command = [sys.executable, "-c", WRITER, str(folder), str(first), str(count)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout.readline() == "ready\n"
+            yield child
+        finally:
+            child.kill()
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL")
 def test_a_process_killed_during_writes_loses_no_commit(tmp_path):
     written = []
     for attempt in range(5):
-        child = start_writer(tmp_path, 1000 * attempt, -1)
         store = Store(DEVICE, tmp_path)
-        while not store.path.exists():
-            pass
-        threading.Event().wait(0.02 + 0.013 * attempt)
-        child.send_signal(signal.SIGKILL)
-        child.communicate()
+        with writer(tmp_path, 1000 * attempt, -1):
+            assert until(store.path.exists)
+            time.sleep(0.02 + 0.013 * attempt)
         store.put(SPAN, f"after {attempt}", TIMING)  # a warning would be an error
         keys = [key for (key,) in query(store.path, "SELECT key FROM times")]
         assert set(written) < set(keys)
@@ -430,12 +433,13 @@ def test_a_process_killed_during_writes_loses_no_commit(tmp_path):
 
 
 def test_concurrent_writes_of_two_processes_last(tmp_path):
-    children = [start_writer(tmp_path, first, 30) for first in (0, 1000)]
-    while any(child.poll() is None for child in children):
+    def ended():
         Store(DEVICE, tmp_path).get(SPAN, KEY)  # damage would be an error
-    for child in children:
-        child.communicate()
-        assert child.returncode == 0
+        return one.poll() is not None and other.poll() is not None
+
+    with writer(tmp_path, 0, 30) as one, writer(tmp_path, 1000, 30) as other:
+        assert until(ended)
+    assert one.returncode == other.returncode == 0
     keys = query(Store(DEVICE, tmp_path).path, "SELECT key FROM times")
     known = {int(key.split()[1]) for (key,) in keys}
     assert known == {*range(30), *range(1000, 1030)}
@@ -450,7 +454,6 @@ def test_threads_may_share_a_store(store):
     threads = [threading.Thread(target=work, args=(100 * i,)) for i in range(3)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    join(threads)
     for i in (*range(10), *range(100, 110), *range(200, 210)):
         assert reopened(store).get(f"span {i % 3}", f"key {i}") == Timing(i, i, 0)

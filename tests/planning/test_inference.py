@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from bounds import assert_right
 from planner_lab import CPU, NETWORK, inputs
+from waits import join
 
 from clnet import Network
 from clnet.errors import DeviceError, InputError
@@ -204,6 +205,5 @@ def test_threads_may_predict_at_once(small_chunks, monkeypatch):
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    join(threads)
     assert wrong == []

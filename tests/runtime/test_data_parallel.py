@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from bounds import assert_right
+from children import child_environment, run_python
 from hypothesis import given
 from hypothesis import strategies as st
 from variant_cases import selected
@@ -343,9 +341,8 @@ print("equal")
 
 @pytest.mark.skipif(CPU.platform != "Portable Computing Language", reason="PoCL only")
 def test_two_devices_of_one_platform():
-    run = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True,
-        env={**os.environ, "POCL_DEVICES": "pthread pthread"}, check=False,
+    run = run_python(
+        "-c", SCRIPT, env=child_environment(POCL_DEVICES="pthread pthread")
     )
     assert run.stdout.strip() == "equal", run.stderr
 

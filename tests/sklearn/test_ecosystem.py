@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import numpy as np
@@ -12,7 +11,7 @@ pytest.importorskip("sklearn", "1.6")
 pytest.importorskip("pandas")
 import joblib
 import sklearn
-from children import child_environment
+from children import run_python
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
@@ -22,7 +21,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from waits import HANG_SECONDS
 
 from clnet.sklearn import MLPClassifier, MLPRegressor
 
@@ -111,7 +109,7 @@ def test_joblib(backend):
 
 
 FORK = """
-import joblib, multiprocessing, sys
+import joblib, multiprocessing, os, sys
 from sklearn.datasets import load_iris
 from clnet.errors import DeviceError
 from clnet.sklearn import MLPClassifier
@@ -119,6 +117,9 @@ multiprocessing.set_start_method("fork")  # Python's default before 3.14
 X, Y = load_iris(return_X_y=True)
 estimator = MLPClassifier(max_iter=2, alpha=0)
 def fit():  # returns its error: joblib may hang where tasks raise, as it kills workers
+    # Before OpenCL is loaded: processes that share a cold cache of PoCL may fail.
+    cache = os.environ["POCL_CACHE_DIR"] = os.path.join(sys.argv[2], str(os.getpid()))
+    os.makedirs(cache, exist_ok=True)
     try:
         return estimator.fit(X, Y).n_iter_
     except DeviceError as error:
@@ -135,10 +136,7 @@ with joblib.parallel_config("multiprocessing", n_jobs=2):
     ("unused", "2 2"),
     ("used", "this process was forked from one that had used OpenCL"),
 ])
-def test_forks_of_joblib(before, expected):
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORK, before], timeout=HANG_SECONDS,
-        capture_output=True, text=True, check=False, env=child_environment(),
-    )
+def test_forks_of_joblib(before, expected, tmp_path):
+    done = run_python("-W", "ignore", "-c", FORK, before, tmp_path)
     assert done.returncode == 0, done.stderr
     assert expected in done.stdout

@@ -13,16 +13,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mpi4py import MPI
+from waits import HANG_SECONDS
 
 from clnet import Network, Population, device
 from clnet.cli.main import main as cli
 from clnet.errors import ClnetError
 from clnet.nn.optimisers import SGD
 from clnet.planning import training_planner
-from clnet.runtime import rank_sums
+from clnet.runtime import heartbeat, rank_sums
 from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.generic_backward import GenericBackward
 
+heartbeat.LIMIT_SECONDS = HANG_SECONDS  # a busy machine may stop any rank for seconds
 COMM = MPI.COMM_WORLD
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(101, 5)).astype(np.float32)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -17,6 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtimes"))
 
+from children import CHECKOUT, run_python
 from kernel_corpus import KernelCase, cases, sample, small
 from oclgrind_kernels import PTX_ONLY, descriptions, execute, kernels
 
@@ -88,9 +88,8 @@ def run_cases(*chosen: str) -> None:
 
 
 def check(*chosen: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.variants.test_guard_pages", *chosen],
-        check=False, capture_output=True, text=True, cwd=Path(__file__).parents[2],
+    done = run_python(
+        "-m", "tests.variants.test_guard_pages", *chosen, cwd=CHECKOUT, timeout=None
     )
     assert done.returncode == 0, f"{done.stdout[-500:]}{done.stderr[-500:]}"
 

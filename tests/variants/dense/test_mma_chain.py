@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bounds import FP16_SPLIT, LAMBDA, deviations
 from devices import CPU_ONLY, DEVICE, H200, ONE_GROUP
-from waits import assert_timeout_is_recovered
+from variants.timeouts import assert_timeout_is_recovered
 
 from clnet import Dense, Local, Network
 from clnet.checks import PRECISIONS

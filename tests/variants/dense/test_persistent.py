@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from bounds import span_bound
 from devices import CPU_ONLY, DEVICE, H200, posing
-from waits import assert_timeout_is_recovered
+from variants.timeouts import assert_timeout_is_recovered
 
 import clnet
 from clnet import Dense, Network

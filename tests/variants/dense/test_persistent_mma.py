@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from bounds import span_bound
 from devices import CPU_ONLY, DEVICE, H200, ONE_GROUP
-from waits import assert_timeout_is_recovered
+from variants.timeouts import assert_timeout_is_recovered
 
 from clnet import Dense, Local, Network
 from clnet.opencl.session import session

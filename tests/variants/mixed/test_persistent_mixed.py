@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from bounds import assert_right, span_bound
 from devices import CPU_ONLY, DEVICE, H200, posing
-from waits import assert_timeout_is_recovered
+from variants.timeouts import assert_timeout_is_recovered
 
 from clnet import Dense, Local, Network, Sparse
 from clnet.nn.storage.pattern import Pattern
