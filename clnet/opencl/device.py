@@ -81,6 +81,9 @@ class Device:
         Further options for the device's compiler.
     barrier_build_options : tuple of str
         Further options for programs with barriers.
+    registers_option : str
+        The compiler's option that limits the registers of a work-item, before the
+        number; ``""``: it has none.
     environment : tuple of (str, str)
         Variables that the device's compiler reads, unless the user set them.
     notes : tuple of str
@@ -133,6 +136,7 @@ class Device:
     measured: Rates | None = field(default=None, compare=False)
     build_options: tuple[str, ...] = ()
     barrier_build_options: tuple[str, ...] = ()
+    registers_option: str = ""
     environment: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     companions: tuple[Device, ...] = ()

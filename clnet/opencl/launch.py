@@ -260,6 +260,9 @@ class Launch:
     standby : bool
         True: it runs beside calls, on a queue of its own, and may outlast them. A call
         starts it unless it is still running.
+    registers : int or None
+        The most registers of a work-item, where the device's compiler has an option for
+        it, so that more work-groups share a compute unit; None: as the compiler likes.
     """
 
     source: str
@@ -271,6 +274,7 @@ class Launch:
     when: When = "call"
     device: Device | None = None
     standby: bool = False
+    registers: int | None = None
 
 
 Launches = tuple[Launch, ...]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from clnet.errors import BuildError, InputError
 from clnet.nn.activations import LEAK
-from clnet.opencl.quirks import variables_option
+from clnet.opencl.quirks import registers_option, variables_option
 
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 WARP_MMA, WARP_GROUP_MMA = 80, 90
 """Matrix units of a warp and of a warp group, by the generation of PTX of each."""
 _SM_90A = "//sm_90a "  # prefix of instructions hidden from the compiler as comments
-_REGISTERS = re.compile(r"^#define REGISTERS (\d+)$", re.MULTILINE)
 _INCLUDE = re.compile(r'^#include "([\w./]+)"[^\n]*$', re.MULTILINE)
 
 
@@ -124,8 +123,12 @@ def matrix_units(device: Device) -> tuple[int, ...]:
     return (WARP_MMA,) if generation >= WARP_MMA else ()
 
 
-def build(context: Any, device: Device, text: str, source: str) -> Any:
+def build(
+    context: Any, device: Device, text: str, source: str, registers: int | None = None
+) -> Any:
     """Return a `pyopencl.Program` built for one device of a context.
+
+    `registers` is the limit of `Launch`.
 
     Raises
     ------
@@ -136,7 +139,7 @@ def build(context: Any, device: Device, text: str, source: str) -> Any:
 
     options = [
         *device.build_options, *variables_option(device, os.environ),
-        *registers_option(device, text),
+        *registers_option(device, registers),
     ]
     if "barrier(" in text:
         options += device.barrier_build_options
@@ -162,18 +165,6 @@ def build(context: Any, device: Device, text: str, source: str) -> Any:
             str(error),
             text,
         ) from error
-
-
-def registers_option(device: Device, text: str) -> tuple[str, ...]:
-    """Return the build option for REGISTERS, if a program has this macro.
-
-    It limits the registers of a work-item, where the compiler makes PTX: more
-    work-groups share a compute unit then.
-    """
-    limit = _REGISTERS.search(text)
-    if limit is None or not inline_ptx(device):
-        return ()
-    return (f"-cl-nv-maxrregcount={limit[1]}",)
 
 
 def retargeted(binary: bytes) -> bytes:

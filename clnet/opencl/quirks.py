@@ -235,6 +235,13 @@ QUIRKS: tuple[Quirk, ...] = (
         " OUT_OF_RESOURCES, so 1 KiB stays free (NVIDIA, driver 580)",
     ),
     Quirk(
+        match=lambda device: device.platform == NVIDIA,
+        effect={"registers_option": "-cl-nv-maxrregcount="},
+        reason="gives work-items registers without regard to how many groups could"
+        " share a compute unit, but has an option that limits them (NVIDIA, driver"
+        " 580)",
+    ),
+    Quirk(
         match=lambda device: (
             device.platform == NVIDIA and device.compute_capability == (9, 0)
         ),
@@ -315,6 +322,13 @@ def variables_option(
     values = [(name, environment.get(name)) for name, _ in device.environment]
     digest = hashlib.sha256(repr(values).encode()).hexdigest()
     return (f"-DVARIABLES=0x{digest[:8]}",)
+
+
+def registers_option(device: Device, registers: int | None) -> tuple[str, ...]:
+    """Return the build option that limits the registers of a work-item, if any does."""
+    if registers is None or not device.registers_option:
+        return ()
+    return (f"{device.registers_option}{registers}",)
 
 
 def apply_quirks(device: Device) -> Device:

@@ -130,7 +130,8 @@ class Session:
 
         check_process()
         text = source_text(launch.source, launch.defines, device)
-        return cl.Kernel(self._program(device, text, launch.source), launch.kernel)
+        parts = device, text, launch.source, launch.registers
+        return cl.Kernel(self._program(*parts), launch.kernel)
 
 
 def session(device: Device, profiling: bool = False) -> Session:

@@ -24,8 +24,6 @@
 // MOST_PARTS   parts of a layer, at most
 // KEPT   gradients that a lane keeps in registers for a whole step, of all its blocks; 0:
 //        tiles add theirs up in local memory
-// REGISTERS  of a work-item at most: the compiler's option, so that as many groups share a
-//        compute unit as its local memory holds
 #define SIDES (SLICE / 8)
 #define BLOCK_ROWS 4                 // of a warp's products, by 16
 #define OUTER_ROWS 2                 // of a block of gradients at most, by 16

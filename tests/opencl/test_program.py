@@ -23,7 +23,6 @@ from clnet.opencl.program import (
     kernel_directory,
     kernel_text,
     matrix_units,
-    registers_option,
     retargeted,
     source_hash,
     source_text,
@@ -233,11 +232,14 @@ def test_variables_of_the_compiler_enter_its_options():
     assert "-DVARIABLES=" in options
 
 
-def test_a_program_may_limit_registers_where_the_compiler_makes_ptx():
-    device = dataclasses.replace(CPU, compute_capability=(9, 0))
-    text = "#define PTX 90\n#define REGISTERS 168\n"
-    assert registers_option(device, text) == ("-cl-nv-maxrregcount=168",)
-    assert registers_option(device, KERNEL) == registers_option(CPU, text) == ()
+@pytest.mark.parametrize(("registers", "count"), [(168, 1), (None, 0)])
+def test_a_launch_may_limit_registers(registers, count):
+    device = dataclasses.replace(CPU, registers_option="-DMOST=")
+    launch = Launch("probes/doctor.cl", "probe", {"SIZE": 4}, (), (), ())
+    launch = dataclasses.replace(launch, registers=registers)
+    built = sessions.Session(device).kernel(launch, device).program
+    options = built.get_build_info(device.handle, cl.program_build_info.OPTIONS)
+    assert options.count("-DMOST=168") == options.count("-DMOST") == count
 
 
 @pytest.mark.parametrize("source", SOURCES)

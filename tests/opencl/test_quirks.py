@@ -22,6 +22,7 @@ from clnet.opencl.quirks import (
     QUIRKS,
     apply_environment_quirks,
     apply_quirks,
+    registers_option,
     variables_option,
 )
 from clnet.opencl.session import Session
@@ -180,6 +181,13 @@ def test_variables_enter_the_key_of_a_compilers_cache():
     assert len(set(options)) == len(environments)
     assert variables_option(device, environments[1]) == options[1]
     assert variables_option(Device("A"), environments[1]) == ()
+
+
+def test_nvidias_option_limits_registers():
+    *others, card = map(apply_quirks, SAMPLES)
+    assert registers_option(card, 168) == ("-cl-nv-maxrregcount=168",)
+    assert registers_option(card, None) == ()
+    assert {registers_option(other, 168) for other in others} == {()}
 
 
 def test_a_gpu_under_pocl_has_no_quirk():

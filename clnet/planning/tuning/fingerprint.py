@@ -105,7 +105,7 @@ def program_fingerprint(step: Step) -> str:
 def programs_fingerprint(launches: Iterable[Launch], device: Device) -> str:
     """Return a text that is equal for launches of the same programs."""
     return _digest(sorted(
-        f"{one.kernel}{one.local_size}"
+        f"{one.kernel}{one.local_size}{one.registers or ''}"
         f"{source_text(one.source, one.defines, one.device or device)}"
         for one in launches
     ))

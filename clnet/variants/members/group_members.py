@@ -156,6 +156,7 @@ class GroupMembers:
             "RECORD_OFFSET": layout.record, "OWN_STATE": int(_keeps_state(step)),
             "MATRIX": int(matrix), "KEPT": place.kept, "DELTAS": place.deltas,
         }
+        registers = None
         if matrix:
             widest = max(layer.n_out for layer in step.layers)
             groups = 1
@@ -165,10 +166,10 @@ class GroupMembers:
                 "STEPS": 4 if widest <= FEW_NEURONS else 2,
                 "BLOCK_TABLE": rows_text(place.blocks),
                 "MOST_PARTS": int(place.blocks["parts"].max()),
-                "REGISTERS": min(
-                    MOST_REGISTERS, device.registers // (group * groups) // 8 * 8
-                ),
             }
+            registers = min(
+                MOST_REGISTERS, device.registers // (group * groups) // 8 * 8
+            )
         return (
             Launch(
                 "members/group_members.cl", "group_members", defines,
@@ -180,6 +181,7 @@ class GroupMembers:
                     Table.of(_places(step, layout.layers, place.layers)), t.width,
                     span.batch, *MEMBER_ARGUMENTS,
                 ),
+                registers=registers,
             ),
         )
 
