@@ -131,7 +131,9 @@ class MemberReplay(Replay):
         subsets: Sequence[Array | None], samples: int, epochs: int,
     ) -> None:
         count = len(subsets)
-        weighted = accepted_step(step.span).loss.weight is not None
+        whole = accepted_step(step.span)
+        weighted = whole.loss.weight is not None
+        self._shuffled = whole.gather is not None and whole.gather.shuffled
         most = TOTALS_BYTES // (count * TOTAL * ITEM)
         self.epochs: int = max(1, min(most, epochs))
         lists = [np.asarray(rows, np.int32) for rows in subsets if rows is not None]
@@ -204,6 +206,8 @@ class MemberReplay(Replay):
         rows = self._rows if active == len(self._rows) else self._rows[members]
         rows["epochs"], rows["record"] = done, np.arange(active)
         rows["plan"] = 0 if plans is None else plans
+        if self._shuffled:  # those of one order are trained one after the other
+            rows = rows[np.lexsort((rows["samples"], rows["seed"]))]
         if self._own[EpochTable].size < schedule.nbytes:
             self._replace_own(EpochTable, 2 * schedule.nbytes)
         self._own[EpochTable].write(self.session, schedule)

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
         n_features_in_: int
 
+        @classmethod
+        def _get_param_names(cls) -> list[str]: ...
+
         def __getattr__(self, name: str) -> Any: ...
 
         def get_params(self, deep: bool = True) -> dict[str, Any]:

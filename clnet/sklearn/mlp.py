@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from copy import copy
+from functools import cache
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -121,6 +122,11 @@ class MLP(BaseEstimator):
         "optimiser": [str, Optimiser, None],
         "network": [Network, None],
     }
+
+    @classmethod
+    @cache  # scikit-learn inspects the constructor's signature each time
+    def _get_param_names(cls) -> list[str]:
+        return super()._get_param_names()
 
     def _keep(self, parameters: dict[str, Any]) -> None:
         """Keep the constructor's parameters as they are, as scikit-learn asks."""

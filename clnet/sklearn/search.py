@@ -12,7 +12,7 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import _safe_indexing
 
 from clnet.sklearn.bases import GridSearch, RandomizedSearch, Search
-from clnet.sklearn.known import fit_key, known_fits
+from clnet.sklearn.known import fit_key, known_fits, samples_key
 from clnet.sklearn.mlp import MLP
 from clnet.sklearn.together import Fit, fit_together
 
@@ -101,13 +101,14 @@ class TogetherSearch(Search):
             (numbers[rows], _safe_indexing(X, rows), _safe_indexing(y, rows))
             for rows, _ in splits
         ]
-        fits = []
+        of_parts = [samples_key(*part[1:]) for part in parts]
+        fits, keys = [], []
         for candidate in candidates:
-            for part in parts:
+            for part, key in zip(parts, of_parts, strict=True):
                 estimator = clone(self.estimator)
                 estimator.set_params(**clone(candidate, safe=False))
                 fits.append(Fit(estimator, *part))
-        keys = [fit_key(one.estimator, one.X, one.y) for one in fits]
+                keys.append(fit_key(estimator, key))
         # scikit-learn's own scorers keep no estimator.
         share = self.scoring is None or isinstance(self.scoring, (str, list, tuple))
         fit_together(fits, len(y), share)

@@ -90,6 +90,7 @@ class Rates:
             first = np.zeros(1, int)
         found = np.zeros((len(first), epochs + 1), EPOCH)
         rates: dict[tuple[int, int], list[float]] = {}
+        orders: dict[tuple[int, int], Array] = {}
         for row, at in zip(found, first.tolist(), strict=True):
             start, member = int(done[at]), active[at]
             key = int(self._which[member]), start
@@ -98,5 +99,8 @@ class Rates:
                 rates[key] = [rate * factor(start + i) for i in range(epochs)]
             row["rate"][:epochs] = rates[key]
             if self._shuffled:
-                row["key"][:epochs] = keys(int(self._seeds[member]), start, epochs)
+                order = int(self._seeds[member]), start
+                if order not in orders:
+                    orders[order] = keys(*order, epochs)
+                row["key"][:epochs] = orders[order]
         return found, plans

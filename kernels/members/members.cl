@@ -14,6 +14,7 @@
 #define REAL float
 #define WIDTH 8
 #define SCALED WEIGHTED
+#define ORDERED (GATHERED == 2)
 #include "include/atomics.h"
 #include "include/steps.h"
 #include "include/tiles.h"
@@ -24,11 +25,32 @@
 #define SLOTS 0
 #endif
 
-// Arguments, in the order of clnet/variants/training/members.py:
+#if ORDERED
+static inline int alike(const uint8 a, const uint8 b)
+{
+    const int8 differing = a != b;
+    const int4 any = differing.lo | differing.hi;
+    return !(any.s0 | any.s1 | any.s2 | any.s3);
+}
+
+// order[i]: the number of sample i of an epoch of n
+static inline void order_epoch(const int n, const int bits, const uint8 key,
+                               __global int *order)
+{
+    const uint8 lanes = (uint8)(0, 1, 2, 3, 4, 5, 6, 7);
+    for (int i = 0; i < n; i += 8)
+        *(__global uint8 *)(order + i) =
+            permuted_lanes((uint8)(i) + lanes, n, bits, key);
+}
+#endif
+
+// Arguments, in the order of clnet/variants/members/members.py:
 //
 // x, t          the data set [data, width]; not GATHERED: from `transpose` of epoch.cl
 // weight        [members, data]
 // memory [workers, memory_size], gradients [workers, 2, size + APART]
+// orders [workers, data, to a multiple of 8]  the random order of a worker's epoch, for
+//               all members that have it one after the other
 // sync          initially zero: [0] members claimed, [1] workers that have left
 // state [members, SLOTS, size]
 // and those of member.h
@@ -36,17 +58,23 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 members(__global const Layer *layers, __global const Neuron *neurons,
         __global float *parameters, __global const float *x, __global const float *t,
         __global const float *weight, const int data, __global float *memory,
-        __global float *gradients, volatile __global int *sync, const int count_of_layers, const int size,
-        const int batch, const int tile_size, const int pitch, const int tiles,
-        const int x_offset, const int t_offset, const int weight_offset,
-        const int dx_offset, const int gradient_offset, const int memory_size,
-        const float bit_fail_limit, __global float *state, __global const uchar *live,
-        const int outputs, MEMBER_ARGUMENTS)
+        __global float *gradients, __global int *orders, volatile __global int *sync,
+        const int count_of_layers, const int size, const int batch,
+        const int tile_size, const int pitch, const int tiles, const int x_offset,
+        const int t_offset, const int weight_offset, const int dx_offset,
+        const int gradient_offset, const int memory_size, const float bit_fail_limit,
+        __global float *state, __global const uchar *live, const int outputs,
+        MEMBER_ARGUMENTS)
 {
     const size_t worker = get_global_id(0);
     __global float *own = memory + worker * memory_size;
     __global float *gradient = gradients + worker * 2 * (size + APART);
     __global float *sum = gradient + size + APART;
+#if ORDERED
+    __global int *order = orders + worker * round_up_8(data);
+    uint8 order_key = (uint8)(0);
+    int order_of = 0;  // how many samples
+#endif
     for (int i = atomic_inc(sync); i < count_of_members; i = atomic_inc(sync)) {
         const Member member = members[i];
         const size_t index = member.index;
@@ -63,6 +91,9 @@ members(__global const Layer *layers, __global const Neuron *neurons,
 #if SUBSETS
             member.first < 0 ? 0 : subsets + member.first,
 #endif
+#if ORDERED
+            order,
+#endif
         };
         const UpdateArguments update = {sum, state + index * SLOTS * size, live, outputs,
                                         member.seed};
@@ -74,11 +105,18 @@ members(__global const Layer *layers, __global const Neuron *neurons,
                    plan->rate, first_totals};
         for (int s = 0; s < epochs * steps; ++s) {
             const Step step = {run.begin, run.size, run.key};
+#if ORDERED
+            if (run.begin == 0 && !(order_of == samples && alike(order_key, run.key))) {
+                order_epoch(samples, member.bits, run.key, order);
+                order_of = samples;
+                order_key = run.key;
+            }
+#endif
 #if SCALED
             if (scales_weights(full, samples)) {
                 float sum = 0;
                 for (int i = 0; i < step.samples; ++i)
-                    sum += net.weight[row_of(&net, &step, i)];
+                    sum += net.weight[row_of(&net, step.first + i)];
                 net.weight_scale = weight_scale(sum, step.samples);
             }
 #endif

@@ -4,11 +4,15 @@
 // SUBSETS  1: networks train on rows of the data set that a list names
 
 // SCALED   1: a step's weights have a factor
+// ORDERED  1: a table has the epoch's random order
 #ifndef SUBSETS
 #define SUBSETS 0
 #endif
 #ifndef SCALED
 #define SCALED 0
+#endif
+#ifndef ORDERED
+#define ORDERED 0
 #endif
 
 // The constants of a network's steps.
@@ -34,6 +38,9 @@ typedef struct {
 #endif
 #if SUBSETS
     __global const int *subset;  // the data set's rows of the n samples; null: all
+#endif
+#if ORDERED
+    __global const int *order;   // of the epoch's n samples
 #endif
 } Net;
 
@@ -91,32 +98,72 @@ static inline void differentiate_row(const Neuron neuron, __global const float *
 
 // to[i, s] = data[rows[s], i] for i < width and 8 samples s
 static inline void transpose_rows(__global const float *data, const int width,
-                                  const int *rows, __global float *to, const int pitch)
+                                  const int8 rows, __global float *to, const int pitch)
 {
-    __global const float *r0 = data + (size_t)rows[0] * width;
-    __global const float *r1 = data + (size_t)rows[1] * width;
-    __global const float *r2 = data + (size_t)rows[2] * width;
-    __global const float *r3 = data + (size_t)rows[3] * width;
-    __global const float *r4 = data + (size_t)rows[4] * width;
-    __global const float *r5 = data + (size_t)rows[5] * width;
-    __global const float *r6 = data + (size_t)rows[6] * width;
-    __global const float *r7 = data + (size_t)rows[7] * width;
+    __global const float *r0 = data + (size_t)rows.s0 * width;
+    __global const float *r1 = data + (size_t)rows.s1 * width;
+    __global const float *r2 = data + (size_t)rows.s2 * width;
+    __global const float *r3 = data + (size_t)rows.s3 * width;
+    __global const float *r4 = data + (size_t)rows.s4 * width;
+    __global const float *r5 = data + (size_t)rows.s5 * width;
+    __global const float *r6 = data + (size_t)rows.s6 * width;
+    __global const float *r7 = data + (size_t)rows.s7 * width;
     for (int i = 0; i < width; ++i)
         *(__global float8 *)(to + (size_t)i * pitch) =
             (float8)(r0[i], r1[i], r2[i], r3[i], r4[i], r5[i], r6[i], r7[i]);
 }
 
-// The data set's row of sample i of a step; any row past the step's samples.
-static inline int row_of(const Net *net, const Step *step, const int i)
-{
-    int row = i < step->samples ? step->first + i : step->first;
 #if GATHERED == 2
-    row = permuted(row, net->n, net->bits, step->key);
+DEFINE_HASH(hash_lanes, uint8)
+
+// `permuted` of 8 indices side by side.
+static inline uint8 permuted_lanes(const uint8 i, const uint n, const uint bits,
+                                   const uint8 key)
+{
+    const uint8 mask = (uint8)((1u << bits) - 1), last = (uint8)(n - 1);
+    uint8 found = i > last ? last : i;
+    int8 walks = (int8)(-1);
+    int4 any;
+    do {
+        uint8 left = found >> (uint8)(bits), right = found & mask, next;
+#define ROUND(word)                                                                  \
+    next = left ^ (hash_lanes(right ^ (uint8)(word)) & mask); left = right; right = next;
+        ROUND(key.s0) ROUND(key.s1) ROUND(key.s2) ROUND(key.s3)
+        ROUND(key.s4) ROUND(key.s5) ROUND(key.s6) ROUND(key.s7)
+#undef ROUND
+        next = (left << (uint8)(bits)) | right;
+        found = walks ? next : found;
+        walks &= next > last;
+        any = walks.lo | walks.hi;
+    } while (any.s0 | any.s1 | any.s2 | any.s3);
+    return found;
+}
+#endif
+
+// The data set's row of a position in the order of a table, or in that of the subset.
+static inline int row_of(const Net *net, int position)
+{
+#if ORDERED
+    position = net->order[position];
 #endif
 #if SUBSETS
-    if (net->subset) row = net->subset[row];
+    if (net->subset) position = net->subset[position];
 #endif
-    return row;
+    return position;
+}
+
+// The data set's rows of samples i … i + 7 of a step; any row past the step's samples.
+static inline int8 rows_of(const Net *net, const Step *step, const int i)
+{
+    const int8 number = (int8)(i) + (int8)(0, 1, 2, 3, 4, 5, 6, 7);
+    int8 rows = number < (int8)(step->samples) ? number : (int8)(0);
+    rows += (int8)(step->first);
+#if GATHERED == 2 && !ORDERED
+    rows = as_int8(permuted_lanes(as_uint8(rows), net->n, net->bits, step->key));
+#endif
+    return (int8)(row_of(net, rows.s0), row_of(net, rows.s1), row_of(net, rows.s2),
+                  row_of(net, rows.s3), row_of(net, rows.s4), row_of(net, rows.s5),
+                  row_of(net, rows.s6), row_of(net, rows.s7));
 }
 
 // Gather samples start … start + samples - 1 of a step into a worker's memory.
@@ -124,8 +171,7 @@ static inline void gather(const Net *net, const Step *step, const int start,
                           const int samples, __global float *memory)
 {
     for (int s = 0; s < samples; s += 8) {
-        int rows[8];
-        for (int k = 0; k < 8; ++k) rows[k] = row_of(net, step, start + s + k);
+        const int8 rows = rows_of(net, step, start + s);
         transpose_rows(net->x, net->layers[0].n_in, rows, memory + net->x_offset + s,
                        net->pitch);
         transpose_rows(net->t, net->layers[net->count - 1].n_out, rows,

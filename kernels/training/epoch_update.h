@@ -22,7 +22,7 @@ static inline float8 sum_of_tasks(__global const float *gradients, const int tas
 
 static inline int8 live_lanes(__global const uchar *live)
 {
-    return convert_int8(vload8(0, live)) != (int8)(0);
+    return convert_int8(*(__global const uchar8 *)live) != (int8)(0);
 }
 
 // Reduce the tasks' records and gradients [tasks, size + APART], and update the

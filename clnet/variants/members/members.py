@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
     Argument,
     EpochTable,
@@ -31,6 +32,7 @@ from clnet.variants.training.epoch import (
     transposed_data,
 )
 from clnet.variants.training.whole_step import (
+    LANES,
     accepted_step,
     neuron_table,
     refuse_unless_whole_step,
@@ -119,6 +121,7 @@ class TrainMembers(Untuned):
                     Table.of(shape.layers), Table.of(neuron_table(step)), Parameters(),
                     *data, n, Scratch("memory", 4 * self.workers * shape.memory_size),
                     Scratch("gradients", 8 * self.workers * shape.gradient_pitch),
+                    Scratch("orders", 4 * self.workers * round_up(n, LANES)),
                     Scratch("sync", 4 * SYNC_WORDS),
                     len(step.layers), shape.size, span.batch, tile, tile_pitch(tile),
                     shape.tiles, *shape.offsets, float(step.loss.bit_fail_limit),
