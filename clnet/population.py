@@ -34,8 +34,8 @@ from clnet.nn.scaling import scaling_to_apply
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.discovery import Devices
+    from clnet.training.histories import Histories
     from clnet.training.history import History
-    from clnet.training.member_log import Histories
     from clnet.training.options import TrainingOptions
 
 Array = NDArray[Any]
@@ -389,7 +389,7 @@ class Population:
     def _fit_by_ranks(
         self, x: ArrayLike, t: ArrayLike, comm: Any, **options: Any
     ) -> Histories:
-        from clnet.training.member_log import Histories
+        from clnet.training.histories import Histories
         from clnet.training.rank_population import fit_by_ranks
 
         def train(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clnet.nn.folds import CrossValidation
     from clnet.nn.metrics import Evaluation
     from clnet.opencl.device import Device
-    from clnet.training.member_log import Histories
+    from clnet.training.histories import Histories
 
 FOLDS = 5
 SHOWN = 10  # settings of the table
@@ -93,7 +93,7 @@ def asked(arguments: argparse.Namespace) -> bool:
         If options make no sense together.
     """
     from clnet.population import EACH
-    from clnet.training.member_log import report_file
+    from clnet.training.histories import report_file
 
     names = [
         name for name in ("population", "folds", "grid")

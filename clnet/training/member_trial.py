@@ -36,7 +36,6 @@ from clnet.runtime.binding import Step
 from clnet.runtime.member_replay import MemberReplay
 from clnet.runtime.train_state import TrainState
 from clnet.variants.cost import span_flops
-from clnet.variants.members.lane_members import LaneMembers
 from clnet.variants.training.whole_step import LANES, accepted_step
 
 if TYPE_CHECKING:
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from clnet.nn.model import Model
     from clnet.nn.optimisers import Optimiser
     from clnet.opencl.device import Device
+    from clnet.variants.members.members import MemberVariant
 
 Array = NDArray[Any]
 
@@ -306,7 +306,7 @@ def _reduced(step: Step) -> Step:
     Of a data set of many batches there are two, the second of the size of the last. A
     variant whose program is of the number of samples takes all, as they are few.
     """
-    if isinstance(step.variant, LaneMembers):
+    if cast("MemberVariant", step.variant).of_samples:
         return step
     span = step.span
     n = accepted_step(span).data[0].height(span.batch)

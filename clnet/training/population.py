@@ -23,6 +23,7 @@ from clnet.runtime.member_replay import MemberReplay
 from clnet.runtime.replay import RUN_SECONDS
 from clnet.runtime.train_state import TrainState
 from clnet.training.bound import program_of
+from clnet.training.histories import Histories, MemberLog
 from clnet.training.history import (
     INTERRUPTED,
     History,
@@ -30,7 +31,6 @@ from clnet.training.history import (
     interrupted_after,
 )
 from clnet.training.member_bound import MemberBound, Rates
-from clnet.training.member_log import Histories, MemberLog
 from clnet.training.member_trial import refusal_of
 from clnet.training.passes import LIMIT_MARGIN, measures
 from clnet.training.plans import without_backward
@@ -385,20 +385,24 @@ class _Group:
     def _bound(self, start: Array) -> MemberBound:
         """Return the launches of steps that begin at parameters [members, size]."""
         place, (count, size) = session(self._device), start.shape
+        data = self._samples.training
         state = self._members.options[0].rule.initial_state(size, start.dtype.name)
         states = np.tile(state, (count, 1)).reshape(len(state), count * size)
         found: MemberBound | None = place.kept.pop(self._key, None)
         if found is not None:
             found.train_state.reset(start.reshape(-1), states)
-            self._write(found.replay, self._step, self._samples.training)
+            contents = data.x.tobytes(), data.t.tobytes()
+            if contents != found.data:
+                self._write(found.replay, self._step, data)
+                found.data = contents
             self._set_members(found.replay)
             return found
         train_state = TrainState(place, start.reshape(-1), states)
-        data = sum(array.nbytes for array in self._samples.training.arrays)
+        held = start.nbytes + states.nbytes + sum(one.nbytes for one in data.arrays)
+        keeps = self._members.rows is None and held <= KEPT_BYTES
         return MemberBound(
-            self._program, train_state, self.training_replay(train_state),
-            self._members.rows is None
-            and start.nbytes + states.nbytes + data <= KEPT_BYTES,
+            self._program, train_state, self.training_replay(train_state), keeps,
+            (data.x.tobytes(), data.t.tobytes()) if keeps else (),
         )
 
     def _set_members(self, replay: MemberReplay) -> None:

@@ -12,7 +12,7 @@ from clnet import Network, Population, load
 from clnet.cli.main import main
 from clnet.errors import WIDTH
 from clnet.formats import load_data, save_data
-from clnet.training.member_log import band
+from clnet.training.histories import band
 
 pytestmark = pytest.mark.usefixtures("quick")
 

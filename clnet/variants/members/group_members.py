@@ -20,7 +20,12 @@ from clnet.opencl.launch import (
     Table,
 )
 from clnet.opencl.program import matrix_units
-from clnet.variants.members.members import MEMBER_ARGUMENTS, member_cost, weights_of
+from clnet.variants.members.members import (
+    MEMBER_ARGUMENTS,
+    MemberVariant,
+    member_cost,
+    weights_of,
+)
 from clnet.variants.team import team_group
 from clnet.variants.training.group_step import LocalLayout, layer_neurons
 from clnet.variants.training.whole_step import (
@@ -59,7 +64,7 @@ ROWS = 8  # rows of a tile are padded to a multiple: the inner step of matrix un
 
 
 @dataclass(frozen=True)
-class GroupMembers:
+class GroupMembers(MemberVariant):
     """A work-group trains a network (``group_members.cl``).
 
     Config: ``tile``, samples of a tile; ``group``, work-items of a group. On matrix

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from clnet.ir.training_ops import RECORD
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import Launch, Launches, Parameters, Scalar, State
 from clnet.opencl.program import inline_ptx
-from clnet.variants.members.members import MEMBER_ARGUMENTS, member_cost, weights_of
+from clnet.variants.members.members import (
+    MEMBER_ARGUMENTS,
+    MemberVariant,
+    member_cost,
+    weights_of,
+)
 from clnet.variants.team import team_group
 from clnet.variants.training.group_step import layer_neurons
 from clnet.variants.training.whole_step import (
@@ -44,7 +49,7 @@ FEW_SAMPLES = 32  # the same where units are nearly idle
 
 
 @dataclass(frozen=True)
-class LaneMembers:
+class LaneMembers(MemberVariant):
     """A team of lanes trains a network, a neuron each (``lane_members.cl``).
 
     Config: ``lanes``, of a team; ``teams``, of a network; ``tile``, samples that a team
@@ -60,6 +65,7 @@ class LaneMembers:
         Whether a network may train on some of the data set's rows.
     """
 
+    of_samples: ClassVar[bool] = True
     members: int
     samples: int
     subsets: bool = False

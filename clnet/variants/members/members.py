@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
@@ -69,8 +69,20 @@ def member_cost(span: Span) -> Cost:
     return Cost(span_flops(span), 4 * (samples + 3 * step.size), 1, 0, 1, 0.5)
 
 
+class MemberVariant:
+    """What variants that train many networks have in common.
+
+    Attributes
+    ----------
+    of_samples : bool
+        Whether a program is of the data set's number of samples.
+    """
+
+    of_samples: ClassVar[bool] = False
+
+
 @dataclass(frozen=True)
-class TrainMembers(Untuned):
+class TrainMembers(Untuned, MemberVariant):
     """A worker trains one network after the other (``members.cl``).
 
     Attributes

@@ -19,6 +19,7 @@ from clnet.variants.base import Config, Reach, Untuned, refuse_unless_cpu
 from clnet.variants.members.members import (
     MEMBER_ARGUMENTS,
     SYNC_WORDS,
+    MemberVariant,
     member_cost,
     weights_of,
 )
@@ -45,7 +46,7 @@ MAX_SIZE = 256  # elements of a network: eight of them stay in a core's first ca
 
 
 @dataclass(frozen=True)
-class VectorMembers(Untuned):
+class VectorMembers(Untuned, MemberVariant):
     """A worker trains eight networks at a time, one a lane (``vector_members.cl``).
 
     Attributes
