@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
@@ -175,18 +176,19 @@ def map_npy(path: Path, kinds: str = NUMBERS) -> Array:
         head = io.BytesIO(file.read(HEADER))
         shape, by_columns, dtype = read_header(head)
         start = head.tell()
+        size = os.fstat(file.fileno()).st_size - start
     if dtype.kind not in kinds or not dtype.itemsize or min(shape, default=0) < 1:
         raise FormatError(
             f"{path} is an array {list(shape)} of {dtype}, expected numbers "
             "[samples, columns]"
         )
-    size = path.stat().st_size - start
     row = dtype.itemsize * int(np.prod(shape[1:], dtype=object))
     if size < row * shape[0]:
         raise FormatError(
             f"{path} ends in row {size // row}, expected {shape[0]} rows of {row} bytes"
         )
-    return np.memmap(path, dtype, "r", start, shape, "F" if by_columns else "C")
+    with reading(f"{path} cannot be mapped"):
+        return np.memmap(path, dtype, "r", start, shape, "F" if by_columns else "C")
 
 
 class _Rows:

@@ -153,7 +153,11 @@ def _contents(device: Device) -> Iterator[dict[str, Any]]:
     """Yield the files of a device, shipped ones first."""
     identity = _identity(device)
     for folder in (SHIPPED, cache_directory() / "times"):
-        for path in sorted(folder.glob("*.json")):
+        try:
+            paths = sorted(folder.glob("*.json"))
+        except OSError:  # times are a help only
+            continue
+        for path in paths:
             content = _readable(path, json.dumps(device.name).encode())
             if content is not None and content["device"] == identity:
                 yield content
@@ -164,7 +168,7 @@ def _readable(path: Path, name: bytes) -> dict[str, Any] | None:
     try:
         text = path.read_bytes()
         return _parsed(path, text) if name in text else None
-    except (OSError, FormatError):  # times are a help only
+    except (OSError, FormatError):
         return None
 
 

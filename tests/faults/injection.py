@@ -11,6 +11,7 @@ import dis
 import errno
 import gc
 import io
+import mmap
 import os
 import sqlite3
 import sys
@@ -91,6 +92,7 @@ class Injector:
         patch.setattr(io, "open", self._opened(io.open))
         patch.setattr("builtins.open", io.open)
         patch.setattr(sqlite3, "connect", self._connected(sqlite3.connect))
+        patch.setattr(mmap, "mmap", self._mapped())
         for name in MEMORY_FUNCTIONS:
             patch.setattr(np, name, self._counted(getattr(np, name), f"np.{name}"))
 
@@ -207,6 +209,16 @@ class Injector:
 
         return opened
 
+    def _mapped(self) -> type:
+        hit = self.hit
+
+        class Mapped(mmap.mmap):
+            def __new__(cls, *args: Any, **options: Any) -> Any:
+                hit("mmap.mmap")
+                return super().__new__(cls, *args, **options)
+
+        return Mapped
+
     def _connected(self, real: Callable[..., Any]) -> Callable[..., Any]:
         hit = self.hit
 
@@ -259,7 +271,7 @@ class _File:
 
 def _kind(name: str) -> str:
     library = name.split(".", maxsplit=1)[0]
-    if library in ("os", "io", "file", "sqlite3"):
+    if library in ("os", "io", "file", "mmap", "sqlite3"):
         return "file"
     return "memory" if library == "np" else "opencl"
 

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from clnet import (
 )
 from clnet.cli.main import main
 from clnet.errors import ClnetError
+from clnet.formats.sources import BLOCKS, Source
 from clnet.opencl.discovery import Devices
 from clnet.opencl.memory import Memory
 from clnet.opencl.session import session
@@ -48,6 +50,7 @@ RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (9, 6)).astype(np.float32)
 T = RNG.uniform(-1, 1, (9, 3)).astype(np.float32)
 NUMBERS = itertools.count()
+PARTS = BLOCKS * 4 * (6 + 3) * 4  # bytes of a buffer whose blocks have four samples
 Scenario = Callable[[Path], Callable[[], Any]]
 
 
@@ -205,6 +208,53 @@ def fitted(
         return run
 
     return scenario
+
+
+def of_file(
+    use: Callable[[Network, Source], Any], suffix: str = ".npy"
+) -> Scenario:
+    """Samples of a file, read by parts of four rows."""
+    def scenario(folder: Path) -> Callable[[], Any]:
+        path = folder / f"samples{suffix}"
+        table = np.hstack([X, T])
+        if suffix == ".npy":
+            np.save(path, table)
+        else:
+            write_arrow(path, table)
+
+        def run() -> Any:
+            return use(mlp(), clnet.open_data(path, outputs=3))
+
+        return run
+
+    return scenario
+
+
+def write_arrow(path: Path, table: np.ndarray) -> None:
+    """Write columns, in record batches of three rows."""
+    import pyarrow as pa
+
+    columns = pa.table({f"c{at}": column for at, column in enumerate(table.T)})
+    with pa.ipc.new_file(path, columns.schema) as file:
+        file.write_table(columns, max_chunksize=3)
+
+
+def trained_on(network: Network, samples: Source, device: Device = CPU) -> Any:
+    history = uninterrupted(network.fit(
+        samples, devices=device, epochs=2, seed=1, batch_size=2, tune=False,
+        buffer=PARTS,
+    ))
+    return np.array([*history.loss, *network.parameters])
+
+
+def predicted_of(network: Network, samples: Source, device: Device = CPU) -> Any:
+    out = np.empty_like(T)
+    network.predict(samples, device, out=out, buffer=PARTS)
+    return out
+
+
+def evaluated_on(network: Network, samples: Source) -> Any:
+    return network.evaluate(samples, device=CPU, buffer=PARTS).mse
 
 
 def together(device: Device = CPU, *, groups: bool = False) -> Scenario:
@@ -402,6 +452,11 @@ SCENARIOS: dict[str, Scenario] = {
     "fit the best": fitted(
         validation=(X, T), callbacks=[EarlyStopping(patience=1)]
     ),
+    "fit of a file": of_file(trained_on),
+    "fit of a file apart": of_file(partial(trained_on, device=APART)),
+    "predict a file": of_file(predicted_of),
+    "predict a file apart": of_file(partial(predicted_of, device=APART)),
+    "evaluate a file": of_file(evaluated_on),
     "population": together(),
     "population apart": together(APART),
     "population by groups": together(APART, groups=True),
@@ -431,6 +486,10 @@ SCENARIOS: dict[str, Scenario] = {
     "clnet convert data": commanded("convert data.csv data-out.data", "data-out.data"),
     "clnet explain": commanded("explain net.net --device cpu"),
 }
+
+
+if find_spec("pyarrow") is not None:  # an extra
+    SCENARIOS["fit of a table"] = of_file(trained_on, ".arrow")
 
 
 def same(found: Any, expected: Any) -> bool:

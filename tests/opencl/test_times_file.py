@@ -88,7 +88,7 @@ def test_imported_times_go_before_shipped_ones(stored, tmp_path):
 
 
 @pytest.mark.parametrize(("damage", "words"), [
-    (lambda c: c.update(clnet="0.0.1"), "has times of clnet 0.0.1, expected"),
+    (lambda c: c.update(clnet="0.0.1"), "has times of clnet '0.0.1', expected"),
     (lambda c: c.update(device={"name": "a"}), "is no file of times"),
     (lambda c: c.update(times=[1]), "is no file of times"),
     (lambda c: c["times"]["span"].update(a=[1.0, 2.0]), "is no file of times"),
