@@ -235,8 +235,8 @@ class Sparse(Neurons):
         Seed of the placement; equal seeds give equal connections.
     format : str
         Storage of the matrix: a name of `clnet.nn.storage.formats.FORMATS`.
-        ``"auto"``: csr; where plans are measured, products are computed in the fastest
-        format, dense included.
+        ``"auto"``: csr; where plans are measured, products are computed in a format
+        that is faster by more than 5%, dense included.
     memory_limit : int or None
         Bytes of weights and their index arrays at most.
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # A kernel's speed over its model's. The most seen is 2.6 (epoch with AVX-512); PoCL's
 # launches back to back take a third of the time of one alone.
 MAX_SPEEDUP = 3.0
+TIE_RATIO = 1.05  # time over the best, up to which simpler covers and formats win
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class PlanReport:
         Why candidates have no measured times; "": no reason is printed.
     formats : list of (str, float)
         Formats of the layers of format ``"auto"``, and seconds of a whole call or step
-        of training, best first; empty: nothing to choose.
+        of training, the chosen one first, then by time; empty: nothing to choose.
     untried : list of (str, str)
         Formats that were not tried, and why.
     devices : list of (str, float)

@@ -22,6 +22,7 @@ from clnet.nn.relayout import Relayout
 from clnet.nn.storage.formats import AUTO, DEFAULT_FORMAT, predicted_nbytes
 from clnet.nn.storage.pattern import Pattern
 from clnet.nn.storage.sparse import SparseStorage
+from clnet.planning.cover import TIE_RATIO
 
 if TYPE_CHECKING:
     from clnet.nn.initialisers import Draw
@@ -138,6 +139,9 @@ def _in_format(layer: Layer, format: str, matrix: Matrix) -> Layer:  # noqa: A00
 def best_format(network: Model, device: Device, planner: Callable[[Model], P]) -> P:
     """Return the planner of a network, or of its view in the fastest format.
 
+    Of formats whose times are within `TIE_RATIO` of the least it is the network's own,
+    else the first: whole calls vary by more than such formats differ.
+
     Parameters
     ----------
     network : Model
@@ -161,7 +165,7 @@ def best_format(network: Model, device: Device, planner: Callable[[Model], P]) -
     elif not best.search.pays(least):
         untried += [(name, "there is no time to measure it") for name in formats]
         formats = []
-    times, faults = [(DEFAULT_FORMAT, least)], []
+    timed, faults = [(DEFAULT_FORMAT, least, best)], []
     for name in formats:
         try:
             candidate = planner(NetworkView(network, name))
@@ -175,10 +179,14 @@ def best_format(network: Model, device: Device, planner: Callable[[Model], P]) -
             continue
         if cover is None:
             continue
-        times.append((name, cover.seconds))
-        if cover.seconds < least:
-            best, least = candidate, cover.seconds
-    best.report.formats = sorted(times, key=lambda pair: pair[1])
+        timed.append((name, cover.seconds, candidate))
+        least = min(least, cover.seconds)
+    # The first of a tie wins: the network's own needs no copy of the parameters.
+    chosen, _, best = next(one for one in timed if one[1] <= TIE_RATIO * least)
+    best.report.formats = sorted(
+        ((name, seconds) for name, seconds, _ in timed),
+        key=lambda pair: (pair[0] != chosen, pair[1]),
+    )
     best.report.untried = untried
     best.report.failures += faults
     return best

@@ -27,6 +27,7 @@ from clnet.opencl.launch import may_time_out
 from clnet.opencl.rate_probes import PROBE_SECONDS, known, measured
 from clnet.planning.candidates import eligible
 from clnet.planning.cover import (
+    TIE_RATIO,
     Candidate,
     Cover,
     PlanReport,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from clnet.variants.base import Config, Variant
 
 PRUNE_RATIO = 5.0  # modelled time over the span's least, above which it is pruned
-TIE_RATIO = 1.05  # time over the best, up to which the cover of fewest steps wins
 MAX_COVERS = 4  # measured whole
 
 

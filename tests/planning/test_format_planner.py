@@ -118,6 +118,15 @@ def test_the_format_of_the_shortest_calls_is_taken():
     )
 
 
+def test_of_formats_as_fast_within_five_percent_the_first_is_taken():
+    found, report, _ = chosen(network_of(), GPU, csr=3, sell=2.9, ell=3.2)
+    assert found == "csr"
+    assert report.formats == [("csr", 3), ("sell", 2.9), ("ell", 3.2)]
+    found, report, _ = chosen(network_of(), GPU, csr=3, sell=2.05, ell=2)
+    assert found == "sell"
+    assert report.formats == [("sell", 2.05), ("ell", 2), ("csr", 3)]
+
+
 def test_formats_that_fail_or_have_no_time_are_left_out():
     found, report, _ = chosen(network_of(), GPU, csr=3, sell=-1, ell=99, dense=5)
     assert found == "csr"
