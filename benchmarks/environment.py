@@ -6,6 +6,7 @@ import os
 import platform
 from datetime import datetime, timezone
 from importlib import metadata
+from pathlib import Path
 
 from threadpoolctl import threadpool_info
 
@@ -32,6 +33,19 @@ def device_identity(device: Device) -> dict[str, str]:
 def load() -> float | None:
     """Return the load average of the last minute; None where there is none."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def worked() -> float | None:
+    """Return the seconds that all cores have worked since they started; None: unknown.
+
+    Less this process's own they tell of other programs, during a measurement.
+    """
+    try:
+        first, *_ = Path("/proc/stat").read_text().splitlines()
+    except OSError:
+        return None
+    user, nice, system, _idle, _wait, *interrupts = map(int, first.split()[1:8])
+    return sum((user, nice, system, *interrupts)) / os.sysconf("SC_CLK_TCK")
 
 
 def now() -> str:

@@ -5,8 +5,14 @@ For each case there are four plans, whose calls are timed in turn, host to host:
 `model`         by the cost model and estimated rates: nothing is measured
 `rates`         by the cost model and the device's measured rates
 `five seconds`  by measured times, as `predict` chooses after its first calls
-`searched`      by a search without a limit; with --all of every candidate, else of all
+`searched`      by a search without a limit; with --all of every candidate in all its
+                configurations, with --variants of these variants' alone, else of all
                 that may be faster by the model's bound
+
+The last two measure apart. `over_best` is a plan's time over the least of all that are
+timed in turn: these, and the finalists of the search (the covers that it compared
+whole, and all single launches near the best). `others` tells how many cores other
+programs took meanwhile.
 
     python -m benchmarks.picks --device gpu           # rows and table
     python -m benchmarks.picks --export TIMES.json    # and the times, as `clnet tune`
@@ -23,6 +29,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -38,19 +45,24 @@ from clnet.network import Network
 from clnet.opencl import rate_probes, times_file
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import device as find_device
+from clnet.opencl.store import store_of
+from clnet.planning.explain import Explanation
 from clnet.planning.inference import SEARCH_SECONDS
 from clnet.planning.planner import Planner
 from clnet.planning.tuning.search import Search
+from clnet.runtime.plan import Plan
 from clnet.variants import VARIANTS
+from clnet.variants.base import Variant
 
 from .cases.dense import Case
-from .environment import device_identity, load, now, versions
+from .environment import device_identity, load, now, versions, worked
 from .measurements import RESULTS, slug
 from .studies.feedforward import CONFIGURATIONS, DEEP, MANY, NARROW
 
 PICKS = ("model", "rates", "five seconds", "searched")
 BLOCK_SECONDS = 0.01  # of calls of one plan, before the next plan's turn
-ROUNDS = 15
+ROUNDS = 30
+FINALIST = 1.5  # time of a span over the best whole call, up to which it is a finalist
 BATCHES = (1, 32, 1024)
 QUICK_DEEP = ("deep-64", "deep-512")  # on GPUs
 
@@ -86,26 +98,46 @@ class Picks:
         self.network: Network = Network.mlp(case.sizes, case.activation, seed=0)
         self.program: Program = lower(self.network).at(case.precision)
         self.planners: dict[str, Planner] = {}
+        self.plans: dict[str, Plan] = {}
         self.seconds: dict[str, float] = {}
 
     def pick(
-        self, name: str, device: Device, tune: bool | None, limit: float = math.inf
+        self, name: str, device: Device, tune: bool | None, limit: float = math.inf,
+        variants: tuple[Variant, ...] = VARIANTS,
     ) -> None:
         """Choose, and keep the planner with its choice made."""
         start = time.perf_counter()
         self.planners[name] = planner = Planner(
-            self.network, device, self.case.batch, tune, VARIANTS, self.program,
+            self.network, device, self.case.batch, tune, variants, self.program,
             Search(limit),
         )
-        planner.plan()
+        self.plans[name] = planner.plan()
         self.seconds[name] = time.perf_counter() - start
+
+    def finalists(self) -> Iterator[Plan]:
+        """Yield plans that may be faster than the search's own."""
+        planner = self.planners[PICKS[-1]]
+        covers, ops = planner.report.covers, len(self.program.ops)
+        found = [cover.steps for cover in covers] + [
+            (one.step,) for one in planner.report.candidates
+            if (one.start, one.stop) == (0, ops) and one.timing is not None
+            and one.seconds <= FINALIST * covers[0].seconds
+        ]
+        for steps in found:
+            yield Plan(
+                self.network, planner.device, self.case.batch, steps, tuple, tuple,
+                Explanation(
+                    self.network, planner.device, self.case.batch, planner.report
+                ),
+            )
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Time the plans in turn, and yield a row of each."""
-        plans = {name: planner.plan() for name, planner in self.planners.items()}
+        plans = self.plans
         shape = self.case.batch, self.case.sizes[0]
         x = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
-        distinct = {repr(plan.steps): plan for plan in plans.values()}
+        every = (*self.finalists(), *plans.values())
+        distinct = {repr(plan.steps): plan for plan in every}
         times: dict[str, list[float]] = {key: [] for key in distinct}
 
         def block(key: str, repeats: int) -> float:
@@ -118,11 +150,16 @@ class Picks:
         for key in distinct:
             block(key, 1)
             repeats[key] = max(1, int(BLOCK_SECONDS / block(key, 3)))
+        start, before, own = time.perf_counter(), worked(), time.process_time()
         for number in range(ROUNDS):
             for key in sorted(distinct, reverse=bool(number % 2)):
                 times[key].append(block(key, repeats[key]))
+        after = worked()
+        others = None if before is None or after is None else (
+            after - before - (time.process_time() - own)
+        ) / (time.perf_counter() - start)
         medians = {key: statistics.median(found) for key, found in times.items()}
-        best = min(medians.values())
+        best = min(medians, key=medians.__getitem__)
         for name in PICKS:
             if name not in plans:
                 continue
@@ -133,12 +170,28 @@ class Picks:
                 "case": self.case.name, "batch": self.case.batch,
                 "precision": self.case.precision, "pick": name,
                 "median": median, "low": low, "high": high,
-                "over_best": median / best, "chosen_in_s": self.seconds[name],
+                "over_best": median / medians[best], "chosen_in_s": self.seconds[name],
                 "candidates": len(candidates),
                 "measured": sum(one.timing is not None for one in candidates),
                 "complete": not planner.report.unmeasured.endswith("to the end"),
                 "cover": _cover(plans[name].steps),
+                "timed": len(distinct), "best": _cover(distinct[best].steps),
+                "others": others,
             }
+
+
+@contextmanager
+def _empty_store() -> Iterator[None]:
+    """Measure anew, and leave the times out of the others' store."""
+    known = os.environ["CLNET_CACHE_DIR"]
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["CLNET_CACHE_DIR"] = folder
+        store_of.cache_clear()
+        try:
+            yield
+        finally:
+            os.environ["CLNET_CACHE_DIR"] = known
+            store_of.cache_clear()
 
 
 def _cover(steps: Sequence[Any]) -> str:
@@ -152,7 +205,8 @@ def _cover(steps: Sequence[Any]) -> str:
 
 
 def rows_of(
-    cases: Sequence[Case], device: Device, limit: float, each: float, every: bool
+    cases: Sequence[Case], device: Device, limit: float, each: float, every: bool,
+    variants: tuple[Variant, ...] = VARIANTS,
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows; the store is empty at first.
 
@@ -166,6 +220,8 @@ def rows_of(
         Seconds, and of the search of a case.
     every : bool
         Whether `searched` measures every candidate.
+    variants : tuple of Variant
+        Those of `searched`.
     """
     start = time.perf_counter()
     plain = replace(device, measured=None)
@@ -181,9 +237,11 @@ def rows_of(
         if left < 2 * SEARCH_SECONDS:
             return
         try:
-            one.pick("five seconds", with_rates, None, SEARCH_SECONDS)
+            with _empty_store():
+                one.pick("five seconds", with_rates, None, SEARCH_SECONDS)
             left = limit - (time.perf_counter() - start)
-            one.pick("searched", with_rates, every or None, min(each, max(0.0, left)))
+            seconds = min(each, max(0.0, left))
+            one.pick("searched", with_rates, every or None, seconds, variants)
             yield from one.rows()
         except ClnetError as error:
             print(f"{one.case.name} x {one.case.batch}: {error}")
@@ -212,6 +270,7 @@ def main() -> None:
     add("--seconds", type=float, default=math.inf, help="limit of all cases")
     add("--each", type=float, default=math.inf, help="limit of the search of a case")
     add("--all", action="store_true", help="search every candidate")
+    add("--variants", nargs="+", help="search every candidate of these alone")
     add("--out", type=Path, help="CSV, appended to; default: of the device, in results")
     add("--export", type=Path, metavar="JSON", help="write the times for the package")
     add("--rows", type=Path, metavar="CSV", help="show these; measure nothing")
@@ -229,8 +288,13 @@ def main() -> None:
         file = given.out or RESULTS / f"picks-{slug(device.name)}.csv"
         where = {"date": now(), **device_identity(device), **versions()}
         rows = []
+        variants = tuple(
+            one for one in VARIANTS
+            if given.variants is None or one.name in given.variants
+        )
+        every = given.all or given.variants is not None
         for row in rows_of(
-            cases, device, given.seconds, given.each, given.all
+            cases, device, given.seconds, given.each, every, variants
         ):
             rows.append({**row, "load": load(), **where})
             pd.DataFrame(rows[-1:]).to_csv(

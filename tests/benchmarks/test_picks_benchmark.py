@@ -48,7 +48,8 @@ def test_rows_of_a_tiny_case(tmp_path, monkeypatch, capsys):
     picks.main()
     found = pd.read_csv(rows)
     assert list(found["pick"]) == list(picks.PICKS)
-    assert found["over_best"].min() == 1
+    assert found["over_best"].min() >= 1
+    assert (found["timed"] >= found["cover"].nunique()).all()
     assert json.loads(export.read_text())["times"]
     capsys.readouterr()
     monkeypatch.setattr(sys, "argv", ["picks", "--rows", str(rows)])
@@ -60,7 +61,7 @@ def test_rows_of_a_tiny_case(tmp_path, monkeypatch, capsys):
 def test_committed_picks_keep_what_is_promised(path):
     """Twice the best without any measurement; on GPUs within 5% after five seconds.
 
-    The rows of a CPU are of a machine that did other work.
+    On two cores of a virtual machine calls of two workers vary by more.
     """
     rows = pd.read_csv(path)
     worst = rows.groupby("pick")["over_best"].max()
