@@ -10,7 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from clnet.errors import known_row
-from clnet.nn.storage.pattern import Pattern, sorted_unique
+from clnet.nn.storage.base import sorted_unique
+from clnet.nn.storage.pattern import Pattern
 
 MASK_SHIFT = 7  # a mask of all entries is faster from a density of 2^-7 on
 

@@ -16,8 +16,8 @@ from clnet.nn.storage.coo import CooStorage
 from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.dia import DiaStorage
 from clnet.nn.storage.ell import EllStorage
-from clnet.nn.storage.formats import FORMATS, memory_table, nbytes, parts
-from clnet.nn.storage.hyb import hyb, hyb_width
+from clnet.nn.storage.formats import FORMATS, hyb, memory_table, nbytes, parts
+from clnet.nn.storage.hyb import hyb_width
 from clnet.nn.storage.masked import MaskedStorage
 from clnet.nn.storage.pattern import Pattern
 from clnet.nn.storage.sell import SellStorage

@@ -79,3 +79,9 @@ def rounded_size(n: int) -> int:
     """
     shift = max(0, n.bit_length() - 5)
     return round(n / (1 << shift)) << shift
+
+
+def sorted_unique(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the sorted unique numbers; for millions faster than np.unique."""
+    found = np.sort(numbers)
+    return found[np.diff(found, prepend=found[:1] - 1) > 0]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.nn.storage.pattern import sorted_unique
+from clnet.nn.storage.base import sorted_unique
 from clnet.nn.storage.sparse import SparseStorage
 
 

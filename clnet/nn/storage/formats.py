@@ -15,7 +15,7 @@ from clnet.nn.storage.coo import CooStorage
 from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.dia import DiaStorage
 from clnet.nn.storage.ell import EllStorage
-from clnet.nn.storage.hyb import hyb
+from clnet.nn.storage.hyb import SHARE, hyb_width
 from clnet.nn.storage.masked import MaskedStorage
 from clnet.nn.storage.sell import SellStorage
 from clnet.nn.storage.sparse import SparseStorage, index_array
@@ -27,6 +27,17 @@ if TYPE_CHECKING:
 Part = MaskedStorage | SparseStorage
 Parts = tuple[Part, ...]
 """Storages that add up to a matrix."""
+
+
+def hyb(pattern: Pattern, share: float = SHARE) -> Parts:
+    """Return the parts of a pattern: an `EllStorage`, a `CooStorage`, or both."""
+    first = pattern.ranks < hyb_width(pattern, share)
+    if first.all():
+        return (EllStorage(pattern),)
+    if not first.any():
+        return (CooStorage(pattern),)
+    return EllStorage(pattern.where(first)), CooStorage(pattern.where(~first))
+
 
 FORMATS: dict[str, Callable[[Pattern], Parts]] = {
     "dense": lambda pattern: (MaskedStorage.of(pattern),),

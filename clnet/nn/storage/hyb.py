@@ -1,4 +1,4 @@
-"""HYB: the sum of an ELL with the first K entries of each row, and a COO."""
+"""HYB, the sum of an ELL with the first K entries of each row, and a COO: its K."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clnet.errors import InputError
-from clnet.nn.storage.coo import CooStorage
-from clnet.nn.storage.ell import EllStorage
 
 if TYPE_CHECKING:
     from clnet.nn.storage.pattern import Pattern
-    from clnet.nn.storage.sparse import SparseStorage
 
 SHARE = 1 / 3  # of the rows, by Bell and Garland
 
@@ -40,13 +37,3 @@ def hyb_width(pattern: Pattern, share: float = SHARE) -> int:
     # Rounded first: a third of 9 rows may be 3.0000000000000004, and means three.
     needed = max(1, int(np.ceil(round(share * pattern.n_out, 9))))
     return int(np.sort(pattern.lengths)[::-1][needed - 1])
-
-
-def hyb(pattern: Pattern, share: float = SHARE) -> tuple[SparseStorage, ...]:
-    """Return the parts of a pattern: an `EllStorage`, a `CooStorage`, or both."""
-    first = pattern.ranks < hyb_width(pattern, share)
-    if first.all():
-        return (EllStorage(pattern),)
-    if not first.any():
-        return (CooStorage(pattern),)
-    return EllStorage(pattern.where(first)), CooStorage(pattern.where(~first))

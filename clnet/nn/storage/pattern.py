@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.checks import INT_MAX, as_whole, checked_sparse, convert_wholes
 from clnet.errors import InputError
 from clnet.nn.copies import Uncached
+from clnet.nn.storage.base import sorted_unique
 from clnet.nn.storage.contents import Contents
 
 
@@ -203,12 +204,6 @@ class Pattern(Uncached):
             found.append(block)
             start += width
         return tuple(found)
-
-
-def sorted_unique(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the sorted unique numbers; for millions faster than np.unique."""
-    found = np.sort(numbers)
-    return found[np.diff(found, prepend=found[:1] - 1) > 0]
 
 
 def _indices(name: str, found: ArrayLike) -> NDArray[np.int64]:
