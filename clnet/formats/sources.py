@@ -11,7 +11,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from itertools import chain, pairwise
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 
 from clnet.checks import as_array, as_numbers, as_rows, as_whole, is_sparse
 from clnet.errors import InputError, quoted
+from clnet.formats.direct import direct_rows, pages_of
 
 if TYPE_CHECKING:
     from clnet.nn.columns import Columns
@@ -173,13 +176,16 @@ class ArraySource(Source):
         )
 
     def parts(
-        self, rows: int, order: Order | None = None, held: int = 0
+        self, rows: int, order: Order | None = None, held: int = 1, *,
+        direct: bool = True,
     ) -> Iterator[Part]:
         """Yield parts of so many rows, but for the last.
 
         The short one is last in any order: one in their midst would have all others
         cut and joined to blocks, and pages of a map read again after `forget`. Pages
-        of so many parts before the last one are held.
+        of so many parts before the last one are held: `read_ahead` asks for the next
+        part while one is used. With `direct`, a file that the page cache cannot hold is
+        read past it.
         """
         n = len(self)
         count = n // rows
@@ -189,18 +195,25 @@ class ArraySource(Source):
             for number in chain(numbers, [count] * (n % rows > 0))
         )
         arrays = self.x, self.t, self.weight
-        with ThreadPoolExecutor(1, "clnet-touch") as ahead:  # the disk reads meanwhile
-            touched: Future[None] | None = None
+        reader = direct_rows(arrays) if direct else None
+        read: Callable[[slice], list[Array | None]] = partial(touch, arrays)
+        with ExitStack() as stack:
+            if reader is not None:
+                read = reader.read
+                stack.callback(reader.close)
+            # The disk reads meanwhile.
+            ahead = stack.enter_context(ThreadPoolExecutor(1, "clnet-touch"))
+            first = next(slices)
+            coming = ahead.submit(read, first)
             used: deque[tuple[Any, ...]] = deque()
-            for chosen, following in pairwise(chain(slices, [None])):
+            for chosen, following in pairwise(chain([first], slices, [None])):
                 assert chosen is not None
-                if touched is not None:
-                    touched.result()
+                found = coming.result()
                 if following is not None:
-                    touched = ahead.submit(touch, arrays, following)
+                    coming = ahead.submit(read, following)
                 x, *others = (
-                    None if array is None else _slice(array, chosen)
-                    for array in arrays
+                    _slice(array, chosen) if one is None and array is not None else one
+                    for array, one in zip(arrays, found, strict=True)
                 )
                 used.append((x, *others))
                 yield Part(chosen.start, x, *others)
@@ -409,15 +422,16 @@ def read_ahead(items: Iterator[T]) -> Generator[T, None, None]:
         thread.join()
 
 
-def touch(arrays: Iterable[Any], rows: slice) -> None:
-    """Read rows of memory maps from the disk: a byte of each page.
+def touch(arrays: Sequence[Any], rows: slice) -> list[Array | None]:
+    """Read rows of memory maps from the disk: a byte of each page; return none of them.
 
     The system's advice to do so reads no more than its read-ahead at a time.
     """
     for array in arrays:
         mapped = getattr(array, "_mmap", None)
         if mapped is not None:
-            touch_pages(mapped, *_pages(mapped, array[rows]))
+            touch_pages(mapped, *pages_of(mapped, array[rows]))
+    return [None] * len(arrays)
 
 
 def touch_pages(mapped: mmap.mmap, start: int, size: int) -> None:
@@ -433,7 +447,7 @@ def forget(array: Any) -> None:
     """
     mapped = getattr(array, "_mmap", None)
     if mapped is not None and getattr(array, "mode", "c") != "c":
-        drop_pages(mapped, *_pages(mapped, array))
+        drop_pages(mapped, *pages_of(mapped, array))
 
 
 def _forget_all(arrays: Iterable[Any]) -> None:
@@ -454,18 +468,6 @@ def drop_pages(mapped: mmap.mmap, start: int = 0, size: int | None = None) -> No
     advice = getattr(mmap, "MADV_DONTNEED", None)
     if advice is not None:
         mapped.madvise(advice, start, len(mapped) - start if size is None else size)
-
-
-def _pages(mapped: mmap.mmap, array: Array) -> tuple[int, int]:
-    """Return the first byte and the number of bytes of an array's pages in a map."""
-    base = np.frombuffer(mapped, np.uint8).ctypes.data
-    low = array.ctypes.data - base
-    high = low + array.itemsize
-    for size, stride in zip(array.shape, array.strides, strict=True):
-        span = (size - 1) * stride
-        low, high = low + min(span, 0), high + max(span, 0)
-    start = low // mmap.PAGESIZE * mmap.PAGESIZE
-    return start, high - start
 
 
 def _sliceable(name: str, found: Any) -> Any:

@@ -144,7 +144,7 @@ def predicted_parts(
         length = max(1, length // 2)
     calls = INT_MAX if samples is None else -(-samples // length)
     if isinstance(source, ArraySource) and lazy:
-        parts = source.parts(length, held=held)
+        parts = source.parts(length, held=held, direct=False)
     else:
         parts = source.parts(rows // length * length)
     if isinstance(source, BatchSource):

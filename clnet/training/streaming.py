@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from clnet.nn.scaling import Scaling
 
 Array = NDArray[Any]
+
+Place = Callable[[list[tuple[Array, Array]], Array | None], bool]
+"""`RowPlacement.place`, for a block."""
 
 DEVICE_BLOCKS = 2  # one that steps read, one that is filled
 # Bytes of samples that a thread checks and places at a time, while they are in a cache.
@@ -242,16 +245,30 @@ class Block:
         weight = weight / max(weight.max(), np.finfo(np.float64).tiny)
         return balanced_weights(weight, self._data.batch, self.order)
 
-    def write(self, arrays: Sequence[Array]) -> None:
+    def write(self, arrays: Sequence[Array], place: Place | None = None) -> None:
         """Write inputs, targets and weights, if any, [samples, …] in their order.
 
         Threads check, convert and write some of them at a time.
+
+        Parameters
+        ----------
+        arrays : sequence of ndarray
+            Where to write them.
+        place : callable or None
+            Does that for inputs and targets, and returns whether it is done.
         """
         places = None
         if self.order is not None:
-            places = np.empty_like(self.order)
-            places[self.order] = np.arange(len(self))
+            places = np.empty(len(self), np.int32)
+            places[self.order] = np.arange(len(self), dtype=np.int32)
+        if place is None or not place([part[1:3] for part in self.parts], places):
+            self._write(arrays, places)
+        weight = self.weight
+        if weight is not None:
+            write_rows(arrays[-1], slice(None) if places is None else places, weight)
 
+    def _write(self, arrays: Sequence[Array], places: Array | None) -> None:
+        """Write inputs and targets by threads, to rows that `places` numbers."""
         def write(one: tuple[int, Part]) -> None:
             start, part = one
             stop = start + len(part.x)
@@ -262,9 +279,6 @@ class Block:
                 write_rows(target, rows, array)
 
         by_threads(write, self._cut())
-        weight = self.weight
-        if weight is not None:
-            write_rows(arrays[-1], slice(None) if places is None else places, weight)
 
     def _cut(self) -> Iterator[tuple[int, Part]]:
         """Yield some samples at a time, and how many precede them in the block."""

@@ -1,13 +1,16 @@
 """The passes of a training over samples that are read by parts.
 
 The device holds two blocks of samples. While it computes steps of one, a thread reads
-the next, whose samples other threads check, scale and place in the other.
+the next, whose samples other threads check, scale and place in the other. On a CPU a
+kernel places them, between the steps of two blocks: threads would take the cores that
+these need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +18,7 @@ from numpy.typing import NDArray
 
 from clnet.formats.sources import read_ahead
 from clnet.opencl.memory import Uploader
+from clnet.runtime.row_placement import RowPlacement
 from clnet.training.passes import NO_RATE, Pass
 from clnet.training.streaming import DEVICE_BLOCKS
 
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from clnet.opencl.session import Session
     from clnet.planning.training_planner import TrainingPlan
     from clnet.runtime.train_state import TrainState
-    from clnet.training.streaming import StreamedSet
+    from clnet.training.streaming import Block, StreamedSet
 
 Array = NDArray[Any]
 
@@ -46,7 +50,17 @@ class StreamingPass(Pass):
     def _bind(self, plan: TrainingPlan) -> None:
         super()._bind(plan)
         self.records = 1
-        self._uploaders = [Uploader(self._session) for _ in plan.program.inputs]
+        inputs, session, replay = plan.program.inputs, self._session, self._replay
+        self._uploaders = [Uploader(session) for _ in inputs]
+        self._placement: RowPlacement | None = None
+        device = session.device
+        if (
+            device.type == "cpu" and device.fine_svm and not device.untested
+            and self._set.scaling is None
+        ):
+            self._placement = RowPlacement(session, replay.dtype, [
+                (replay.input_memory(value), value.stride) for value in inputs[:2]
+            ])
 
     def _write(self) -> None:
         """Do nothing: `run` writes block by block."""
@@ -66,8 +80,11 @@ class StreamingPass(Pass):
         free: SimpleQueue[int | None] = SimpleQueue()  # first rows of blocks
         for number in range(DEVICE_BLOCKS):
             free.put(number * self._set.rows)
-        key = None if keys is None else keys[0]
-        filled = read_ahead(self._filled(key, free))
+        blocks = self._set.blocks(None if keys is None else keys[0])
+        filled = (
+            read_ahead(self._filled(blocks, free)) if self._placement is None else
+            self._filled(read_ahead(blocks), free)
+        )
         steps = seen = 0
         busy: list[tuple[int, _End]] = []
         try:
@@ -89,17 +106,18 @@ class StreamingPass(Pass):
         self._count = steps
 
     def _filled(
-        self, key: Array | None, free: SimpleQueue[int | None]
-    ) -> Iterator[tuple[int, int]]:
+        self, blocks: Iterator[Block], free: SimpleQueue[int | None]
+    ) -> Generator[tuple[int, int], None, None]:
         """Yield the first row of each block on the device, and its samples.
 
         Blocks are filled as their rows are free; None: the epoch has ended.
         """
-        replay = self._replay
-        for block in self._set.blocks(key):
+        replay, placement = self._replay, self._placement
+        for block in blocks:
             start = free.get()
             if start is None:
                 return
+            place = None if placement is None else partial(placement.place, start)
             with ExitStack() as stack:
                 block.write([
                     stack.enter_context(uploader.rows(
@@ -109,7 +127,7 @@ class StreamingPass(Pass):
                     for value, uploader in zip(
                         self.plan.program.inputs, self._uploaders, strict=True
                     )
-                ])
+                ], place)
             yield start, len(block)
 
 

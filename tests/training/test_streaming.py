@@ -11,6 +11,7 @@ import pytest
 from clnet import Checkpoint, InputError, Network, optimisers
 from clnet.nn.random import keys
 from clnet.opencl.discovery import device
+from clnet.runtime.row_placement import RowPlacement
 from clnet.training.streaming import any_set
 
 CPU = "cpu"
@@ -283,3 +284,44 @@ def test_blocks_are_copied_to_devices_that_share_no_memory():
     apart = replace(device(CPU), fine_svm=False)
     found = trained(Counting(X), T, buffer=BUFFER, device=apart)
     same(found, trained(Counting(X), T, buffer=BUFFER))
+
+
+@pytest.mark.parametrize("width", [8, 16, 19])  # 16: rows of whole cache lines
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "uint8", "int64"])
+def test_a_kernel_places_the_bits_that_the_host_does(monkeypatch, width, dtype):
+    numbers = np.random.default_rng(2).normal(size=(N, width + 3)) * 50
+    data = np.abs(numbers).astype(dtype)
+    x, t = data[:, :width], data[:, -2:].astype(np.float32)
+    found, placed = [], []
+    place = RowPlacement.place
+    for by_kernel in (True, False):
+        def one(self, *given, by_kernel=by_kernel):
+            placed.append(by_kernel and place(self, *given))
+            return placed[-1]
+
+        monkeypatch.setattr(RowPlacement, "place", one)
+        network = Network.mlp([width, 6, 2], ["tanh", "identity"], seed=1)
+        history = network.fit(
+            Counting(x), t, optimiser="adam", batch_size=BATCH, epochs=2, device=CPU,
+            tune=False, buffer=BUFFER, seed=5,
+        )
+        found.append((network, history))
+    same(*found)
+    if not placed:
+        pytest.skip("the device's memory is not the host's")
+    assert {True, False} == set(placed)
+    assert placed == sorted(placed, reverse=True)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, -np.inf])
+@pytest.mark.parametrize("column", [0, 7, 8])
+def test_the_kernel_finds_numbers_that_are_not_finite(wrong, column):
+    data = np.concatenate([X, T[:, :1]], axis=1).astype(np.float64)
+    data[777, column] = wrong
+    network = Network.mlp([8, 6, 1], ["tanh", "identity"], seed=1)
+    name, at = ("t", 0) if column == 8 else ("x", column)
+    with pytest.raises(InputError, match=rf"{name} holds -?\w+ at \[777, {at}\]"):
+        network.fit(
+            Counting(data[:, :8]), data[:, 8:], batch_size=BATCH, device=CPU,
+            tune=False, buffer=BUFFER,
+        )

@@ -1,0 +1,114 @@
+"""Rows of memory maps, read from the disk past the page cache.
+
+Files that the page cache cannot hold gain nothing from it. To fill it and to map its
+pages takes a core 0.4 to 0.7 s/GB, which a training on a CPU needs (NOTES.md).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+SHARE = 0.5  # of the machine's memory, which the page cache may fill
+
+
+class DirectRows:
+    """Arrays of one map that are read past the page cache.
+
+    Parameters
+    ----------
+    file : int
+        Descriptor of the map's file, opened for direct reads; closed by `close`.
+    arrays : sequence of (memmap or None)
+        Arrays of the map; others are None.
+    """
+
+    def __init__(self, file: int, arrays: Sequence[Any]) -> None:
+        self._file, self._arrays = file, arrays
+        one = next(array for array in arrays if array is not None)
+        self._start = one.offset // mmap.ALLOCATIONGRANULARITY * (
+            mmap.ALLOCATIONGRANULARITY
+        )
+        self._map = one._mmap
+
+    def read(self, rows: slice) -> list[Array | None]:
+        """Return rows of the arrays, in memory of their own; of others, None.
+
+        Raises
+        ------
+        OSError
+            If the system cannot read so.
+        """
+        found = [None if array is None else array[rows] for array in self._arrays]
+        spans = [pages_of(self._map, array) for array in found if array is not None]
+        begin = min(start for start, _ in spans)
+        size = max(start + size for start, size in spans) - begin
+        page = mmap.PAGESIZE
+        room = np.empty((-(-size // page) + 1) * page, np.uint8)
+        room = room[-room.ctypes.data % page :]
+        done = 0
+        while done < size:  # a signal may end a call early, at a page's begin
+            left: Any = room[done : done + -(-(size - done) // page) * page]
+            count = os.preadv(self._file, [left], self._start + begin + done)
+            if count <= 0:
+                raise OSError("the file is shorter than before")
+            done += count
+        base = np.frombuffer(self._map, np.uint8).ctypes.data + begin
+        return [
+            None if array is None else np.ndarray(
+                array.shape, array.dtype, room, array.ctypes.data - base, array.strides
+            )
+            for array in found
+        ]
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+def direct_rows(arrays: Sequence[Any]) -> DirectRows | None:
+    """Return the reader of the memory maps among some arrays.
+
+    None: there are none, they are of several files, they may be changed through the
+    map, the page cache may hold the file, or the system has no such reads.
+    """
+    maps = [
+        array if getattr(array, "_mmap", None) is not None else None for array in arrays
+    ]
+    found = [array for array in maps if array is not None]
+    if not (found and hasattr(os, "O_DIRECT") and hasattr(os, "preadv")):
+        return None
+    one = found[0]
+    if any(array._mmap is not one._mmap or array.mode != "r" for array in found):
+        return None
+    if len(one._mmap) < SHARE * os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE:
+        return None
+    try:
+        reader = DirectRows(os.open(one.filename, os.O_RDONLY | os.O_DIRECT), maps)
+    except OSError:  # the file system has no such reads
+        return None
+    try:
+        reader.read(slice(0, 1))
+    except OSError:
+        reader.close()
+        return None
+    return reader
+
+
+def pages_of(mapped: mmap.mmap, array: Array) -> tuple[int, int]:
+    """Return the first byte and the number of bytes of an array's pages in a map."""
+    base = np.frombuffer(mapped, np.uint8).ctypes.data
+    low = array.ctypes.data - base
+    high = low + array.itemsize
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        span = (size - 1) * stride
+        low, high = low + min(span, 0), high + max(span, 0)
+    start = low // mmap.PAGESIZE * mmap.PAGESIZE
+    return start, high - start

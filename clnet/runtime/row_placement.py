@@ -1,0 +1,121 @@
+"""Placement of samples in a CPU's memory: read, checked, shuffled in one pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.opencl.memory import Memory
+from clnet.variants.training.place_rows import TYPES, place_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clnet.opencl.session import Session
+
+Array = NDArray[Any]
+
+
+class RowPlacement:
+    """Writes samples to rows of a CPU's arrays, from where they lie in host memory.
+
+    Parameters
+    ----------
+    session : Session
+        Of a CPU that shares memory with the host.
+    dtype : str
+        Of the arrays' numbers.
+    arrays : sequence of (Memory, int)
+        Of inputs and targets: the memory, and the numbers from a row to the next.
+    """
+
+    def __init__(
+        self, session: Session, dtype: str, arrays: Sequence[tuple[Memory, int]]
+    ) -> None:
+        self._session, self._dtype, self._arrays = session, dtype, arrays
+        self._flag = Memory(session, np.dtype(np.int32).itemsize)
+        self._kernels: dict[tuple[Any, ...], Any] = {}
+
+    def place(
+        self, first: int, samples: Sequence[tuple[Array, Array]], places: Array | None
+    ) -> bool:
+        """Write all samples; return whether that is done, and their numbers are finite.
+
+        Not done are those of other layouts or types than rows of plain numbers.
+
+        Parameters
+        ----------
+        first : int
+            A row of the arrays.
+        samples : sequence of (x, t)
+            Inputs and targets [n, n_in] and [n, n_out], consecutive samples.
+        places : ndarray of int32, or None
+            The row of each, from the first one; None: their order.
+        """
+        if not all(map(_is_plain, (array for pair in samples for array in pair))):
+            return False
+        if places is None:
+            places = np.arange(sum(len(x) for x, _ in samples), dtype=np.int32)
+        start = 0
+        held = []  # until the launches have ended
+        for x, t in samples:
+            stop = start + len(x)
+            held.append(self._enqueue(first, x, t, places[start:stop]))
+            start = stop
+        self._session.queue.finish()
+        if not self._flag.flag(self._session):
+            return True
+        self._flag.clear_flag(self._session)
+        return False
+
+    def _enqueue(self, first: int, x: Array, t: Array, places: Array) -> list[Any]:
+        """Enqueue the launch of some samples, and return the buffers that it reads."""
+        import pyopencl as cl
+
+        session, stride = self._session, self._arrays[0][1]
+        launch, rows = place_rows(
+            self._dtype, stride, (x.dtype, t.dtype), len(x),
+            x.strides[0] + t.strides[0],
+        )
+        key = tuple(launch.defines.values())
+        if key not in self._kernels:
+            self._kernels[key] = session.kernel(launch, session.device)
+        kernel = self._kernels[key]
+        flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
+        arguments: list[Any] = []
+        held = [
+            cl.Buffer(session.context, flags, hostbuf=found)
+            for found in (_span(x), _span(t), places)
+        ]
+        for array, buffer in zip((x, t), held, strict=False):
+            arguments += [buffer, array.strides[0] // array.itemsize, array.shape[1]]
+        for memory, width in self._arrays:
+            arguments += [memory.argument, width]
+        arguments += [held[-1], first, len(x), rows, self._flag.argument]
+        kernel.set_args(*(
+            np.int32(one) if isinstance(one, int) else one for one in arguments
+        ))
+        cl.enqueue_nd_range_kernel(
+            session.queue, kernel, launch.global_size, launch.local_size
+        )
+        return held
+
+
+def _is_plain(array: Array) -> bool:
+    """Return whether an array has rows of adjacent numbers that kernels can read."""
+    item = array.itemsize
+    return (
+        array.dtype.isnative and array.dtype.str[1:] in TYPES and array.flags.aligned
+        and array.strides[1] == item and array.strides[0] >= array.shape[1] * item
+        and array.strides[0] % item == 0
+    )
+
+
+def _span(array: Array) -> Array:
+    """Return the numbers of an array from its first to its last, those between too."""
+    count = (len(array) - 1) * array.strides[0] // array.itemsize + array.shape[1]
+    return np.lib.stride_tricks.as_strided(
+        array, (count,), (array.itemsize,), writeable=False
+    )
