@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
@@ -94,12 +95,13 @@ def direct_rows(arrays: Sequence[Any]) -> DirectRows | None:
         reader = DirectRows(os.open(one.filename, os.O_RDONLY | os.O_DIRECT), maps)
     except OSError:  # the file system has no such reads
         return None
-    try:
-        reader.read(slice(0, 1))
-    except OSError:
-        reader.close()
-        return None
-    return reader
+    with ExitStack() as stack:
+        stack.callback(reader.close)
+        with suppress(OSError):
+            reader.read(slice(0, 1))
+            stack.pop_all()
+            return reader
+    return None
 
 
 def pages_of(mapped: mmap.mmap, array: Array) -> tuple[int, int]:

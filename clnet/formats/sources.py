@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from clnet.checks import as_array, as_numbers, as_rows, as_whole, is_sparse
 from clnet.errors import InputError, quoted
 from clnet.formats.direct import direct_rows, pages_of
+from clnet.formats.files import reading
 
 if TYPE_CHECKING:
     from clnet.nn.columns import Columns
@@ -208,7 +209,8 @@ class ArraySource(Source):
             used: deque[tuple[Any, ...]] = deque()
             for chosen, following in pairwise(chain([first], slices, [None])):
                 assert chosen is not None
-                found = coming.result()
+                with reading(f"{self.name}row {chosen.start} cannot be read"):
+                    found = coming.result()
                 if following is not None:
                     coming = ahead.submit(read, following)
                 x, *others = (

@@ -43,7 +43,8 @@ OPENCL_METHODS = (
     (cl.CommandQueue, "flush"), (cl.Event, "wait"), (cl.Kernel, "set_arg"),
     (cl.Kernel, "_set_arg_buf"), (cl.Program, "build"),
 )
-FILE_FUNCTIONS = ("open", "fsync", "replace", "unlink", "chmod", "mkdir", "stat")
+FILE_FUNCTIONS = ("open", "preadv", "fsync", "replace", "unlink", "chmod", "mkdir",
+                  "stat")
 MEMORY_FUNCTIONS = (
     "empty", "zeros", "full", "array", "ascontiguousarray", "concatenate", "resize",
     "empty_like", "where",
@@ -88,7 +89,9 @@ class Injector:
             launched = self._launched(enqueue)
             patch.setattr(binding, "_enqueue_function", lambda: launched)
         for name in FILE_FUNCTIONS:
-            patch.setattr(os, name, self._counted(getattr(os, name), f"os.{name}"))
+            if hasattr(os, name):
+                real = getattr(os, name)
+                patch.setattr(os, name, self._counted(real, f"os.{name}"))
         patch.setattr(io, "open", self._opened(io.open))
         patch.setattr("builtins.open", io.open)
         patch.setattr(sqlite3, "connect", self._connected(sqlite3.connect))

@@ -28,6 +28,7 @@ from clnet import (
 )
 from clnet.cli.main import main
 from clnet.errors import ClnetError
+from clnet.formats import direct
 from clnet.formats.sources import BLOCKS, Source
 from clnet.opencl.discovery import Devices
 from clnet.opencl.memory import Memory
@@ -247,6 +248,13 @@ def trained_on(network: Network, samples: Source, device: Device = CPU) -> Any:
     return np.array([*history.loss, *network.parameters])
 
 
+def trained_past_the_cache(network: Network, samples: Source) -> Any:
+    """As on a file that the page cache cannot hold."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(direct, "SHARE", 0)
+        return trained_on(network, samples)
+
+
 def predicted_of(network: Network, samples: Source, device: Device = CPU) -> Any:
     out = np.empty_like(T)
     network.predict(samples, device, out=out, buffer=PARTS)
@@ -454,6 +462,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "fit of a file": of_file(trained_on),
     "fit of a file apart": of_file(partial(trained_on, device=APART)),
+    "fit of a large file": of_file(trained_past_the_cache),
     "predict a file": of_file(predicted_of),
     "predict a file apart": of_file(partial(predicted_of, device=APART)),
     "evaluate a file": of_file(evaluated_on),
