@@ -114,9 +114,9 @@ def hdf5_check(content: bytes, read: Samples) -> np.ndarray:
         path.write_bytes(content)
         with h5py.File(path, "r") as file:
             x = file["x"][:ROWS]
-            proved = file["x"].fletcher32 or not file["x"].compression
+            proved = file["x"].fletcher32 or not file["x"].chunks
             t = file["t"][:ROWS] if "t" in file else None
-    if proved:  # HDF5 reads beyond packed chunks that are too short
+    if proved:  # HDF5 reads beyond chunks that are too short, or at wrong places
         same(read[0], x)
     assert (t is None) == (read[1] is None)
     if t is not None:
@@ -254,11 +254,15 @@ def arrow_check(content: bytes, read: Samples) -> np.ndarray:
 
 
 def parquet_check(content: bytes, read: Samples) -> np.ndarray:
+    """By row groups: pyarrow reads others where one has more values than rows."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     # Threads of pyarrow's must not outlast it: others measure memory.
     file = pq.ParquetFile(io.BytesIO(content))
-    return _table_check(file.read(use_threads=False), read)
+    groups = [file.read_row_group(at, use_threads=False)
+              for at in range(file.num_row_groups)]
+    return _table_check(pa.concat_tables(groups), read)
 
 
 HAS_HDF5 = find_spec("h5py") is not None
