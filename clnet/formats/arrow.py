@@ -345,7 +345,8 @@ class _Parquet:
         """
         if len(columns) == len(self.schema):
             start, end = (int(len(self.map) * at) for at in self._ends[unit : unit + 2])
-            yield start, end - start
+            for begin in range(start, end, READ):  # few pages are held at a time
+                yield begin, min(READ, end - begin)
 
 
 class _Arrow:
