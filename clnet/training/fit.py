@@ -169,6 +169,7 @@ def _train(
         if setup.ranks is not None:
             raise  # it ends all ranks
         training.interrupted = True
+        training.complete()
         history.stopped = interrupted_after(len(history))
 
 

@@ -105,6 +105,7 @@ class Training:
             options.predictable and len(setup.devices) == 1 and setup.ranks is None
         )
         self.interrupted = False
+        self._whole = False  # whether all of the last segment is enqueued
         self._last = self.history[-1] if setup.saved and self.history else None
         self._replaced = -1  # the last epoch whose parameters a callback replaced
         self._ended = False  # the device's memory may be another training's
@@ -344,7 +345,9 @@ class Training:
         self._train_state[0].snapshot(with_state=length > 1 or self._pass.may_time_out)
         self._segments = [segment, self._segments[0]]
         self._enqueued = segment.first + length
+        self._whole = False
         self._run(segment.first, segment.rates, self._validations)
+        self._whole = True
 
     def _run(
         self, first: int, rates: Array, validations: Sequence[Pass | RankPass] = ()
@@ -375,6 +378,17 @@ class Training:
             return found, None
         totals = np.sum([one.totals(count) for one in self._validations], axis=0)
         return found, measures(totals, len(self._setup.validation), n_out)
+
+    def complete(self) -> None:
+        """Report the epoch in flight, where it is alone and wholly enqueued.
+
+        Such a one cannot be rolled back: its snapshot has no state of the optimiser.
+        """
+        alone = self._enqueued == self._epoch + 1 and len(self._segments[0].rates) == 1
+        if alone and self._whole:
+            seconds = self._pass.epoch_seconds or 0.0
+            for _ in self._reported(*self._measures(1), seconds, 1):
+                pass
 
     def _roll_back(self) -> None:
         """Discard the speculative epochs that are not reported yet."""

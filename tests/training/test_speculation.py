@@ -277,6 +277,32 @@ def test_an_interrupt_amid_launches_leaves_whole_epochs(monkeypatch, options):
 
 
 @DEVICES
+@pytest.mark.parametrize("options", [
+    {"optimiser": "rprop"}, {"optimiser": "adam", "batch_size": 16},
+], ids=["rprop", "adam"])
+def test_an_interrupted_wait_for_one_epoch_leaves_it_whole(monkeypatch, on, options):
+    network, other = net(), net()
+    options = {"seed": 2, "tune": False, "devices": on} | options
+    monkeypatch.setattr(training, "MAX_EPOCHS", 1)
+    calls = []
+
+    def interrupted(self, count, wait=training.Training._measures):
+        calls.append(count)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return wait(self, count)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training.Training, "_measures", interrupted)
+        history = network.fit(X, T, epochs=20, **options)
+    assert history.stopped.startswith("interrupted after 5 ")
+    again = other.fit(X, T, epochs=5, **options)
+    np.testing.assert_array_equal(
+        history.epochs.rows[:, :3], again.epochs.rows[:, :3])
+    np.testing.assert_array_equal(network.parameters, other.parameters)
+
+
+@DEVICES
 def test_a_divergence_stops_at_its_epoch(speculate, on):
     found = []
     for most in (1, 6):
