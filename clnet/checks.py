@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.errors import InputError, quoted, reason, unknown
 
 INT_MAX = 2**31 - 1  # of sizes and indices: kernels count in OpenCL's int
+NUMBER_KINDS = "biuf"  # NumPy's letters of types of numbers
 MANY = 4096  # numbers, of which a sum is worth its call
 SPARE = 1.25  # of the numbers of rows and those between them
 PRECISIONS = ("highest", "high", "medium")
@@ -166,7 +167,7 @@ def as_numbers(
     if type(found) is not np.ndarray and is_sparse(found):
         found = checked_sparse(name, found).toarray()
     array = found if type(found) is np.ndarray else as_array(name, found)
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in NUMBER_KINDS:
         raise InputError(f"{name}: found dtype {array.dtype}, expected numbers")
     if dtype is None or array.dtype == dtype:
         return array

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.checks import NUMBER_KINDS
 from clnet.errors import ClnetError, FormatError, quoted, reason
 from clnet.formats.files import as_path, check_readable, reading
 
@@ -70,7 +71,7 @@ class DataSet:
                 + (f"one of {quoted(names)}" if names else "one of numbers")
             )
         text = h5py.check_string_dtype(found.dtype) is not None
-        if not found.shape or (found.dtype.kind not in "biuf" and not text):
+        if not found.shape or (found.dtype.kind not in NUMBER_KINDS and not text):
             raise FormatError(
                 f"{path}: {name} is an array {list(found.shape or ())} of "
                 f"{quoted(str(found.dtype))}, expected numbers [samples, columns]"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import as_whole, is_whole
+from clnet.checks import NUMBER_KINDS, as_whole, is_whole
 from clnet.errors import FormatError, InputError, quoted
 from clnet.formats import arrow, hdf5
 from clnet.formats.files import as_path, check_readable, reading
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 NPY_SUFFIXES = (".npy",)
-NUMBERS = "biuf"  # NumPy's letters of types
 HEADER = 1 << 14  # bytes of a .npy file that hold its header: NumPy's are shorter
 HDF5_SUFFIXES = (".h5", ".hdf5")
 TABLE_SUFFIXES = (*arrow.PARQUET_SUFFIXES, *arrow.ARROW_SUFFIXES)
@@ -152,10 +151,10 @@ def _arrays(data: object, t: object, suffix: str) -> tuple[Any, Any]:
     if suffix in HDF5_SUFFIXES:
         return hdf5.data_sets(data, t)
     x = map_npy(as_path(data))
-    return x, None if t is None else map_npy(as_path(t), f"{NUMBERS}U")
+    return x, None if t is None else map_npy(as_path(t), f"{NUMBER_KINDS}U")
 
 
-def map_npy(path: Path, kinds: str = NUMBERS) -> Array:
+def map_npy(path: Path, kinds: str = NUMBER_KINDS) -> Array:
     """Return the array of a ``.npy`` file as a memory map, read-only.
 
     Parameters

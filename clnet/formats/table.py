@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.checks import NUMBER_KINDS
 from clnet.errors import FormatError, quoted
 from clnet.formats.files import read, write
 from clnet.formats.npz import load_arrays
@@ -70,7 +71,7 @@ def load_npz(
     if t is None:
         t = np.zeros((len(x) if x.ndim else 0, 0), np.float32)
     for name, array in (("x", x), ("t", t)):
-        if array.dtype.kind not in "biuf" or array.ndim != 2:
+        if array.dtype.kind not in NUMBER_KINDS or array.ndim != 2:
             raise FormatError(
                 f"{path}: {name} is {array.dtype} {quoted(list(array.shape))}, "
                 "expected numbers [samples, columns]"

@@ -71,10 +71,10 @@ PARSERS = {
     "npy": Parser(".npy", sources.npy_seeds, sources.npy_mutate, sources.load_array,
                   sources.npy_check),
 }
-if sources.HAS_HDF5:  # extras
+if find_spec("h5py") is not None:  # extras
     PARSERS["hdf5"] = Parser(".h5", sources.hdf5_seeds, mutations.binary,
                              sources.load_hdf5, sources.hdf5_check)
-if sources.HAS_ARROW:
+if find_spec("pyarrow") is not None:
     PARSERS["arrow"] = Parser(".arrow", sources.arrow_seeds, sources.arrow_mutate,
                               sources.load_table, sources.arrow_check)
     PARSERS["parquet"] = Parser(".parquet", sources.parquet_seeds,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -263,7 +262,3 @@ def parquet_check(content: bytes, read: Samples) -> np.ndarray:
     groups = [file.read_row_group(at, use_threads=False)
               for at in range(file.num_row_groups)]
     return _table_check(pa.concat_tables(groups), read)
-
-
-HAS_HDF5 = find_spec("h5py") is not None
-HAS_ARROW = find_spec("pyarrow") is not None
