@@ -6,6 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from children import run_python
 
@@ -73,6 +74,18 @@ def test_a_kernel_of_the_users_own_races(monkeypatch, capsys):
     runpy.run_path(str(EXAMPLES / "own_kernel.py"), run_name="__main__")
     chosen = capsys.readouterr().out.split("chosen\n")[1]
     assert "four_sums" in chosen.split("whole covers")[0]
+
+
+def test_a_layer_of_the_users_own_trains(tmp_path, capsys):
+    own = runpy.run_path(str(EXAMPLES / "own_layer.py"), run_name="__main__")
+    assert "all 100 epochs are done" in capsys.readouterr().out
+    net = clnet.Network(5, [own["Banded"](5, reach=1), clnet.Dense(1)], seed=0)
+    reads = np.array(net.weights(0) != 0)
+    assert np.array_equal(reads, np.tri(5, k=1) - np.tri(5, k=-2))
+    net.save(tmp_path / "a.net")
+    assert np.array_equal(clnet.load(tmp_path / "a.net").weights(0), net.weights(0))
+    with pytest.raises(clnet.FormatError, match="is Banded, expected one of dense"):
+        net.save(tmp_path / "a.safetensors")
 
 
 def test_the_service_of_threads_and_processes():

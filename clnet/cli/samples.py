@@ -21,7 +21,7 @@ from clnet.formats.opening import (
     source_suffix,
 )
 from clnet.formats.sources import BUFFER, Part, Source, check_buffer, rows_of
-from clnet.formats.table import OR_TEXT
+from clnet.formats.table import NAME_TARGETS, OR_TEXT
 
 if TYPE_CHECKING:
     from clnet.nn.columns import Columns
@@ -191,11 +191,12 @@ def read(
             memory_limit=arguments.memory_limit,
         )
     except FormatError as error:
-        if OR_TEXT not in str(error):
-            raise
-        raise FormatError(
-            f"{error}: name the column of classes, as by --target species"
-        ) from None
+        sentence = str(error).replace(
+            OR_TEXT, f"{OR_TEXT}: name the column of classes, as by --target species"
+        ).replace(
+            NAME_TARGETS, "name them by --target, or give their number by --outputs"
+        )
+        raise FormatError(sentence) from None
     return Samples(x, t)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import FormatError, reason
+from clnet.errors import FormatError, counted, reason
 from clnet.formats.files import check_memory, most_memory, read, write
 from clnet.formats.numbers import Items, Text, shortest
 
@@ -52,12 +52,13 @@ def load(
         text.whole(f"number of {what}") for what in ("samples", "inputs", "outputs")
     )
     announced = (
-        f"{samples} samples of {n_in} inputs and {n_out} outputs, as it announces"
+        f"{counted(samples, 'sample')} of {counted(n_in, 'input')} and "
+        f"{counted(n_out, 'output')}, as it announces"
     )
     if samples == 0 or n_in == 0:
         raise FormatError(
-            f"{path}, line 1: found {samples} samples of {n_in} inputs, expected at "
-            "least 1 of each"
+            f"{path}, line 1: found {counted(samples, 'sample')} of "
+            f"{counted(n_in, 'input')}, expected at least 1 of each"
         )
     items, width = Items("n"), n_in + n_out
     start = text.at

@@ -40,6 +40,10 @@ Array = NDArray[Any]
 
 BLOCK = 1 << 14  # cells parsed at a time
 OR_TEXT = ", or text in a column that is named as the target or as a category"
+NAME_TARGETS = (
+    "name the target columns, or give the number of outputs, the last columns, 0 for "
+    "none"
+)
 _TARGET = re.compile(r"t\d*|target.*", re.IGNORECASE)
 
 
@@ -308,8 +312,7 @@ def _targets(
     targets = np.array([bool(_TARGET.fullmatch(name)) for name in names])
     if not targets.any():
         raise FormatError(
-            f"{path} names no targets (t0, t1, …): name the target columns, or give "
-            "the number of outputs, the last columns, 0 for none"
+            f"{path} names no targets (t0, t1, …): {NAME_TARGETS}"
         )
     if targets.all():
         raise FormatError(f"{path} names only targets, expected at least one input")

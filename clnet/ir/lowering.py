@@ -147,7 +147,8 @@ def lower_training(
             forward[number] = applies, act
         elif (name := network.layers[number - 1].activation) in SOFTMAXES:
             raise InputError(
-                f"layer {number} is {name}, which trains as the last layer only"
+                f"layer {number} is {name}, which trains as the last layer only: give "
+                f"the others another activation, as in ['relu', '{name}']"
             )
         ops += [*applies, act]
         ys[number] = act.y

@@ -337,7 +337,7 @@ def test_version(clnet_command):
     ("info d.npz --memory-limit 10", "unpacks to"),
     ("info a.net --outputs 1", "--outputs is for .csv files"),
     ("info d.data --outputs 1", "number of outputs is for .csv files"),
-    ("info bare.csv", "names no targets"),
+    ("info bare.csv", "names no targets (t0, t1, …): name them by --target, or"),
     ("info bare.csv --outputs 3", "has 3 columns"),
     ("info bare.csv --outputs x", "found 'x', expected a whole number"),
     ("predict a.net", "the following arguments are required: DATA"),

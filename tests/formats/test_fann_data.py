@@ -67,11 +67,11 @@ def test_no_outputs(parsed):
     ("4,2,1\n", "line 1: found '4,2,1', expected number of samples"),
     ("99999999999 2 1\n", "line 1: .*a whole number"),
     ("0 2 1\n", "line 1: found 0 samples of 2 inputs, expected at least 1"),
-    ("1 0 1\n1\n", "line 1: found 1 samples of 0 inputs, expected at least 1"),
+    ("1 0 1\n1\n", "line 1: found 1 sample of 0 inputs, expected at least 1"),
     (XOR.replace("-1 1", "-1, 1"), "line 4: found '-1, 1', expected a number"),
     (XOR.replace("-1 1", "# one"), "line 4: found '# one', expected a number"),
     (XOR + "7 8\n", "line 10: found '7 8', expected the end of the file after 4 "
-     "samples of 2 inputs and 1 outputs, as it announces"),
+     "samples of 2 inputs and 1 output, as it announces"),
     (XOR + "end\n", "line 10: found 'end'"),
     (XOR.replace("-1\n-1 1", "-1\n1e39 1"), "line 4: found '1e39 1', expected a number "
      "within float32"),
