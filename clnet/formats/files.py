@@ -7,7 +7,7 @@ import io
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -46,13 +46,14 @@ def check_readable(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def reading(problem: str) -> Iterator[None]:
+def reading(problem: str | Callable[[], str]) -> Iterator[None]:
     """Turn any error of the library that reads a file into a FormatError.
 
     Parameters
     ----------
-    problem : str
-        The sentence before the library's own words: the file, and its defect.
+    problem : str or callable
+        The sentence before the library's own words: the file, and its defect; or a
+        function that finds the defect's place, and returns the sentence.
 
     Raises
     ------
@@ -64,7 +65,8 @@ def reading(problem: str) -> Iterator[None]:
     except ClnetError:
         raise
     except Exception as error:  # a damaged file raises nearly anything
-        raise FormatError(f"{problem}: {reason(error)}") from None
+        sentence = problem if isinstance(problem, str) else problem()
+        raise FormatError(f"{sentence}: {reason(error)}") from None
 
 
 def read(path: Path) -> bytes:

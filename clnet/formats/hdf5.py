@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import NUMBER_KINDS
-from clnet.errors import ClnetError, FormatError, quoted, reason
+from clnet.errors import ClnetError, FormatError, quoted
 from clnet.formats.files import as_path, check_readable, reading
 
 Array = NDArray[Any]
@@ -97,16 +97,11 @@ class DataSet:
             self.map = np.memmap(path, self.dtype, "r", offset, self.shape)
 
     def __getitem__(self, rows: slice) -> Array:
-        try:
+        with reading(lambda: self._damaged(*rows.indices(self.shape[0])[:2])):
             return np.asarray(self._found[rows])
-        except Exception as error:  # a damaged file raises nearly anything
-            row = self._damaged(*rows.indices(self.shape[0])[:2])
-            raise FormatError(
-                f"{self.name}, row {row}: cannot be read: {reason(error)}"
-            ) from None
 
-    def _damaged(self, start: int, stop: int) -> int:
-        """Return the first row that cannot be read, one of these, by bisection."""
+    def _damaged(self, start: int, stop: int) -> str:
+        """Name the first row that cannot be read, one of these, by bisection."""
         while stop - start > 1:
             middle = (start + stop) // 2
             try:
@@ -115,7 +110,7 @@ class DataSet:
                 stop = middle
             else:
                 start = middle
-        return start
+        return f"{self.name}, row {start}: cannot be read"
 
 
 def data_sets(data: object, t: object) -> tuple[Any, Any]:

@@ -208,7 +208,8 @@ def test_weights_of_0_leave_samples_out():
     by_rows, by_weights = Population(shape(), N), Population(shape(), N)
     by_rows.fit(X, T, optimiser="rprop", epochs=4, rows=ROWS, seed=0)
     by_weights.fit(X, T, optimiser="rprop", epochs=4, sample_weight=kept, seed=0)
-    np.testing.assert_allclose(by_rows.parameters, by_weights.parameters, atol=1e-4)
+    # Steps of RPROP follow from the gradients' signs, and no gradient is near 0.
+    np.testing.assert_array_equal(by_rows.parameters, by_weights.parameters)
 
 
 def test_a_network_that_diverges_disturbs_no_other():
