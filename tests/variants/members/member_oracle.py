@@ -9,7 +9,7 @@ from bounds import FLOAT32, FP16_SPLIT, LAMBDA, deviations, tiny
 from clnet import Network
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
-from clnet.nn.optimisers import SGD, Adam, Batch, Rprop
+from clnet.nn.optimisers import Batch
 from clnet.nn.random import key
 from clnet.nn.regularisation import Regularisation
 from clnet.nn.storage.layout import live_elements
@@ -25,14 +25,6 @@ DEVICE = device()
 SESSION = session(DEVICE)
 N, EPOCHS = 3, 2
 RATES = np.array([0.01, 0.03, 0.1])
-each_rule = pytest.mark.parametrize("rule", [Adam(), SGD(momentum=0.9), Rprop()])
-each_function = pytest.mark.parametrize(("activation", "loss"), [
-    (["gelu", "softmax"], "categorical_cross_entropy"), ("elliot", "huber"),
-    ("elu", "mae"), (["relu", "sigmoid"], "binary_cross_entropy"),
-])
-each_regularisation = pytest.mark.parametrize("regular", [
-    Regularisation(clip_norm=0.05), Regularisation(l1=1e-2, l2=1e-2, clip_value=0.01),
-])
 
 
 def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",

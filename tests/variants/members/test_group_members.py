@@ -7,19 +7,13 @@ from functools import partial
 
 import numpy as np
 import pytest
-from member_oracle import (
-    DEVICE,
-    check,
-    each_function,
-    each_regularisation,
-    each_rule,
-)
+from member_oracle import DEVICE, check
 
 import clnet
 from clnet import Dense, Network, Population
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
-from clnet.nn.optimisers import SGD, Adam, Rprop
+from clnet.nn.optimisers import Adam
 from clnet.opencl.program import matrix_units
 from clnet.training import population
 from clnet.training.population import members_variants
@@ -59,30 +53,6 @@ def test_every_configuration(tile, group):
     if matrix_units(DEVICE) and WARP * tile / group not in SLICES:
         pytest.skip("a warp has other numbers of samples on matrix units")
     checked([9, 20, 18, 3], 70, config={"tile": tile, "group": group})
-
-
-@pytest.mark.unoptimised
-@each_rule
-def test_rules_in_mini_batches(rule):
-    checked([6, 20, 4], 50, rule, 50 if isinstance(rule, Rprop) else 16)
-
-
-def test_networks_with_rows_of_their_own():
-    rng = np.random.default_rng(1)
-    rows = [rng.permutation(60)[:n] for n in (20, 37, 60)]
-    checked([4, 12, 2], 60, subsets=rows)
-    checked([4, 12, 2], 60, SGD(), 13, subsets=rows)
-
-
-@pytest.mark.unoptimised
-@each_function
-def test_functions(activation, loss):
-    checked([7, 18, 5], 40, activation=activation, loss=loss)
-
-
-@each_regularisation
-def test_regularisation(regular):
-    checked([6, 20, 4], 33, SGD(), regular=regular)
 
 
 def test_refusals():

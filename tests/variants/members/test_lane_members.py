@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 import pytest
-from member_oracle import (
-    DEVICE,
-    N,
-    check,
-    each_function,
-    each_regularisation,
-    each_rule,
-)
+from member_oracle import DEVICE, N, check
 
 from clnet import Dense, Network
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
-from clnet.nn.optimisers import SGD, Adam, Rprop
+from clnet.nn.optimisers import Adam
 from clnet.variants.members.lane_members import LaneMembers
 
 checked = partial(check, LaneMembers)
@@ -44,30 +36,6 @@ def test_every_configuration(teams, tile):
 def test_two_networks_that_share_a_warp(teams):
     checked([3, 15, 2], 21, config={"lanes": 8, "teams": teams, "tile": 4})
     checked([8, 32, 1], 70, config={"lanes": 16, "teams": teams, "tile": 4})
-
-
-@pytest.mark.unoptimised
-@each_rule
-def test_rules_in_mini_batches(rule):
-    checked([4, 6, 2], 25, rule, 25 if isinstance(rule, Rprop) else 8)
-
-
-def test_networks_with_rows_of_their_own():
-    rng = np.random.default_rng(1)
-    rows = [rng.permutation(30)[:n] for n in (10, 17, 30)]
-    checked([4, 7, 2], 30, subsets=rows)
-    checked([4, 7, 2], 30, SGD(), 7, subsets=rows)
-
-
-@pytest.mark.unoptimised
-@each_function
-def test_functions(activation, loss):
-    checked([4, 5, 3], 10, activation=activation, loss=loss)
-
-
-@each_regularisation
-def test_regularisation(regular):
-    checked([4, 6, 2], 11, SGD(), regular=regular)
 
 
 @pytest.mark.parametrize(("network", "samples", "sentence"), [

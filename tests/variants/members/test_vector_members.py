@@ -6,19 +6,12 @@ from functools import partial
 
 import numpy as np
 import pytest
-from member_oracle import (
-    DEVICE,
-    N,
-    check,
-    each_function,
-    each_regularisation,
-    each_rule,
-)
+from member_oracle import DEVICE, N, check
 
 from clnet import Network, Population
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
-from clnet.nn.optimisers import SGD, Adam, Rprop, Sarprop
+from clnet.nn.optimisers import Adam, Sarprop
 from clnet.variants.members.vector_members import VectorMembers
 from clnet.variants.training.whole_step import LANES
 
@@ -33,21 +26,6 @@ checked = partial(check, lambda count, samples, subsets: VectorMembers(1, not su
 ])
 def test_widths(sizes, samples):
     checked(sizes, samples)
-
-
-@each_rule
-def test_rules_in_mini_batches(rule):
-    checked([4, 6, 2], 25, rule, 25 if isinstance(rule, Rprop) else 8)
-
-
-@each_function
-def test_functions(activation, loss):
-    checked([4, 5, 3], 10, activation=activation, loss=loss)
-
-
-@each_regularisation
-def test_regularisation(regular):
-    checked([4, 6, 2], 11, SGD(), regular=regular)
 
 
 def test_many_networks_that_end_apart():
