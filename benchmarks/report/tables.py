@@ -21,6 +21,11 @@ def title(rows: pd.DataFrame) -> pd.Series:
     return rows["table"].str.replace("_", " ") + ", " + call(rows)
 
 
+def basis_title(rows: pd.DataFrame) -> pd.Series:
+    """Return the table and the basis, where studies have one call a basis."""
+    return rows["table"] + ", " + rows["basis"]
+
+
 def candidate(rows: pd.DataFrame) -> pd.Series:
     """Return the candidate, the usual column of a row's value."""
     return rows["candidate"]

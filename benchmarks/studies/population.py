@@ -33,7 +33,7 @@ from ..cases.training import Trained, TrainingCase, trainer
 from ..environment import cores
 from ..harness import Options, Trial
 from ..report.plots import Plot
-from ..report.tables import tables
+from ..report.tables import basis_title, tables
 from .small import BASES as SMALL
 from .small import SmallCase, Whole, small_cases
 from .training import DATA
@@ -190,16 +190,13 @@ def bases(device: Device) -> Sequence[str]:
 
 def report(rows: pd.DataFrame) -> str:
     """Return the times, and how many times as fast as FANN or scikit-learn."""
-    return tables(rows, title=_title, meanings=BASES)
-
-
-def _title(rows: pd.DataFrame) -> pd.Series:
-    return rows["table"] + ", " + rows["basis"]
+    return tables(rows, title=basis_title, meanings=BASES)
 
 
 PLOTS = (
     Plot(
         "time", "Populations", ("rprop", "adam"), x=lambda rows: rows["case"],
-        x_label="network and their number", y_label="time (µs)", bars=True, page=_title,
+        x_label="network and their number", y_label="time (µs)", bars=True,
+        page=basis_title,
     ),
 )

@@ -22,7 +22,7 @@ from ..candidates import Candidate, Prepared, RefusedError, Timer
 from ..cases.training import TrainingCase, compare
 from ..harness import Options, Trial
 from ..report.plots import Plot
-from ..report.tables import fill, tables, text
+from ..report.tables import basis_title, fill, tables, text
 from . import rank_processes, scaling_devices
 from .feedforward import CONFIGURATIONS
 from .rank_model import BLOCKS, MAX_RANKS, Interconnect, Line, Training
@@ -361,11 +361,7 @@ def bases(device: Device) -> Sequence[str]:
 
 def report(rows: pd.DataFrame) -> str:
     """Return the times, and the price of the fixed order: its ratio to any order."""
-    return tables(rows, title=_title, meanings=BASES)
-
-
-def _title(rows: pd.DataFrame) -> pd.Series:
-    return rows["table"] + ", " + rows["basis"]
+    return tables(rows, title=basis_title, meanings=BASES)
 
 
 PLOTS = (

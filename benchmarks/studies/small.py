@@ -35,7 +35,7 @@ from ..cases.dense import Array, Case
 from ..cases.training import EPOCHS, Train, TrainingCase
 from ..harness import Options, Trial
 from ..report.plots import Plot
-from ..report.tables import tables
+from ..report.tables import basis_title, tables
 from ..subprocess_guard import Guarded, run_in_child
 from .dispatch import Dynamic
 from .training import CHECKED, CUDA, DATA, FANN_SETS, RATE
@@ -318,11 +318,7 @@ def bases(device: Device) -> Sequence[str]:
 
 def report(rows: pd.DataFrame) -> str:
     """Return the times, and how many times as fast as FANN or another peer."""
-    return tables(rows, title=_title, meanings=BASES)
-
-
-def _title(rows: pd.DataFrame) -> pd.Series:
-    return rows["table"] + ", " + rows["basis"]
+    return tables(rows, title=basis_title, meanings=BASES)
 
 
 PLOTS = (
@@ -330,6 +326,6 @@ PLOTS = (
         "time", "Small networks",
         ("rprop", "batch", "quickprop", "incremental", "adam", "answer"),
         x=lambda rows: rows["case"], x_label="network", y_label="time (µs)", bars=True,
-        page=_title,
+        page=basis_title,
     ),
 )

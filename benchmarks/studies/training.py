@@ -22,7 +22,7 @@ from ..cases.training import BASES as BASES
 from ..cases.training import EPOCHS, TrainingCase
 from ..harness import Options, Trial
 from ..report.plots import Plot
-from ..report.tables import metric_tables, tables
+from ..report.tables import basis_title, metric_tables, tables
 from .training_candidates import STAGES, Fitted
 
 TAKES = frozenset({"data", "fann_library"})
@@ -122,13 +122,9 @@ def report(rows: pd.DataFrame) -> str:
     """Return the study's tables: steps a second, then times."""
     steps = rows[rows["basis"] == "step"]
     rate = lambda rows: 1 / rows["median"]  # noqa: E731
-    parts = metric_tables(steps, "steps a second", rate, _title)
-    parts.append(tables(rows, title=_title, meanings=BASES))
+    parts = metric_tables(steps, "steps a second", rate, basis_title)
+    parts.append(tables(rows, title=basis_title, meanings=BASES))
     return "\n\n".join(part for part in parts if part)
-
-
-def _title(rows: pd.DataFrame) -> pd.Series:
-    return rows["table"] + ", " + rows["basis"]
 
 
 PLOTS = (
