@@ -32,6 +32,7 @@
 #define WIDTH 1
 #define RATIONAL_TANH (PTX >= 70)
 #include "include/steps.h"
+#include "include/neuron_functions.h"
 #include "include/warp.h"
 #include "members/member.h"
 #if !UPDATE
@@ -73,30 +74,6 @@ static inline float from_item(const float v, const int item, __local float *exch
 }
 #define EXCHANGE(v, mask) from_item(v, get_local_id(0) ^ (mask), exchange)
 #endif
-
-static inline float activate(const Neuron neuron, const float v)
-{
-    switch (neuron.function) {
-#define CASE(code, function, gradient, reads)                                        \
-    case code: return function(v);
-        FUNCTIONS(CASE)
-#undef CASE
-    }
-    return v;
-}
-
-// f' * steepness at the output y or at the scaled pre-activation v.
-static inline float derivative(const Neuron neuron, const float y, const float v)
-{
-    const float steepness = neuron.steepness;
-    switch (neuron.function) {
-#define CASE(code, function, gradient, reads)                                        \
-    case code: return gradient(reads(y, v), steepness) * steepness;
-        FUNCTIONS(CASE)
-#undef CASE
-    }
-    return steepness;
-}
 
 static inline float scaled(const Neuron neuron, float v)
 {

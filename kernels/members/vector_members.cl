@@ -23,6 +23,7 @@
 #define PER_NETWORK float8
 #include "include/atomics.h"
 #include "include/steps.h"
+#include "include/neuron_functions.h"
 #include "members/member.h"
 #if !UPDATE
 #define SLOTS 0
@@ -43,30 +44,6 @@ static inline Neuron neuron_of(const Net *net, const int l, const int o)
 {
     return layer_neurons[l].function < 0 ? net->neurons[layers[l].neuron + o]
                                          : layer_neurons[l];
-}
-
-static inline float8 activate(const Neuron neuron, const float8 v)
-{
-    switch (neuron.function) {
-#define CASE(code, function, gradient, reads)                                        \
-    case code: return function(v);
-        FUNCTIONS(CASE)
-#undef CASE
-    }
-    return v;
-}
-
-// f' * steepness at the output y or at the scaled pre-activation v.
-static inline float8 derivative(const Neuron neuron, const float8 y, const float8 v)
-{
-    const float8 steepness = (float8)(neuron.steepness);
-    switch (neuron.function) {
-#define CASE(code, function, gradient, reads)                                        \
-    case code: return gradient(reads(y, v), steepness) * steepness;
-        FUNCTIONS(CASE)
-#undef CASE
-    }
-    return steepness;
 }
 
 // The input i of sample s of a layer: of the data set, or the layer's below.

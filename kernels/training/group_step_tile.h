@@ -24,6 +24,7 @@
 #else
 #define SPACE __global
 #endif
+#include "include/neuron_functions.h"
 #include "include/warp.h"
 #if RESIDENT
 #define HOME __local
@@ -32,30 +33,6 @@
 #endif
 #define QUADS (TILE / 4)  // vectors of 4 samples in a tile
 #define ALIGNED __attribute__((aligned(16)))
-
-static inline float activate(const Neuron neuron, const float v)
-{
-    switch (neuron.function) {
-#define CASE(code, function, gradient, reads)                                        \
-    case code: return function(v);
-        FUNCTIONS(CASE)
-#undef CASE
-    }
-    return v;
-}
-
-// f' * steepness at the output y or at the scaled pre-activation v.
-static inline float derivative(const Neuron neuron, const float y, const float v)
-{
-    const float steepness = neuron.steepness;
-    switch (neuron.function) {
-#define CASE(code, function, gradient, reads)                                        \
-    case code: return gradient(reads(y, v), steepness) * steepness;
-        FUNCTIONS(CASE)
-#undef CASE
-    }
-    return steepness;
-}
 
 __constant Layer layers[LAYERS] = LAYER_TABLE;
 __constant Neuron layer_neurons[LAYERS] = LAYER_NEURONS;
