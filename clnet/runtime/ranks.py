@@ -29,7 +29,8 @@ from clnet.errors import (
     DeviceError,
     InputError,
 )
-from clnet.runtime.heartbeat import Heartbeat, Watch
+from clnet.runtime.heartbeat import Heartbeat
+from clnet.runtime.watch import Watch, caller_seconds
 
 Array = NDArray[Any]
 T = TypeVar("T")
@@ -189,8 +190,8 @@ def joined(comm: Any, call: str) -> Iterator[Ranks | None]:
     Raises
     ------
     InputError
-        If it is no communicator of mpi4py, MPI was initialised without threads, or the
-        ranks' versions or calls differ.
+        If it is no communicator of mpi4py, MPI was initialised without threads, the
+        ranks' versions or calls differ, or ``CLNET_HANG_SECONDS`` is no number above 0.
     """
     if comm is None:
         yield None
@@ -204,6 +205,7 @@ def joined(comm: Any, call: str) -> Iterator[Ranks | None]:
             if not ranks.first:  # whose warnings are those of all
                 warnings.simplefilter("ignore", ClnetWarning)
             ranks.check_alike({"clnet": clnet.__version__, "called": call})
+            heartbeat.watch = Watch(ranks.together(caller_seconds))
             yield ranks
     except BaseException as error:
         if not isinstance(error, ClnetError) or error.rank is None:

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 import zlib
@@ -44,8 +45,13 @@ from faults.resumed import (
 RANKS = (1, 2, 4)
 EPOCHS = 100  # of a training whose ranks fail
 LEAST_BATCH = max(RANKS)
-FAULTS = {signal.SIGKILL: 0.7, signal.SIGURG: 0.25, signal.SIGSTOP: 0.05}
-"""The signals and their shares. SIGURG, which LLVM leaves alone, raises an error."""
+FAULTS = {
+    signal.SIGKILL: 0.7, signal.SIGURG: 0.2, signal.SIGWINCH: 0.05, signal.SIGSTOP: 0.05
+}
+"""The signals and their shares.
+
+SIGURG raises an error, SIGWINCH hangs the main thread: LLVM leaves both alone.
+"""
 LAST_SECONDS = 10.0  # from the fault of one rank to the end of all
 STRIDE = 17  # families from one to the next: other activations, losses, optimisers
 
@@ -134,13 +140,18 @@ def rank(case, folder, every, epochs):
     def fail(*_):
         raise RuntimeError("a fault")
 
+    def hang(*_):
+        threading.Event().wait()
+
     signal.signal(signal.SIGURG, fail)
+    signal.signal(signal.SIGWINCH, hang)
     processes = MPI.COMM_WORLD.allgather(os.getpid())
     if MPI.COMM_WORLD.rank == 0:
         print(json.dumps(processes), flush=True)
     with joined(MPI.COMM_WORLD, "train"):
         train(case, folder, every, epochs, MPI.COMM_WORLD)
-        signal.signal(signal.SIGURG, signal.SIG_IGN)
+        for one in (signal.SIGURG, signal.SIGWINCH):
+            signal.signal(one, signal.SIG_IGN)
 
 
 def start(ranks, *arguments):
@@ -168,7 +179,7 @@ def failed(draw, case, folder, every):
     ranks = draw.choice(RANKS)
     failing = draw.randrange(ranks)
     (fault,) = draw.choices(list(FAULTS), FAULTS.values())
-    if ranks == 1 and fault == signal.SIGSTOP:
+    if ranks == 1 and fault in (signal.SIGSTOP, signal.SIGWINCH):
         fault = signal.SIGKILL  # no one else notices
     with start(ranks, case, str(folder), every, EPOCHS) as process:
         processes = json.loads(process.stdout.readline() or "[0]")

@@ -20,7 +20,7 @@ from clnet.cli.main import main as cli
 from clnet.errors import ClnetError
 from clnet.nn.optimisers import SGD
 from clnet.planning import training_planner
-from clnet.runtime import heartbeat, rank_sums
+from clnet.runtime import heartbeat, rank_sums, watch
 from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.generic_backward import GenericBackward
 
@@ -155,12 +155,16 @@ def errors():
             X, T, comm=COMM, device="cpu", optimiser="incremental"
         ),
         "comm": lambda: net.predict(X, "cpu", comm="MPI"),
+        "hang": lambda: net.predict(X, "cpu", comm=COMM),
         "alone": lambda: net.fit(X, T, device="cpu", blocks=4),
     }
     found = {}
     for name, call in calls.items():
         try:
-            call()
+            with pytest.MonkeyPatch.context() as patch:
+                if name == "hang" and last:
+                    patch.setenv(watch.VARIABLE, "0")
+                call()
             text = ""
         except ClnetError as error:
             text = str(error)
