@@ -52,6 +52,7 @@ MOST = LANES + 1  # networks: those of a vector, and one more
 # Networks whose parameters, rates and seeds differ; the others repeat these. A prime:
 # networks that a kernel confuses at the distance of its lanes, powers of two, differ.
 DISTINCT = 3
+EXACT_STEPS = 1 << 7  # to 1, of inputs of a kernel that takes few bits
 LEAST = 256  # samples, whatever they cost
 
 
@@ -267,8 +268,11 @@ class MemberTrial:
         rng = np.random.default_rng(seed)
         x, t, *_ = accepted_step(self.step.span).data
         dtype = self.step.span.dtype
+        inputs = rng.uniform(-1, 1, (self._samples, x.width))
+        if cast("MemberVariant", self.step.variant).exact:
+            inputs = np.rint(inputs * EXACT_STEPS) / EXACT_STEPS
         return [
-            rng.uniform(-1, 1, (self._samples, x.width)).astype(dtype),
+            inputs.astype(dtype),
             rng.uniform(0, 1, (self._samples, t.width)).astype(dtype),
         ]
 

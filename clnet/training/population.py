@@ -36,7 +36,7 @@ from clnet.training.passes import LIMIT_MARGIN, measures
 from clnet.training.plans import without_backward
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
-from clnet.variants.members.members import TrainMembers
+from clnet.variants.members.members import TrainMembers, exact_factors
 from clnet.variants.members.vector_members import VectorMembers
 from clnet.variants.training.whole_step import LANES, accepted_step
 
@@ -206,7 +206,7 @@ class _Group:
         )
         same_order = not first.shuffled or len(set(members.seeds.tolist())) == 1
         self._step, self.refusal = self._step_of(
-            self._program, batch, len(data), subsets, same_order
+            self._program, batch, data, subsets, same_order
         )
         self._validation = None
         if not all(one.predictable for one in members.options):
@@ -215,17 +215,20 @@ class _Group:
             self._validation, self.refusal = self._validation_step(samples.validation)
 
     def _step_of(
-        self, program: Program, batch: int, samples: int, subsets: bool, alike: bool
+        self, program: Program, batch: int, data: DataSet, subsets: bool, alike: bool
     ) -> tuple[Step, str | None]:
         """Return the launch of a program, or its span alone and why there is none.
 
-        `samples`, `subsets` and `alike` as for `members_variants`.
+        `subsets` and `alike` as for `members_variants`.
         """
         span = program.span(0, len(program.ops), batch)
         variants = members_variants(
-            self._device, len(self._members), samples, subsets, alike
+            self._device, len(self._members), len(data), subsets, alike
         )
         for variant in variants:
+            if isinstance(variant, (GroupMembers, LaneMembers)):
+                exact = exact_factors(data.x, self._device)
+                variant = replace(variant, exact=exact)
             refusal = variant.refuse(span, self._device)
             if refusal is None:
                 config = next(iter(variant.space(span, self._device)))
@@ -433,7 +436,7 @@ class _Group:
             weighted=samples.weighted,
         ))
         return self._step_of(
-            program, batch, len(samples), lists is not None, lists is None
+            program, batch, samples, lists is not None, lists is None
         )
 
     def _validation_replay(self, train_state: TrainState) -> MemberReplay | None:

@@ -18,7 +18,7 @@
 //             warp's are in different banks; the layers' table has these offsets
 // KEPT        gradients of a lane that stay in registers for a step; 0: all are in local
 //             memory
-// STEPS, BLOCK_TABLE, MOST_PARTS  as in matrix.h
+// STEPS, BLOCK_TABLE, MOST_PARTS, EXACT  as in matrix.h
 // and the macros of steps.h and of group_step_tile.h, with LOCAL_VALUES, PARTS and SIZE as
 // in group_step.cl
 #define REAL float

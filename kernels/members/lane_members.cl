@@ -16,7 +16,11 @@
 // length for a whole group, so that lanes meet at each exchange: a network that ends early,
 // or has fewer samples, adds zeros.
 //
+// With matrix units a lane has a part of several neurons' weights instead: lane_matrix.h.
+//
 // IN, HIDDEN, OUT  widths; IN_PITCH  IN, rounded up to whole vectors
+// MATRIX       1: products of inputs are by matrix units; 0: by lanes
+// EXACT        1: inputs have TF32's bits, and no small parts (split_factors.h)
 // LANES        lanes of a team: a power of two, within a warp
 // EACH         neurons of a lane
 // TEAMS, NETS  teams of a network, and networks of a group: their teams of one number take
@@ -42,14 +46,19 @@
 #error "lane_members.cl needs the macros of its head comment"
 #endif
 
+#define ALL _Pragma("unroll")
 #define SHARED (LANES * NETS)  // lanes that take the same samples
 #define GROUP (SHARED * TEAMS)
-// A lane's values: for each neuron its inputs' weights, bias, outputs' weights; and the
-// outputs' biases, which all lanes have.
-#define NEURON_VALUES (IN + 1 + OUT)
+// A lane's values: for each neuron COLUMNS of its inputs' weights, bias, outputs' weights;
+// and the outputs' biases, which all lanes have.
+#if MATRIX
+#define COLUMNS (IN_PITCH / 4)
+#else
+#define COLUMNS IN
+#endif
+#define NEURON_VALUES (COLUMNS + 1 + OUT)
 #define VALUES (EACH * NEURON_VALUES + OUT)
 #define RECORDS (RECORD + WEIGHTED)  // and the sum of the samples' weights
-#define ALL _Pragma("unroll")
 
 __constant Neuron hidden_neuron = HIDDEN_NEURON, out_neuron = OUT_NEURON;
 
@@ -82,25 +91,54 @@ static inline float scaled(const Neuron neuron, float v)
     return v > neuron.limit ? neuron.limit : v;
 }
 
+// The data set's row of sample s of a team's tile; `row`: that of the lane's sample, or of
+// the tile's first where rows follow each other.
+static inline int row_at(const int row, const int s, __local float *exchange)
+{
+#if GATHERED == 2 || SUBSETS
+    const int first = get_local_id(0) - get_local_id(0) % LANES;
+    return as_int(from_item(as_float(row), first + s, exchange));
+#else
+    return row + s;
+#endif
+}
+
+#if MATRIX
+#include "members/lane_matrix.h"
+#else
+#include "members/lane_products.h"
+#endif
+
 // Where value j of a lane is in the flat buffer; -1: nowhere.
 static inline int place_of(const int j, const int lane)
 {
     if (j >= EACH * NEURON_VALUES)
         return BIAS2 < 0 ? -1 : BIAS2 + j - EACH * NEURON_VALUES;
-    const int neuron = j / NEURON_VALUES * LANES + lane, i = j % NEURON_VALUES;
+    const int neuron = neuron_at(j / NEURON_VALUES, lane), i = j % NEURON_VALUES;
     if (neuron >= HIDDEN) return -1;
-    if (i < IN) return WEIGHTS1 + neuron * STRIDE1 + i;
-    if (i == IN) return BIAS1 < 0 ? -1 : BIAS1 + neuron;
-    return WEIGHTS2 + (i - IN - 1) * STRIDE2 + neuron;
+    if (i < COLUMNS) {
+        const int column = column_at(i, lane);
+        return column < IN ? WEIGHTS1 + neuron * STRIDE1 + column : -1;
+    }
+    if (i == COLUMNS) return BIAS1 < 0 ? -1 : BIAS1 + neuron;
+    return WEIGHTS2 + (i - COLUMNS - 1) * STRIDE2 + neuron;
 }
 
-// The sums of TILE values over the lanes of a team: value s ends in the lanes s, s + TILE …
+// Whether no lane before has value j too.
+static inline int is_first(const int j, const int lane)
+{
+    if (j >= EACH * NEURON_VALUES) return lane == 0;
+    return j % NEURON_VALUES < COLUMNS || lane % SAME == 0;
+}
+
+// The sums of OWN values over lanes that are SAME apart, or a multiple: value s ends in
+// those of number s SAME and on.
 static inline float folded(float *values, __local float *exchange)
 {
     ALL for (int stage = 0; stage < 5; ++stage) {  // of 2 to the power of 5 lanes
-        const int mask = 1 << stage, upper = get_local_id(0) & mask;
-        ALL for (int j = 0; j < TILE / 2; ++j) {
-            if (j >= TILE >> (stage + 1)) continue;
+        const int mask = SAME << stage, upper = get_local_id(0) & mask;
+        ALL for (int j = 0; j < OWN / 2; ++j) {
+            if (j >= OWN >> (stage + 1)) continue;
             const float low = values[2 * j], high = values[2 * j + 1];
             values[j] = (upper ? high : low) + EXCHANGE(upper ? low : high, mask);
         }
@@ -174,7 +212,7 @@ lane_members(__global float *parameters, __global const float *x,
 #if PTX >= 70
     __local float *exchange = 0;
 #else
-    __local float exchange[GROUP];
+    __local float exchange[GROUP * EXCHANGED];
 #endif
     const int id = get_local_id(0), lane = id % LANES, team = id / SHARED;
     const int number = get_group_id(0) * NETS + id / LANES % NETS;
@@ -223,38 +261,21 @@ lane_members(__global float *parameters, __global const float *x,
 #if SUBSETS
             if (member.first >= 0) row = subsets[member.first + row];
 #endif
-#if GATHERED == 2 || SUBSETS
-#define ROW(s) as_int(from_item(as_float(row), id - lane + s, exchange))
-#else
+#if !(GATHERED == 2 || SUBSETS)
             const int first = min(begin + start, n - 1);  // zeros are behind the last row
-#define ROW(s) (first + s)
+#else
+            const int first = row;
 #endif
-            float h[EACH][TILE], v[EACH][TILE];
-            ALL for (int s = 0; s < TILE; ++s) {
-                __local const float4 *from = xs + ROW(s) * (IN_PITCH / 4);
-                float inputs[IN_PITCH];
-                ALL for (int i = 0; i < IN_PITCH; i += 4) {
-                    const float4 four = from[i / 4];
-                    inputs[i] = four.s0;
-                    inputs[i + 1] = four.s1;
-                    inputs[i + 2] = four.s2;
-                    inputs[i + 3] = four.s3;
-                }
-                ALL for (int k = 0; k < EACH; ++k) {
-                    const float *w = values + k * NEURON_VALUES;
-                    float sum = w[IN];
-                    ALL for (int i = 0; i < IN; ++i) sum += w[i] * inputs[i];
-                    v[k][s] = scaled(hidden_neuron, sum);
-                    h[k][s] = activate(hidden_neuron, v[k][s]);
-                }
-            }
+            float h[EACH][OWN], v[EACH][OWN];
+            forward(xs, first, values, h, v, exchange);
             float y[OUT];
             ALL for (int o = 0; o < OUT; ++o) {
-                float products[TILE];
-                ALL for (int s = 0; s < TILE; ++s) {
+                float products[OWN];
+                ALL for (int s = 0; s < OWN; ++s) {
                     products[s] = 0;
                     ALL for (int k = 0; k < EACH; ++k)
-                        products[s] += values[k * NEURON_VALUES + IN + 1 + o] * h[k][s];
+                        products[s] +=
+                            values[k * NEURON_VALUES + COLUMNS + 1 + o] * h[k][s];
                 }
                 y[o] = folded(products, exchange);
             }
@@ -267,36 +288,17 @@ lane_members(__global float *parameters, __global const float *x,
 #if BACKWARD
             ALL for (int o = 0; o < OUT; ++o)
                 gradients[EACH * NEURON_VALUES + o] += lane < TILE ? y[o] : 0;
-            ALL for (int s = 0; s < TILE; ++s) {
-                __local const float4 *from = xs + ROW(s) * (IN_PITCH / 4);
-                float inputs[IN_PITCH], deltas[OUT];
-                ALL for (int i = 0; i < IN_PITCH; i += 4) {
-                    const float4 four = from[i / 4];
-                    inputs[i] = four.s0;
-                    inputs[i + 1] = four.s1;
-                    inputs[i + 2] = four.s2;
-                    inputs[i + 3] = four.s3;
-                }
-                ALL for (int o = 0; o < OUT; ++o)
-                    deltas[o] = from_item(y[o], id - lane + s, exchange);
-                ALL for (int k = 0; k < EACH; ++k) {
-                    const float *w = values + k * NEURON_VALUES;
-                    float *g = gradients + k * NEURON_VALUES, delta = 0;
-                    ALL for (int o = 0; o < OUT; ++o) {
-                        delta += w[IN + 1 + o] * deltas[o];
-                        g[IN + 1 + o] += deltas[o] * h[k][s];
-                    }
-                    delta *= derivative(hidden_neuron, h[k][s], v[k][s]);
-                    g[IN] += delta;
-                    ALL for (int i = 0; i < IN; ++i) g[i] += delta * inputs[i];
-                }
-            }
+            backward(xs, first, values, y, h, v, gradients, exchange);
 #endif
         }
         ALL for (int o = 0; o < OUT; ++o)
             gradients[EACH * NEURON_VALUES + o] =
                 lane_sum(gradients[EACH * NEURON_VALUES + o], exchange);
         ALL for (int k = 0; k < RECORDS; ++k) record[k] = lane_sum(record[k], exchange);
+        ALL for (int j = 0; j < EACH * NEURON_VALUES; ++j)
+            if (j % NEURON_VALUES >= COLUMNS)
+                ALL for (int mask = 1; mask < SAME; mask *= 2)
+                    gradients[j] += EXCHANGE(gradients[j], mask);
 #if TEAMS > 1
         __local float *first = sums + id % SHARED;
         ALL for (int j = 0; j < VALUES; ++j) sums[j * GROUP + id] = gradients[j];
@@ -338,15 +340,13 @@ lane_members(__global float *parameters, __global const float *x,
                                      + step % steps,
                                  member.seed);
 #ifdef CLIP_NORM
-        float squares = 0, squares_of_biases = 0;
+        float squares = 0;
         ALL for (int j = 0; j < VALUES; ++j) {
             const int place = place_of(j, lane);
             const float g = add_penalties(values[j], gradients[j], size, place) / size;
-            const float square = place < 0 ? 0 : g * g;
-            if (j < EACH * NEURON_VALUES) squares += square;
-            else squares_of_biases += square;
+            squares += place >= 0 && is_first(j, lane) ? g * g : 0;
         }
-        now.norm = sqrt(lane_sum(squares, exchange) + squares_of_biases);
+        now.norm = sqrt(lane_sum(squares, exchange));
 #endif
         ALL for (int j = 0; j < VALUES; ++j) {
             const int place = place_of(j, lane);
@@ -379,7 +379,7 @@ lane_members(__global float *parameters, __global const float *x,
 #if UPDATE
     ALL for (int j = 0; j < VALUES; ++j) {
         const int place = place_of(j, lane);
-        if (place < 0 || (j >= EACH * NEURON_VALUES && lane > 0)) continue;
+        if (place < 0 || !is_first(j, lane)) continue;
         own[place] = values[j];
         ALL for (int k = 0; k < SLOTS; ++k) own_state[k * SIZE + place] = slots[j][k];
     }

@@ -1,7 +1,5 @@
-// The work of a group on one tile of samples by matrix units, to float32's accuracy: each
-// factor is split into two of TF32's 11 bits, and three of their four products are added
-// up (Markidis et al., "NVIDIA Tensor Core programmability, performance & precision", 2018;
-// Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022).
+// The work of a group on one tile of samples by matrix units, to float32's accuracy
+// (split_factors.h).
 //
 // A warp takes SLICE samples of the tile through the forward pass, the loss and the
 // derivatives alone. It waits for other warps only where gradients are sums over all
@@ -11,19 +9,14 @@
 //   warp 1  load, forward ..., loss, back ... | outer ... |
 //           samples of its own                  blocks of neurons and inputs
 //
-// mma.m16n8k8 multiplies 16 x 8 by 8 x 8 elements. With lane = 4 b + a, a lane holds
-//
-//   of the first factor    rows b and b + 8, columns of the inner dimension p(a), q(a)
-//   of the second factor   rows p(a) and q(a) of the inner dimension, column b
-//   of the product         rows b and b + 8, columns 2 a and 2 a + 1
-//
-// where p and q are any permutation of 8: those that avoid bank conflicts.
-//
 // STEPS  steps of the inner dimension at once, in the forward pass: 2, or 4 of few neurons
 // BLOCK_TABLE  of each layer: a row of Blocks
 // MOST_PARTS   parts of a layer, at most
+// EXACT  1: the data set's inputs have TF32's bits, and no small parts: as one-hot codes
+//        and small integers. A product of the first layer is two, not three
 // KEPT   gradients that a lane keeps in registers for a whole step, of all its blocks; 0:
 //        tiles add theirs up in local memory
+#include "members/split_factors.h"
 #define SIDES (SLICE / 8)
 #define BLOCK_ROWS 4                 // of a warp's products, by 16
 #define OUTER_ROWS 2                 // of a block of gradients at most, by 16
@@ -40,37 +33,21 @@ static inline int own_id(void)
     return id;
 }
 
-// Factors, each value split.
-typedef struct {
-    uint big[4], small[4];
-} FirstFactor;
-typedef struct {
-    uint big[2], small[2];
-} SecondFactor;
-
-// mma drops the last 13 bits of the small part: one bit of the value at most.
-static inline void split(const float v, uint *big, uint *small)
+// The factor of an input or, behind the first layer, of any value.
+static inline void split_input(const float v, const int l, uint *big, uint *small)
 {
-    const uint rounded = (as_uint(v) + 0x1000u) & 0xFFFFE000u;
-    *big = rounded;
-    *small = as_uint(v - as_float(rounded));
+    if (EXACT && l == 0) *big = as_uint(v);
+    else split(v, big, small);
 }
 
-static inline void mma(float *c, const uint *a, const uint *b)
-{
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-// sums[n] += first second[n], small products first; neighbours in time do not depend on
-// each other.
-#define MULTIPLY(sums, first, second, most, sides)                                   \
+// sums[n] += first second[n] of layer l, small products first; neighbours in time do not
+// depend on each other.
+#define MULTIPLY(l, sums, first, second, most, sides)                                \
     _Pragma("unroll") for (int n = 0; n < most; ++n)                                 \
         if (n < sides) mma(sums[n], (first).small, second[n].big);                   \
     _Pragma("unroll") for (int n = 0; n < most; ++n)                                 \
-        if (n < sides) mma(sums[n], (first).big, second[n].small);                   \
+        if (n < sides && !(EXACT && (l) == 0))                                       \
+            mma(sums[n], (first).big, second[n].small);                              \
     _Pragma("unroll") for (int n = 0; n < most; ++n)                                 \
         if (n < sides) mma(sums[n], (first).big, second[n].big);
 
@@ -151,8 +128,8 @@ static inline void forward_mma(const Net *net, const int l, const int slice,
             for (int n = 0; n < SIDES; ++n)
 #pragma unroll
                 for (int h = 0; h < 2; ++h)
-                    split(x[(k + 2 * a + h) * PITCH + 8 * n + b], &second[n].big[h],
-                          &second[n].small[h]);
+                    split_input(x[(k + 2 * a + h) * PITCH + 8 * n + b], l,
+                                &second[n].big[h], &second[n].small[h]);
 #pragma unroll
             for (int m = 0; m < BLOCK_ROWS; ++m) {
                 if (o + 16 * m >= layer.n_out) continue;
@@ -165,7 +142,7 @@ static inline void forward_mma(const Net *net, const int l, const int slice,
                     split(v.s0, &first.big[h], &first.small[h]);
                     split(v.s1, &first.big[2 + h], &first.small[2 + h]);
                 }
-                MULTIPLY(sums[m], first, second, SIDES, SIDES)
+                MULTIPLY(l, sums[m], first, second, SIDES, SIDES)
             }
         }
 #pragma unroll
@@ -220,7 +197,7 @@ static inline void back_mma(const Net *net, const int l, const int slice,
                         split(w[row * layer.stride + column], &first.big[2 * q + h],
                               &first.small[2 * q + h]);
                     }
-                MULTIPLY(sums[m], first, second, SIDES, SIDES)
+                MULTIPLY(l, sums[m], first, second, SIDES, SIDES)
             }
         }
 #pragma unroll
@@ -344,7 +321,8 @@ static inline void outer_mma(const int l, __local const float *memory,
 #pragma unroll
                 for (int q = 0; q < 2; ++q)
                     if (n < sides)
-                        split(x[n][s + 4 * q], &second[n].big[q], &second[n].small[q]);
+                        split_input(x[n][s + 4 * q], l, &second[n].big[q],
+                                    &second[n].small[q]);
 #pragma unroll
             for (int m = 0; m < OUTER_ROWS; ++m) {
                 if (m >= rows) continue;
@@ -357,7 +335,7 @@ static inline void outer_mma(const int l, __local const float *memory,
                         biases[m][h] += d;
                         split(d, &first.big[2 * q + h], &first.small[2 * q + h]);
                     }
-                MULTIPLY(sums[m], first, second, OUTER_SIDES, sides)
+                MULTIPLY(l, sums[m], first, second, OUTER_SIDES, sides)
             }
         }
 #if KEPT

@@ -76,10 +76,13 @@ class GroupMembers(MemberVariant):
         Networks of a launch, at most.
     subsets : bool
         Whether a network may train on some of the data set's rows.
+    exact : bool
+        As `MemberVariant`.
     """
 
     members: int
     subsets: bool = False
+    exact: bool = False
     name: str = "group_members"
     reach: Reach = "program"
 
@@ -171,6 +174,7 @@ class GroupMembers(MemberVariant):
                 "STEPS": 4 if widest <= FEW_NEURONS else 2,
                 "BLOCK_TABLE": rows_text(place.blocks),
                 "MOST_PARTS": int(place.blocks["parts"].max()),
+                "EXACT": int(self.exact),
             }
             registers = min(
                 MOST_REGISTERS, device.registers // (group * groups) // 8 * 8

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from clnet.ir.training_ops import RECORD
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import Launch, Launches, Parameters, Scalar, State
-from clnet.opencl.program import inline_ptx
+from clnet.opencl.program import inline_ptx, matrix_units
 from clnet.variants.members.members import (
     MEMBER_ARGUMENTS,
     MemberVariant,
@@ -46,14 +46,17 @@ WARPS = 32  # of a compute unit, that hide each other's latency
 LEAST_SAMPLES = 72  # of a team: each team updates the parameters
 LEAST_SHARED = 16  # lanes of a network that may do with half of them
 FEW_SAMPLES = 32  # the same where units are nearly idle
+MATRIX_ROWS = 16  # neurons of a product of matrix units
+MATRIX_COLUMNS = 8  # its inputs, or samples
+MATRIX_TILES = (32, 16, 8)  # samples of a team at a time, on matrix units
 
 
 @dataclass(frozen=True)
 class LaneMembers(MemberVariant):
     """A team of lanes trains a network, a neuron each (``lane_members.cl``).
 
-    Config: ``lanes``, of a team; ``teams``, of a network; ``tile``, samples that a team
-    takes at a time.
+    Config: ``matrix``, 1 where products are on matrix units; ``lanes``, of a team;
+    ``teams``, of a network; ``tile``, samples that a team takes at a time.
 
     Attributes
     ----------
@@ -63,12 +66,15 @@ class LaneMembers(MemberVariant):
         Of the data set.
     subsets : bool
         Whether a network may train on some of the data set's rows.
+    exact : bool
+        As `MemberVariant`.
     """
 
     of_samples: ClassVar[bool] = True
     members: int
     samples: int
     subsets: bool = False
+    exact: bool = False
     name: str = "lane_members"
     reach: Reach = "program"
 
@@ -88,15 +94,15 @@ class LaneMembers(MemberVariant):
                 f"it takes at most {MOST_EACH * WARP} hidden neurons and {MOST_OUT} "
                 f"outputs, and here are {hidden} and {out}"
             )
-        values = _values(step, _most_lanes(step))
+        values = _values(step, _most_lanes(step), 0)
         if values > MOST_VALUES:
             return (
                 f"it needs {values} registers of a work-item for weights, gradients "
                 f"and state, expected at most {MOST_VALUES}"
             )
-        if self._data_bytes(step) > DATA_BYTES:
+        if self._data_bytes(step, 0) > DATA_BYTES:
             return (
-                f"it needs {self._data_bytes(step)} bytes of local memory for the "
+                f"it needs {self._data_bytes(step, 0)} bytes of local memory for the "
                 f"samples, expected at most {DATA_BYTES}"
             )
         return None
@@ -112,15 +118,24 @@ class LaneMembers(MemberVariant):
         half, lanes = most // 2, [most]
         if (
             most >= LEAST_SHARED and step.layers[0].n_out <= MOST_EACH * half
-            and _values(step, half) <= MOST_VALUES
+            and _values(step, half, 0) <= MOST_VALUES
         ):
             crowded = self.members * most > 2 * WARP * device.compute_units
             lanes.insert(0 if crowded else 1, half)
+        matrix = bool(matrix_units(device)) and (
+            step.layers[0].n_out >= 2 * MATRIX_ROWS
+            and _values(step, WARP, 1) <= MOST_VALUES
+            and self._data_bytes(step, 1) <= DATA_BYTES
+        )
         return tuple(
-            {"lanes": count, "teams": teams, "tile": tile}
+            {"matrix": 1, "lanes": WARP, "teams": teams, "tile": tile}
+            for tile in MATRIX_TILES if matrix
+            for teams in self._teams(span, WARP, device, 1)
+        ) + tuple(
+            {"matrix": 0, "lanes": count, "teams": teams, "tile": tile}
             for count in lanes
             for tile in self._tiles(span, count, device, count < most)
-            for teams in self._teams(span, count, device)
+            for teams in self._teams(span, count, device, 0)
         )
 
     def _tiles(
@@ -132,7 +147,9 @@ class LaneMembers(MemberVariant):
         # Without PTX exchanges are barriers: programs grow.
         return found if inline_ptx(device) >= 70 else found[-3:]
 
-    def _teams(self, span: Span, lanes: int, device: Device) -> Sequence[int]:
+    def _teams(
+        self, span: Span, lanes: int, device: Device, matrix: int
+    ) -> Sequence[int]:
         least = min(self._tiles(span, lanes, device, shared=False))
         unit = WARP * device.compute_units
         each = FEW_SAMPLES if self.members * lanes <= 2 * unit else LEAST_SAMPLES
@@ -142,8 +159,8 @@ class LaneMembers(MemberVariant):
                 and self.members * lanes * n < 2 * WARPS * unit)
         )
         step, shared = accepted_step(span), lanes * _networks(lanes, device)
-        sums = 4 * shared * (_parameters(step, lanes) + len(RECORD) + 1)
-        room = device.unit_local_memory - self._data_bytes(step)
+        sums = 4 * shared * (_parameters(step, lanes, matrix) + len(RECORD) + 1)
+        room = device.unit_local_memory - self._data_bytes(step, matrix)
         most = min(team_group(TEAMS[-1] * WARP, device) // shared, room // sums)
         return sorted(
             (n for n in TEAMS if n == TEAMS[0]
@@ -161,14 +178,15 @@ class LaneMembers(MemberVariant):
         rule, _ = rule_of(step, span)
         layers = layer_table(step, lambda size: 0, 1, 1)
         hidden, out = (rows_text(layer_neurons(step)[i : i + 1])[1:-1] for i in (0, 1))
-        lanes, teams = config["lanes"], config["teams"]
+        lanes, teams, matrix = config["lanes"], config["teams"], config["matrix"]
         nets = _networks(lanes, device)
         defines: dict[str, int | str] = {
             **step_defines(step, span), **rule, "SUBSETS": int(self.subsets),
             "IN": step.layers[0].n_in, "HIDDEN": step.layers[0].n_out,
             "OUT": step.layers[1].n_out,
-            "IN_PITCH": round_up(step.layers[0].n_in, 4), "LANES": lanes,
-            "EACH": -(-step.layers[0].n_out // lanes), "TEAMS": teams, "NETS": nets,
+            "IN_PITCH": _pitch(step, matrix), "LANES": lanes,
+            "EACH": _each(step, lanes, matrix), "TEAMS": teams, "NETS": nets,
+            "MATRIX": matrix, "EXACT": int(self.exact),
             "TILE": config["tile"], "DATA": self.samples, "SIZE": step.size,
             "HIDDEN_NEURON": hidden, "OUT_NEURON": out,
             **{
@@ -192,9 +210,9 @@ class LaneMembers(MemberVariant):
             ),
         )
 
-    def _data_bytes(self, step: WholeStep) -> int:
+    def _data_bytes(self, step: WholeStep, matrix: int) -> int:
         """Return the bytes of the samples in local memory."""
-        width = round_up(step.layers[0].n_in, 4) + step.layers[1].n_out
+        width = _pitch(step, matrix) + step.layers[1].n_out
         return 4 * (self.samples + WARP) * width
 
 
@@ -208,14 +226,25 @@ def _networks(lanes: int, device: Device) -> int:
     return max(1, team_group(WARP, device) // lanes)
 
 
-def _parameters(step: WholeStep, lanes: int) -> int:
+def _pitch(step: WholeStep, matrix: int) -> int:
+    """Return the values of a sample's row, its padding included."""
+    return round_up(step.layers[0].n_in, MATRIX_COLUMNS if matrix else 4)
+
+
+def _each(step: WholeStep, lanes: int, matrix: int) -> int:
+    """Return the neurons of which a lane has weights."""
+    hidden = step.layers[0].n_out
+    return 2 * -(-hidden // MATRIX_ROWS) if matrix else -(-hidden // lanes)
+
+
+def _parameters(step: WholeStep, lanes: int, matrix: int) -> int:
     """Return the parameters of a lane."""
     hidden, out = step.layers
-    each = -(-hidden.n_out // lanes)
-    return each * (hidden.n_in + 1 + out.n_out) + out.n_out
+    inputs = _pitch(step, matrix) // 4 if matrix else hidden.n_in
+    return _each(step, lanes, matrix) * (inputs + 1 + out.n_out) + out.n_out
 
 
-def _values(step: WholeStep, lanes: int) -> int:
+def _values(step: WholeStep, lanes: int, matrix: int) -> int:
     """Return the parameters, gradients and state of a lane."""
     slots = 0 if step.update is None else step.update.optimiser.slots
-    return (2 + slots) * _parameters(step, lanes)
+    return (2 + slots) * _parameters(step, lanes, matrix)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
@@ -22,6 +25,7 @@ from clnet.opencl.launch import (
     Subsets,
     Table,
 )
+from clnet.opencl.program import matrix_units
 from clnet.variants.base import Config, Reach, Untuned, refuse_unless_cpu
 from clnet.variants.cost import Cost, span_flops
 from clnet.variants.training.epoch import (
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
     from clnet.variants.training.whole_step import WholeStep
 
 SYNC_WORDS = 16
+DROPPED_BITS = 13  # of a float32, by matrix units
 MEMBER_ARGUMENTS: tuple[Argument, ...] = (  # of all kernels of members (member.h)
     MemberTotals(), MemberEnds(), Members(), Scalar("members"), Subsets(), EpochTable(),
     Scalar("epochs"),
@@ -69,6 +74,17 @@ def member_cost(span: Span) -> Cost:
     return Cost(span_flops(span), 4 * (samples + 3 * step.size), 1, 0, 1, 0.5)
 
 
+def exact_factors(x: NDArray[Any], device: Device) -> bool:
+    """Return whether a device's matrix units take float32 values without rounding them.
+
+    Codes of categories and small integers have no more than TF32's 11 bits.
+    """
+    if x.dtype != np.float32 or not matrix_units(device):
+        return False
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    return not (bits & ((1 << DROPPED_BITS) - 1)).any()
+
+
 class MemberVariant:
     """What variants that train many networks have in common.
 
@@ -76,9 +92,13 @@ class MemberVariant:
     ----------
     of_samples : bool
         Whether a program is of the data set's number of samples.
+    exact : bool
+        Whether the data set's inputs are factors of matrix units as they are, without
+        a rounding (`exact_factors`).
     """
 
     of_samples: ClassVar[bool] = False
+    exact: bool = False
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,13 @@ RATES = np.array([0.01, 0.03, 0.1])
 
 
 def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",
-          loss="mse", subsets=None, regular=None, config=None):
+          loss="mse", subsets=None, regular=None, config=None, exact=False,
+          split=False):
     """Train three networks for two epochs, and compare each with the oracle.
 
     `make` returns the variant of so many networks and samples, with subsets or without.
+    Inputs are small integers if they shall be `exact`; factors are `split` as for
+    matrix units, also where there are none.
     """
     rule, batch = rule or Batch(), batch or samples
     variant = make(N, samples, subsets is not None)
@@ -65,6 +68,8 @@ def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",
         rng.uniform(-1, 1, (samples, network.n_in)).astype(np.float32),
         rng.uniform(0, 1, (samples, network.n_out)).astype(np.float32),
     ]
+    if exact:
+        data[0] = np.rint(3 * data[0])
     for value, array in zip(program.inputs, data, strict=True):
         bound.write(value, array)
     bound.set_members(
@@ -80,7 +85,7 @@ def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",
     assert (launch.ran == EPOCHS).all()
     found = train_state.values()[0].reshape(parameters.shape)
     live = live_elements(network.layout, network.storages)
-    arithmetic = FP16_SPLIT["highest"] if matrix_units(DEVICE) else FLOAT32
+    arithmetic = FP16_SPLIT["highest"] if split or matrix_units(DEVICE) else FLOAT32
     for i in range(N):
         # The oracle's data set is the member's own part.
         own = data if rows[i] is None else [array[rows[i]] for array in data]

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from devices import H200
 from member_oracle import DEVICE, check
 
 import clnet
@@ -24,7 +25,7 @@ from clnet.variants.members.group_members import (
     WARP,
     GroupMembers,
 )
-from clnet.variants.members.members import TrainMembers
+from clnet.variants.members.members import TrainMembers, exact_factors
 
 checked = partial(check, lambda count, samples, subsets: GroupMembers(count, subsets))
 
@@ -53,6 +54,23 @@ def test_every_configuration(tile, group):
     if matrix_units(DEVICE) and WARP * tile / group not in SLICES:
         pytest.skip("a warp has other numbers of samples on matrix units")
     checked([9, 20, 18, 3], 70, config={"tile": tile, "group": group})
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize("sizes", [[2, 4, 1], [125, 32, 2], [64, 101, 20, 10], [9, 3]])
+def test_exact_inputs(sizes):
+    check(
+        lambda count, samples, subsets: GroupMembers(count, subsets, exact=True),
+        sizes, 130, exact=True,
+    )
+
+
+def test_inputs_are_exact_factors():
+    x = np.array([[0, 1], [-2047, 0.375]], np.float32)
+    assert exact_factors(x, H200)
+    assert not exact_factors(x + np.float32(2**-12), H200)
+    assert not exact_factors(x.astype(np.float64), H200)
+    assert not exact_factors(x, clnet.Device("a", "cpu"))
 
 
 def test_refusals():
