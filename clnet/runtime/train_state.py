@@ -53,7 +53,7 @@ class TrainState:
         self.parameters: Memory = Memory(session, parameters.nbytes)
         self.state: Memory = Memory(session, state.nbytes)
         self._gradients: Memory | None = None
-        # The last two snapshots, the newest first; states only if asked for.
+        # States only if asked for.
         self._snapshots = [Memory(session, parameters.nbytes) for _ in range(2)]
         self._state_snapshots: list[Memory] = []
         self._has_state = [False, False]
@@ -71,11 +71,13 @@ class TrainState:
         """Whether there is memory for snapshots of the state."""
         return bool(self._state_snapshots) or self._session.free >= 2 * self._state_size
 
-    def snapshot(self, with_state: bool) -> None:
-        """Take a snapshot after all enqueued steps; the last two are stored.
+    def snapshot(self, number: int, with_state: bool) -> None:
+        """Take a snapshot after all enqueued steps.
 
         Parameters
         ----------
+        number : int
+            The snapshot to replace: 0 or 1.
         with_state : bool
             Whether it includes the state, so that training can resume from it.
         """
@@ -83,22 +85,13 @@ class TrainState:
             self._state_snapshots = [
                 Memory(self._session, self._state_size) for _ in range(2)
             ]
-        for newest_first in (self._snapshots, self._state_snapshots, self._has_state):
-            newest_first.reverse()
-        self._has_state[0] = with_state
-        self._snapshots[0].copy_from(self._session, self.parameters)
+        self._has_state[number] = with_state
+        self._snapshots[number].copy_from(self._session, self.parameters)
         if with_state:
-            self._state_snapshots[0].copy_from(self._session, self.state)
+            self._state_snapshots[number].copy_from(self._session, self.state)
 
     def restore(self, number: int) -> None:
-        """Restore a snapshot after all enqueued steps.
-
-        Parameters
-        ----------
-        number : int
-            0: the last snapshot; 1: the one before. The state stays if the snapshot has
-            none.
-        """
+        """Restore a snapshot after all enqueued steps; without a state, that stays."""
         self.parameters.copy_from(self._session, self._snapshots[number])
         if self._has_state[number]:
             self.state.copy_from(self._session, self._state_snapshots[number])

@@ -81,10 +81,16 @@ def _fit(
             with suppress(*errors):
                 training.update_network()
             raise
-        for callback in (*setup.checkpoints, *setup.callbacks):
-            if hasattr(callback, "end"):
-                callback.end(training)
-        training.agree()
+        try:
+            for callback in (*setup.checkpoints, *setup.callbacks):
+                if hasattr(callback, "end"):
+                    callback.end(training)
+            training.agree()
+        except KeyboardInterrupt:
+            if setup.ranks is None:
+                training.interrupted = True
+                training.finish()
+            raise
         training.finish()
     except errors as error:
         raise device_error(setup.devices[0], error, *setup.devices[1:]) from error
@@ -169,7 +175,6 @@ def _train(
         if setup.ranks is not None:
             raise  # it ends all ranks
         training.interrupted = True
-        training.complete()
         history.stopped = interrupted_after(len(history))
 
 

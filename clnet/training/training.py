@@ -55,10 +55,13 @@ class _Segment(NamedTuple):
         Epochs done before.
     rates : ndarray, shape [epochs]
         The learning rate of each epoch.
+    snapshot : int
+        Number of the snapshot in `TrainState`.
     """
 
     first: int
     rates: Array
+    snapshot: int
 
 
 class Training:
@@ -67,8 +70,10 @@ class Training:
     Short epochs are enqueued speculatively, several in a segment, so that the device
     does not wait for the host to report each. Before a segment the device takes a
     snapshot. If a callback reads or replaces the parameters or stops within a segment,
-    the training rolls back to the snapshot and recomputes the epochs reported so far,
-    bit for bit. Callbacks cannot observe the speculation.
+    or an interrupt ends it, the training rolls back to the snapshot and recomputes the
+    epochs reported so far, bit for bit. Callbacks cannot observe the speculation. An
+    interrupt may come between any two statements: one assignment each tells which
+    epochs are enqueued (`_segments`), and which are reported (the history).
 
     Attributes
     ----------
@@ -95,9 +100,9 @@ class Training:
         self._setup = setup
         self._sessions = [session(device) for device in setup.devices]
         self._state = state
-        self._epoch = self._enqueued = state.epoch  # epochs reported, and enqueued
-        # The segments of the last two snapshots of `TrainState`, the newest first.
-        self._segments = [_Segment(state.epoch, np.empty(0))] * 2
+        self._before = state.epoch - len(self.history.epochs)
+        # Of the two snapshots, the newest first.
+        self._segments = [_Segment(state.epoch, np.empty(0), i) for i in range(2)]
         # Epochs since a callback last read or replaced the parameters.
         self._observed = bool(setup.callbacks or setup.checkpoints)
         self._unobserved = 0 if self._observed else MAX_EPOCHS
@@ -105,8 +110,6 @@ class Training:
             options.predictable and len(setup.devices) == 1 and setup.ranks is None
         )
         self.interrupted = False
-        self._whole = False  # whether all of the last segment is enqueued
-        self._last = self.history[-1] if setup.saved and self.history else None
         self._replaced = -1  # the last epoch whose parameters a callback replaced
         self._ended = False  # the device's memory may be another training's
         self._bound: Bound | None = None
@@ -154,6 +157,16 @@ class Training:
         )
         self.history.plan = self.explain()
         self.history.read_by(self._state_now)
+
+    @property
+    def _epoch(self) -> int:
+        """Number of epochs reported."""
+        return self._before + len(self.history.epochs)
+
+    @property
+    def _enqueued(self) -> int:
+        """Number of epochs enqueued."""
+        return self._segments[0].first + len(self._segments[0].rates)
 
     @property
     def _steps(self) -> int:
@@ -271,21 +284,20 @@ class Training:
                 length = max(1, min(
                     MAX_EPOCHS, self._pass.records, last - first, self._unobserved, most
                 ))
-            segment = _Segment(first, self._rates_of(first, length))
+            rates = self._rates_of(first, length)
             start = time.perf_counter()
-            self._enqueue(segment)
+            self._enqueue(first, rates)
             training, validation = self._measures(length)
             if self._pass.may_time_out and not np.isfinite(training[:, :2]).all() and (
                 self._pass.recovered()
             ):
                 self.history.plan = self.explain()
                 self._restore(first)
-                self._enqueued = first
+                self._discard(first)
                 continue
             if len(training) < length:  # the launch ended early
                 length = len(training)
-                self._segments[0] = _Segment(first, segment.rates[:length])
-                self._enqueued = first + length
+                self._discard(first + length)
             seconds = (time.perf_counter() - start) / length
             self._pass.epoch_seconds = seconds
             if len(self._sessions) > 1:  # the bus has a share of it
@@ -306,13 +318,11 @@ class Training:
         for begin in range(0, len(training), size):
             part = slice(begin, begin + size)
             done = training[part]
-            self._epoch += len(done)
             self._unobserved += len(done)
             self.history.epochs.add(
                 done, None if validation is None else validation[part], seconds
             )
-            self._last = self.history[-1]
-            yield self._last
+            yield self.history[-1]
             if self._enqueued == self._epoch:
                 return
 
@@ -339,15 +349,15 @@ class Training:
         ranks = self._setup.ranks  # a function of the caller's may read rank 0's state
         return scheduled() if ranks is None else ranks.from_first(scheduled)
 
-    def _enqueue(self, segment: _Segment) -> None:
+    def _enqueue(self, first: int, rates: Array) -> None:
         """Take a snapshot and enqueue a segment, with the validation of each epoch."""
-        length = len(segment.rates)
-        self._train_state[0].snapshot(with_state=length > 1 or self._pass.may_time_out)
-        self._segments = [segment, self._segments[0]]
-        self._enqueued = segment.first + length
-        self._whole = False
-        self._run(segment.first, segment.rates, self._validations)
-        self._whole = True
+        train_state, last = self._train_state[0], self._segments[0]
+        number = 1 - last.snapshot
+        train_state.snapshot(
+            number, self._pass.may_time_out or train_state.can_snapshot_state
+        )
+        self._segments = [_Segment(first, rates, number), last]
+        self._run(first, rates, self._validations)
 
     def _run(
         self, first: int, rates: Array, validations: Sequence[Pass | RankPass] = ()
@@ -379,32 +389,32 @@ class Training:
         totals = np.sum([one.totals(count) for one in self._validations], axis=0)
         return found, measures(totals, len(self._setup.validation), n_out)
 
-    def complete(self) -> None:
-        """Report the epoch in flight, where it is alone and wholly enqueued.
-
-        Such a one cannot be rolled back: its snapshot has no state of the optimiser.
-        """
-        alone = self._enqueued == self._epoch + 1 and len(self._segments[0].rates) == 1
-        if alone and self._whole:
-            seconds = self._pass.epoch_seconds or 0.0
-            for _ in self._reported(*self._measures(1), seconds, 1):
-                pass
-
     def _roll_back(self) -> None:
-        """Discard the speculative epochs that are not reported yet."""
-        if self._enqueued > self._epoch and len(self._segments[0].rates) > 1:
+        """Discard the epochs that are not reported yet.
+
+        The optimiser's state of a discarded epoch stays if the device had no memory for
+        a snapshot of it.
+        """
+        if self._enqueued > self._epoch:
             self._restore(self._epoch)
-            self._enqueued = self._epoch
+            self._discard(self._epoch)
             self._unobserved = 0
+
+    def _discard(self, epoch: int) -> None:
+        """Forget the last segment's epochs after `epoch`, and it if none is left."""
+        last, before = self._segments
+        rates = last.rates[: epoch - last.first]
+        self._segments = (
+            [last._replace(rates=rates), before] if len(rates) else [before, last]
+        )
 
     def _restore(self, epoch: int) -> None:
         """Restore the parameters after `epoch` epochs, of the last two segments.
 
         The optimiser's state is restored if the snapshot has it.
         """
-        number = 0 if self._segments[0].first <= epoch else 1
-        self._train_state[0].restore(number)
-        segment = self._segments[number]
+        segment = self._segments[0 if self._segments[0].first <= epoch else 1]
+        self._train_state[0].restore(segment.snapshot)
         self._run(segment.first, segment.rates[: epoch - segment.first])
         if self._pass.recovered():
             self._restore(epoch)
@@ -420,7 +430,8 @@ class Training:
         self._roll_back()
         for one in self._sessions[1:]:
             one.finish()
-        history, last = self.history, self._last
+        history = self.history
+        last = history[-1] if history.epochs else None
         parameters, values = self._train_state[0].values()
         diverged = last is not None and not last.training.finite
         if diverged and self._replaced == self._epoch:

@@ -304,7 +304,7 @@ def test_the_state_of_a_view_is_read_in_the_layout_of_its_network():
     for expected in (network.parameters, network.parameters * 2):
         train_state.replace(expected)
         np.testing.assert_array_equal(train_state.values()[0], expected)
-        train_state.snapshot(with_state=False)
+        train_state.snapshot(0, with_state=False)
         train_state.replace(0 * expected)
         train_state.restore(0)
         np.testing.assert_array_equal(train_state.values()[0], expected)

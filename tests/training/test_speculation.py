@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import signal
+import sys
 import threading
 from dataclasses import replace
 
@@ -197,9 +198,9 @@ def test_the_length_of_segments(speculate, monkeypatch):
     found = []
     enqueue = training.Training._enqueue
 
-    def counted(self, segment):
-        found.append(len(segment.rates))
-        enqueue(self, segment)
+    def counted(self, first, rates):
+        found.append(len(rates))
+        enqueue(self, first, rates)
 
     monkeypatch.setattr(training.Training, "_enqueue", counted)
     net().fit(X, T, epochs=EPOCHS)  # no callback can read the parameters
@@ -295,11 +296,65 @@ def test_an_interrupted_wait_for_one_epoch_leaves_it_whole(monkeypatch, on, opti
     with monkeypatch.context() as patch:
         patch.setattr(training.Training, "_measures", interrupted)
         history = network.fit(X, T, epochs=20, **options)
-    assert history.stopped.startswith("interrupted after 5 ")
-    again = other.fit(X, T, epochs=5, **options)
+    assert history.stopped.startswith("interrupted after 4 ")
+    again = other.fit(X, T, epochs=4, **options)
     np.testing.assert_array_equal(
         history.epochs.rows[:, :3], again.epochs.rows[:, :3])
     np.testing.assert_array_equal(network.parameters, other.parameters)
+
+
+@DEVICES
+@pytest.mark.parametrize("options", [
+    {"optimiser": "rprop"}, {"optimiser": "adam", "batch_size": 16},
+    {"optimiser": "adam", "batch_size": 16, "validation": (X[:9], T[:9])},
+], ids=["rprop", "adam", "validation"])
+def test_an_interrupt_at_any_call_of_an_epoch_leaves_whole_ones(
+    monkeypatch, on, options
+):
+    options = {"seed": 2, "tune": False, "devices": on} | options
+    monkeypatch.setattr(training, "MAX_EPOCHS", 1)
+    epochs = training.Training._enqueue, training.Training._measures
+
+    def trained(count, at=None):
+        """Return the results, interrupted at a call of the fourth epoch."""
+        network, calls = net(), []
+
+        def counted(frame, event, argument):
+            if event.endswith("call"):
+                calls.append(event)
+                if len(calls) - 1 == at:
+                    raise KeyboardInterrupt
+
+        def watched(run):
+            def watching(self, *arguments):
+                watch = at is not None and len(self.history) == 3
+                sys.setprofile(counted if watch else None)
+                try:
+                    return run(self, *arguments)
+                finally:
+                    sys.setprofile(None)
+
+            return watching
+
+        for run in epochs:
+            monkeypatch.setattr(training.Training, run.__name__, watched(run))
+        history = network.fit(X, T, epochs=count, **options)
+        state = history.state
+        return len(calls), history, (
+            network.parameters.tobytes(), state.epoch, state.count,
+            state.parameters.tobytes(), state.values.tobytes(),
+            history.epochs.rows[:, :-1].tobytes(),
+        )
+
+    expected = {count: trained(count)[-1] for count in range(1, 6)}
+    calls, history, _ = trained(5, -1)
+    assert len(history) == 5 and calls > 20
+    wrong = []
+    for at in range(calls):
+        _, history, found = trained(5, at)
+        if found != expected[len(history)]:
+            wrong.append((at, history.stopped))
+    assert not wrong
 
 
 @DEVICES
