@@ -218,6 +218,16 @@ def test_cases_behind_a_peer_are_those_that_are_not_ahead():
     assert all(float(line[-1]) < 1 for line in behind)
 
 
+def test_cards_are_compared_by_the_same_candidates():
+    heads, *lines = standings.cards("H100", "H200")
+    assert lines
+    for line in lines:
+        one = dict(zip(heads, line, strict=True))
+        first, second, share, clnet, peer = map(float, line[len(standings.NAMES):])
+        assert share == pytest.approx(first / second, rel=0.02), one
+        assert peer == pytest.approx(share * clnet, rel=0.02), one
+
+
 @pytest.mark.sweep
 def test_pages_fit_a_phone_and_a_desktop(tmp_path):
     pytest.importorskip("sphinx")

@@ -24,10 +24,11 @@ CASE = ("study", "device", "table", "case", "batch", "precision", "basis")
 
 @dataclass(frozen=True)
 class Standing:
-    """A case: clnet's candidate and its peer, and the peer's time over clnet's."""
+    """A case: clnet's candidate and its seconds, its peer, and the ratio of theirs."""
 
     case: dict[str, str]
     candidate: str
+    seconds: float
     peer: str
     ratio: float
 
@@ -58,7 +59,7 @@ def standings(rows: Iterable[Mapping[str, Any]]) -> Iterator[Standing]:
         if peers and own in of_case:
             peer = min(peers, key=of_case.__getitem__)
             yield Standing(
-                dict(zip(CASE, case, strict=True)), own, peer,
+                dict(zip(CASE, case, strict=True)), own, of_case[own], peer,
                 of_case[peer] / of_case[own],
             )
 

@@ -1,4 +1,4 @@
-"""Directives of committed measurements: ``rows``, ``standings`` and ``behind``.
+"""Directives of committed rows: ``rows``, ``standings``, ``behind`` and ``cards``.
 
 ``rows`` is a table or a chart. Its argument is a file of ``benchmarks/results``.
 Options choose rows by their columns, and the lines and columns of the table::
@@ -16,7 +16,8 @@ the median, or ``ratio NAME``: how many times as long the candidate of that name
 ``:chart:`` draws the table's values as bars instead, on a logarithmic scale.
 
 ``standings`` counts the cases in which clnet is ahead of every peer. ``behind`` lists
-those of one device, a part of whose name is the argument, where it is not.
+those of one device, a part of whose name is the argument, where it is not. ``cards``
+compares two cards, by parts of their names, in the cases and candidates of both.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from row_tables import RESULTS, UNITS, cells, chart, parse_axis, values
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
-from standings import behind, committed, counts
+from standings import behind, cards, committed, counts
 
 
 class Rows(SphinxDirective):
@@ -90,6 +91,16 @@ class Behind(SphinxDirective):
         return [text_table(behind(list(committed()), self.arguments[0]))]
 
 
+class Cards(SphinxDirective):
+    """The table of the cases that ran on two cards."""
+
+    required_arguments = 2
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table."""
+        return [text_table(cards(*self.arguments))]
+
+
 def text_table(texts: Sequence[Sequence[str]]) -> nodes.table:
     """Return a table of texts, whose first line are its headings."""
     group = nodes.tgroup(cols=len(texts[0]))
@@ -109,4 +120,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("rows", Rows)
     app.add_directive("standings", Standings)
     app.add_directive("behind", Behind)
+    app.add_directive("cards", Cards)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
