@@ -369,19 +369,17 @@ class Population:
             ), strict=True)),
             options_of,
         )
-        parameters = self._parameters.copy()
 
-        def alone(number: int) -> History:
+        def alone(number: int) -> tuple[History, Array]:
             one = self[number]
             history = one.fit(**samples.arguments(members[number]), device=where)
-            parameters[number] = one.parameters
             report(len(history))
-            return history
+            return history, one.parameters
 
         total = int(members.each(lambda one: one.epochs).sum())
         with _reporting(total, progress) as report:
-            histories = fit_members(
-                network, parameters, members, samples, where, alone, report
+            histories, parameters = fit_members(
+                network, self._parameters, members, samples, where, alone, report
             )
         self._replace(parameters)
         return histories

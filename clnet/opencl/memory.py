@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -55,8 +54,7 @@ class Memory:
         size = max(size, 1)
         device = session.device
         if size > session.free:
-            session.kept.clear()
-            gc.collect()  # a network and its plans form a reference cycle
+            session.release()
         if size > session.free:
             raise OutOfMemoryError(
                 f"{device.name} has no room for {size} bytes: {session.free} are left; "
@@ -95,6 +93,27 @@ class Memory:
                 session.queue, self.argument, np.ascontiguousarray(values),
                 is_blocking=True,
             )
+
+    def write_repeated(self, session: Session, values: Array, count: int) -> None:
+        """Write an array `count` times in a row, and wait for it.
+
+        The device copies what is there, twice as much each time.
+        """
+        done, size = values.nbytes, count * values.nbytes
+        if self.array is not None:
+            rows = self.array[:size].reshape(count, -1)
+            rows[...] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+            return
+        import pyopencl as cl
+
+        self.write(session, values)
+        while done < size:
+            copied = min(done, size - done)
+            cl.enqueue_copy(
+                session.queue, self.argument, self.argument, byte_count=copied,
+                dst_offset=done,
+            ).wait()
+            done += copied
 
     def read(
         self, session: Session, count: int, dtype: str, start: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import weakref
@@ -54,6 +55,8 @@ class Session:
         The device's copies of networks' parameters.
     kept : dict
         Bindings kept for later use, by what they are for; dropped if memory runs out.
+    unread : weak set
+        Results on the device; if memory runs out, their `read` brings them to the host.
     """
 
     def __init__(self, device: Device, profiling: bool = False) -> None:
@@ -83,6 +86,7 @@ class Session:
         # Kernels in use hold their programs.
         self._program = lru_cache(PROGRAMS)(lambda *parts: build(context, *parts))
         self.kept: dict[Any, Any] = {}
+        self.unread: weakref.WeakSet[Any] = weakref.WeakSet()
         self.parameter_stores: weakref.WeakKeyDictionary[Any, Any] = (
             weakref.WeakKeyDictionary()
         )
@@ -123,6 +127,13 @@ class Session:
         while len(self.kept) >= MAX_KEPT:
             self.kept.pop(next(iter(self.kept)), None)
         self.kept[key] = binding
+
+    def release(self) -> None:
+        """Free the memory of what is kept for later use, and of results."""
+        self.kept.clear()
+        for one in list(self.unread):
+            one.read()
+        gc.collect()  # a network and its plans form a reference cycle
 
     def kernel(self, launch: Launch, device: Device) -> Any:
         """Return a new kernel object for a launch; programs are cached."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.opencl.memory import Memory
+from clnet.opencl.session import device_errors
 
 if TYPE_CHECKING:
     from clnet.nn.relayout import Relayout
@@ -29,18 +31,22 @@ class TrainState:
         Initial state of the optimiser.
     relayout : Relayout or None
         From the host's layout to the device's; None: they are the same.
+    members : int
+        Networks, whose parameters follow each other; `state` [slots, size of one] is
+        that of each, and they follow each other too.
 
     Attributes
     ----------
     size : int
-        Elements of the flat buffer on the device.
+        Elements of the flat buffer on the device, of all networks.
     """
 
     def __init__(
         self, session: Session, parameters: Array, state: Array,
-        relayout: Relayout | None = None,
+        relayout: Relayout | None = None, members: int = 1,
     ) -> None:
-        self._session = session
+        self._session, self._members = session, members
+        self._unread: weakref.ref[MemberStates] | None = None
         self._relayout = relayout
         self._initial: tuple[Array, ...] = ()  # on the host; read for their padding
         if relayout is not None:
@@ -51,7 +57,7 @@ class TrainState:
         self._slots = len(state)
         self.size: int = parameters.size
         self.parameters: Memory = Memory(session, parameters.nbytes)
-        self.state: Memory = Memory(session, state.nbytes)
+        self.state: Memory = Memory(session, members * state.nbytes)
         self._gradients: Memory | None = None
         # States only if asked for.
         self._snapshots = [Memory(session, parameters.nbytes) for _ in range(2)]
@@ -62,9 +68,12 @@ class TrainState:
     def reset(self, parameters: Array, state: Array) -> None:
         """Start from other parameters and another state, in the device's layout."""
         self._has_state = [False, False]
+        unread = None if self._unread is None else self._unread()
+        if unread is not None:
+            unread.read()
         self.parameters.write(self._session, parameters)
         if state.size:
-            self.state.write(self._session, state)
+            self.state.write_repeated(self._session, state, self._members)
 
     @property
     def can_snapshot_state(self) -> bool:
@@ -113,6 +122,18 @@ class TrainState:
         self._session.finish()
         self.parameters.write(self._session, self._to_device_layout(parameters))
 
+    def member_parameters(self) -> Array:
+        """Return the parameters of many networks [members, size of one]."""
+        found = self.parameters.read(self._session, self.size, self._dtype)
+        return found.reshape(self._members, -1)
+
+    def member_states(self) -> MemberStates:
+        """Return the states of many networks, which are read when asked for."""
+        shape = self._members, self._slots, self.size // self._members
+        found = MemberStates(self._session, self.state, shape, self._dtype)
+        self._unread = weakref.ref(found)
+        return found
+
     def values(self) -> tuple[Array, Array]:
         """Return parameters [size] and state [slots, size]."""
         parameters = self.parameters.read(self._session, self.size, self._dtype)
@@ -129,3 +150,48 @@ class TrainState:
         if self._relayout is None:
             return values
         return self._relayout.backward(values, self._initial[number])
+
+
+class MemberStates:
+    """The optimiser's states of many networks, on the device until they are needed.
+
+    Parameters
+    ----------
+    session : Session
+        Of the device.
+    memory : Memory
+        The states [members, slots, size].
+    shape : tuple of int
+        Members, slots and size.
+    dtype : str
+        Of the states.
+    """
+
+    def __init__(
+        self, session: Session, memory: Memory, shape: tuple[int, int, int], dtype: str
+    ) -> None:
+        self._session, self._shape, self._dtype = session, shape, dtype
+        self._memory: Memory | None = memory
+        self._values: Array = np.zeros(0, dtype)
+        session.unread.add(self)
+
+    def read(self) -> None:
+        """Copy all states to the host: the memory is about to be used for others."""
+        if self._memory is not None:
+            count = self._shape[0] * self._shape[1] * self._shape[2]
+            with device_errors(self._session):
+                found = self._memory.read(self._session, count, self._dtype)
+            self._values, self._memory = found.reshape(self._shape), None
+            self._session.unread.discard(self)
+
+    def of(self, member: int) -> Array:
+        """Return a copy of one network's state [slots, size]."""
+        if self._memory is None:
+            own: Array = self._values[member].copy()
+            return own
+        _, slots, size = self._shape
+        with device_errors(self._session):
+            found = self._memory.read(
+                self._session, slots * size, self._dtype, member * slots * size
+            )
+        return found.reshape(slots, size)

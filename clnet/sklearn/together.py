@@ -137,7 +137,7 @@ def _fit(group: _Group, starts: Sequence[_Start]) -> list[tuple[Fit, Array]]:
     state = members[0].options.rule.initial_state(size, parameters.dtype.name)
     train_state = TrainState(
         session(group._device), parameters.reshape(-1),
-        np.tile(state, (count, 1)).reshape(len(state), count * size),
+        state, members=count,
     )
     replay = group.training_replay(train_state)
     most = np.array([one.options.epochs for one in members])
@@ -148,7 +148,7 @@ def _fit(group: _Group, starts: Sequence[_Start]) -> list[tuple[Fit, Array]]:
         schedule = rates.schedule(active, done[active], 1)
         launch = replay.run_members(active, done[active], *schedule)
         losses = group._measures(launch.last, replay.samples[active])[:, 0]
-        parameters = train_state.values()[0].reshape(count, size)
+        parameters = train_state.member_parameters()
         done[active] += 1
         finite[active] = np.isfinite(losses)
         stays = finite[active] & (done < most)[active]
@@ -156,7 +156,7 @@ def _fit(group: _Group, starts: Sequence[_Start]) -> list[tuple[Fit, Array]]:
             if finite[i] and starts[i].progress.ended(losses[at], parameters[i]):
                 stays[at] = False
         active = active[stays]
-    parameters = train_state.values()[0].reshape(count, size)
+    parameters = train_state.member_parameters()
     finite &= np.isfinite(parameters).all(axis=1)
     for one in starts:
         one.fit.estimator._converged = one.progress.stopped

@@ -35,7 +35,7 @@ class MemberBound:
         The launches.
     keeps : bool
         Whether they are small enough to be kept, and of no rows of their own.
-    data : tuple of bytes
+    data : tuple of ndarray
         The inputs and targets on the device, where they are kept.
     epochs : int
         Of the next launch, by the time of the last one.
@@ -45,7 +45,7 @@ class MemberBound:
     train_state: TrainState
     replay: MemberReplay
     keeps: bool
-    data: tuple[bytes, ...]
+    data: tuple[Array, ...]
     epochs: int = 1
 
 

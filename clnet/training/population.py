@@ -53,23 +53,25 @@ MembersVariant = VectorMembers | TrainMembers | LaneMembers | GroupMembers
 
 MAX_EPOCHS = 1 << 12  # of a launch
 TOTALS_SHARE = 16  # of a device's memory is for totals that are not read yet
+KEPT_SHARE = 128  # of it is for launches that are kept
 # Why a member has stopped.
 RUNNING, ALL_DONE, REACHED, WAITED, DIVERGED = range(5)
 GROWTH = 8  # of a launch's epochs, at most: the first ones also compile
 
 
 def fit_members(
-    network: Model, parameters: Array, members: Members, samples: Samples,
-    device: Device, alone: Callable[[int], History], report: Callable[[int], object],
-) -> Histories:
-    """Train all members, and replace their parameters.
+    network: Model, start: Array, members: Members, samples: Samples,
+    device: Device, alone: Callable[[int], tuple[History, Array]],
+    report: Callable[[int], object],
+) -> tuple[Histories, Array]:
+    """Train all members; return their histories and parameters [members, size].
 
     Parameters
     ----------
     network : Model
         The shape of all.
-    parameters : ndarray, shape [members, size]
-        Initial values, replaced by the trained ones.
+    start : ndarray, shape [members, size]
+        The initial parameters.
     members : Members
         Their trainings.
     samples : Samples
@@ -77,7 +79,7 @@ def fit_members(
     device : Device
         Where they train.
     alone : callable
-        Trains one member by `Network.fit`, and replaces its parameters.
+        Trains one member by `Network.fit`; returns its history and parameters.
     report : callable
         Called with numbers of epochs that are done.
     """
@@ -90,31 +92,37 @@ def fit_members(
     place = np.full(len(members), -1)  # of a member in its group
     groups: list[_Group] = []
     interrupted = False
+    trained: Array | None = None
     for number in range(len(kinds)):
         numbers = np.flatnonzero(kind == number)
-        group = _Group(network, members.part(numbers), samples, device)
+        whole = len(kinds) == 1
+        group = _Group(
+            network, members if whole else members.part(numbers), samples, device
+        )
         groups.append(group)
         if group.refusal is None and not interrupted:
             with device_errors(session(device)):
-                finite = group.fit(parameters[numbers], report)
+                finite = group.fit(start if whole else start[numbers], report)
             interrupted = group.interrupted
-            if len(numbers) == len(parameters) and finite.all():
-                parameters[...] = group.parameters
+            if whole and finite.all():
+                trained = group.parameters
             else:
-                parameters[numbers[finite]] = group.parameters[finite]
+                trained = start.copy() if trained is None else trained
+                trained[numbers[finite]] = group.parameters[finite]
             place[numbers[finite]] = np.flatnonzero(finite)
+    trained = start.copy() if trained is None else trained
     others: dict[int, History] = {}
     for i in np.flatnonzero(place < 0).tolist():
         if interrupted:
-            others[i] = _history(network, members[i], parameters[i])
+            others[i] = _history(network, members[i], start[i])
             others[i].stopped = interrupted_after(0)
         else:
-            others[i] = alone(i)
+            others[i], trained[i] = alone(i)
             interrupted = others[i].stopped.startswith(INTERRUPTED)
     return Histories(
         len(members),
         lambda i: others[i] if place[i] < 0 else groups[kind[i]].history(int(place[i])),
-    )
+    ), trained
 
 
 def _history(network: Model, member: Member, parameters: Array) -> History:
@@ -246,7 +254,7 @@ class _Group:
 
         `start` are the initial parameters [members, size].
         """
-        count, size = start.shape
+        count = len(start)
         place, members = session(self._device), self._members
         bound = self._bound(start)
         train_state, replay = bound.train_state, bound.replay
@@ -289,9 +297,8 @@ class _Group:
                     better = best.improved(active, checks[:, 0], done[active])
                     if patience is not None:
                         if better.size:
-                            best.parameters[better] = train_state.values()[0].reshape(
-                                count, size
-                            )[better]
+                            found = train_state.member_parameters()
+                            best.parameters[better] = found[better]
                         waited = done[active] - best.epoch[active]
                         stopped[waited >= patience] = WAITED
                 stopped[~np.isfinite(last[:, :2]).all(axis=1)] = DIVERGED
@@ -300,14 +307,13 @@ class _Group:
                 active = active[stopped == RUNNING]
         except KeyboardInterrupt:
             self.interrupted = True
-        values, states = train_state.values()
-        self.parameters = values.reshape(count, size)
-        self._states = states.reshape(count, -1, size)
+        self.parameters = train_state.member_parameters()
+        self._states = train_state.member_states()
         if bound.keeps and not self.interrupted:
             place.keep(self._key, bound)
         if patience is not None:
-            found = best.loss < np.inf
-            self.parameters[found] = best.parameters[found]
+            improved = best.loss < np.inf
+            self.parameters[improved] = best.parameters[improved]
         finite = np.isfinite(self.parameters).all(axis=1)
         return np.asarray(finite & (self._stopped != DIVERGED))
 
@@ -340,7 +346,7 @@ class _Group:
             history.state, epoch=epochs,
             count=epochs * -(-len(samples) // member.options.batch),
             parameters=self.parameters[number].copy(),
-            values=self._states[number].copy(),
+            values=self._states.of(number),
         )
         history.plan = (
             f"{self._step.variant.name} of {self._device.name}: "
@@ -390,22 +396,22 @@ class _Group:
         place, (count, size) = session(self._device), start.shape
         data = self._samples.training
         state = self._members.options[0].rule.initial_state(size, start.dtype.name)
-        states = np.tile(state, (count, 1)).reshape(len(state), count * size)
         found: MemberBound | None = place.kept.pop(self._key, None)
         if found is not None:
-            found.train_state.reset(start.reshape(-1), states)
-            contents = data.x.tobytes(), data.t.tobytes()
-            if contents != found.data:
+            found.train_state.reset(start.reshape(-1), state)
+            if not all(map(_same, found.data, (data.x, data.t))):
                 self._write(found.replay, self._step, data)
-                found.data = contents
+                found.data = data.x.copy(), data.t.copy()
             self._set_members(found.replay)
             return found
-        train_state = TrainState(place, start.reshape(-1), states)
-        held = start.nbytes + states.nbytes + sum(one.nbytes for one in data.arrays)
-        keeps = self._members.rows is None and held <= KEPT_BYTES
+        train_state = TrainState(place, start.reshape(-1), state, members=count)
+        held = start.nbytes + train_state.state.size
+        held += sum(one.nbytes for one in data.arrays)
+        most = max(KEPT_BYTES, self._device.global_memory // KEPT_SHARE)
+        keeps = self._members.rows is None and held <= most
         return MemberBound(
             self._program, train_state, self.training_replay(train_state), keeps,
-            (data.x.tobytes(), data.t.tobytes()) if keeps else (),
+            (data.x.copy(), data.t.copy()) if keeps else (),
         )
 
     def _set_members(self, replay: MemberReplay) -> None:
@@ -475,6 +481,13 @@ class _Group:
         found[:, :2] /= samples[:, np.newaxis]
         found[:, 1] /= self._network.n_out
         return found
+
+
+def _same(one: Array, other: Array) -> bool:
+    """Return whether two arrays of a dtype have the same bits."""
+    return one.shape == other.shape and np.array_equal(
+        one.view(np.uint8), np.ascontiguousarray(other).view(np.uint8)
+    )
 
 
 class _Best:

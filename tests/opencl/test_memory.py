@@ -26,6 +26,18 @@ def test_copy_rows(monkeypatch, rows, large):
     assert not padded[:, 5:].any()
 
 
+@pytest.mark.parametrize("svm", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 8])
+def test_repeated_writes(svm, count):
+    where = device() if svm else replace(device(), fine_svm=False, companions=())
+    one, values = Session(where), np.arange(6, dtype=np.float32).reshape(2, 3)
+    buffer = Memory(one, 4 * 60)
+    buffer.write_repeated(one, values, count)
+    found = buffer.read(one, 60, "float32")
+    np.testing.assert_array_equal(found[: 6 * count], np.tile(values.ravel(), count))
+    assert not found[6 * count :].any()
+
+
 def test_errors_of_threads_are_raised(monkeypatch):
     monkeypatch.setattr(memory, "LARGE_COPY", 0)
     with pytest.raises(ValueError, match="broadcast"):

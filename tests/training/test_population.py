@@ -486,6 +486,26 @@ def test_a_training_takes_the_launches_of_an_earlier_one_alike(monkeypatch, weig
     np.testing.assert_array_equal(parameters_again, parameters)
 
 
+@pytest.mark.parametrize("freed", [False, True])
+def test_states_are_read_before_their_memory_is_used(freed):
+    def train(seed):
+        population = Population(shape(), N)
+        return population.fit(X, T, optimiser="adam", epochs=3, seed=seed)
+
+    expected = [one.state.values for one in train(1)]
+    found = train(1)
+    np.testing.assert_array_equal(found[1].state.values, expected[1])
+    if freed:
+        session(clnet.device()).release()
+    else:
+        Population(shape(), N).fit(
+            -X, T, optimiser="adam", epochs=3, seed=[2, 3, 4, 5, 6]
+        )
+    assert found._made.keys() == {1}
+    for one, state in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one.state.values, state)
+
+
 def test_a_launch_of_unknown_time_is_cut_between_members(
     monkeypatch, same_rounding
 ):
