@@ -6,7 +6,6 @@ counts. On an untested runtime they train in a child process first.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
@@ -14,15 +13,13 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import ClnetWarning, DeviceError, OutOfMemoryError
 from clnet.ir.training_ops import RECORD, Gather
 from clnet.nn.random import key, permuted
 from clnet.nn.storage.layout import live_elements
-from clnet.opencl.child_trial import death, survives
 from clnet.opencl.launch import EPOCH
 from clnet.opencl.session import session
-from clnet.opencl.store import store_of
 from clnet.planning.tuning.fingerprint import exact_fingerprint, program_fingerprint
+from clnet.planning.tuning.first_use import FirstUse, refusal_of_kernels
 from clnet.planning.tuning.measure import (
     OVERFLOW_RATIO,
     WrongResultError,
@@ -76,28 +73,16 @@ def refusal_of(
     subsets : bool
         Whether each network takes rows of its own.
     """
-    device, name, variant = step.device, step.variant.name, cast("Any", step.variant)
+    device, variant = step.device, cast("Any", step.variant)
     assert device is not None
-    store = store_of(device)
+
+    def first_use() -> FirstUse:
+        trial = MemberTrial(_reduced(step), network, rule, min(members, MOST), subsets)
+        programs = f"{key_of(step)} {program_fingerprint(step)}"
+        return FirstUse(programs, (trial.results, 0), trial.check)
+
     known = _key_of(step.span, variant, tuple(step.config.items()), device)
-    if store.fact(f"compared {known}"):
-        return None
-    trial = MemberTrial(
-        _reduced(step), network, rule, min(members, MOST), subsets
-    )
-    try:
-        if device.untested and not survives(
-            store, f"{key_of(step)} {program_fingerprint(step)}", trial.results, 0
-        ):
-            raise DeviceError(death(name, device))
-        if trial.check():
-            store.put_fact(f"compared {known}", True)
-    except OutOfMemoryError:
-        raise
-    except (DeviceError, WrongResultError) as error:
-        warnings.warn(f"{name} is left out: {error}", ClnetWarning, stacklevel=2)
-        return str(error)
-    return None
+    return refusal_of_kernels(device, variant.name, known, first_use, 2)
 
 
 @lru_cache(maxsize=64)  # it takes a millisecond

@@ -6,23 +6,20 @@ training counts. On an untested runtime they run in a child process first.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import ClnetWarning, DeviceError, OutOfMemoryError
-from clnet.opencl.child_trial import death, survives
 from clnet.opencl.session import session
-from clnet.opencl.store import store_of
 from clnet.planning.tuning.fingerprint import (
     launches_fingerprint,
     programs_fingerprint,
 )
+from clnet.planning.tuning.first_use import FirstUse, refusal_of_kernels
 from clnet.planning.tuning.measure import (
     TOLERANCE,
     WrongResultError,
@@ -58,21 +55,20 @@ def bound(parts: Parts, session: Session) -> CascadeBinding | ReferenceBinding:
     if found is not None:
         return found
     device = session.device
-    store, name = store_of(device), f"compared cascade {_key_of(parts, device)}"
-    if not store.fact(name):
-        kernel = parts.outputs.launch(device).kernel
-        try:
-            key = f"cascade {programs_fingerprint(parts.launches(device), device)}"
-            few = reduced(parts)
-            if device.untested and not survives(store, key, _run, few, device):
-                raise DeviceError(death(kernel, device))
-            check(few, session)
-        except OutOfMemoryError:
-            raise
-        except (DeviceError, WrongResultError) as error:
-            warnings.warn(f"{kernel} is left out: {error}", ClnetWarning, stacklevel=6)
-            return ReferenceBinding(parts)
-        store.put_fact(name, True)
+
+    def first_use() -> FirstUse:
+        programs = programs_fingerprint(parts.launches(device), device)
+        few = reduced(parts)
+        return FirstUse(
+            f"cascade {programs}", (_run, few, device), partial(check, few, session)
+        )
+
+    refusal = refusal_of_kernels(
+        device, parts.outputs.launch(device).kernel,
+        f"cascade {_key_of(parts, device)}", first_use, 6,
+    )
+    if refusal is not None:
+        return ReferenceBinding(parts)
     return CascadeBinding(session, parts)
 
 
@@ -81,8 +77,8 @@ def _key_of(parts: Parts, device: Device) -> str:
     return launches_fingerprint(parts, parts.launches(device), device)
 
 
-def check(parts: Parts, session: Session) -> None:
-    """Compare the results of launches with the reference's.
+def check(parts: Parts, session: Session) -> bool:
+    """Compare the results of launches with the reference's; return True.
 
     Raises
     ------
@@ -102,7 +98,7 @@ def check(parts: Parts, session: Session) -> None:
                 fault = f"{fault}, in {name}"
                 break
         if fault is None:
-            return
+            return True
     raise WrongResultError(f"{parts.outputs.launch(session.device).kernel} {fault}")
 
 
