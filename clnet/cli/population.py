@@ -92,7 +92,7 @@ def asked(arguments: argparse.Namespace) -> bool:
     InputError
         If options make no sense together.
     """
-    from clnet.population import EACH
+    from clnet.population.cross_validation import EACH
     from clnet.training.histories import report_file
 
     names = [

@@ -1,11 +1,13 @@
-"""Populations: many networks of one shape, trained side by side."""
+"""Populations: many networks of one shape, trained side by side.
+
+Start with `Population`; `cross_validation` scores grids, `files` has its file format.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from itertools import product
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
@@ -15,23 +17,21 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.checks import (
     INT_MAX,
     PRECISIONS,
-    as_array,
     as_items,
     as_numbers,
     as_whole,
     is_whole,
 )
-from clnet.errors import FormatError, InputError, counted, quoted, reason, unknown
-from clnet.formats import safetensors, suffix_of
-from clnet.formats.files import as_path
-from clnet.network import Network, load
+from clnet.errors import InputError, counted
+from clnet.network import Network
 from clnet.nn.defaults import EPOCHS
-from clnet.nn.folds import CrossValidation, folds_of
-from clnet.nn.labels import are_labels
-from clnet.nn.metrics import Evaluation, one_hot
 from clnet.nn.scaling import scaling_to_apply
+from clnet.population import files
+from clnet.population.cross_validation import EACH, cross_validation
 
 if TYPE_CHECKING:
+    from clnet.nn.folds import CrossValidation
+    from clnet.nn.metrics import Evaluation
     from clnet.opencl.device import Device
     from clnet.opencl.discovery import Devices
     from clnet.training.histories import Histories
@@ -39,14 +39,6 @@ if TYPE_CHECKING:
     from clnet.training.options import TrainingOptions
 
 Array = NDArray[Any]
-
-EACH = (  # arguments of `fit` that may be lists of one value a network
-    "optimiser", "learning_rate", "epochs", "seed", "desired_error", "schedule", "l1",
-    "l2", "clip_norm", "clip_value",
-)
-SUFFIX = ".safetensors"
-VERSION = 1  # of the part of a file
-
 
 class Population:
     """Networks of one shape, whose parameters are the rows of one array.
@@ -450,31 +442,10 @@ class Population:
         >>> found.best, found.scores.shape
         ({'learning_rate': 0.05}, (2, 3))
         """
-        settings = _settings(grid)
-        left_out = _left_out(network, x, t, folds, seed)
-        x, t = as_array("x", x), as_array("t", t)
-        everything = np.arange(len(x))
-        columns: dict[str, Any] = {
-            name: [one[name] for one in settings for _ in left_out]
-            for name in settings[0]
-        }
-        count = len(settings) * len(left_out)
-        population = cls._made(network, np.tile(network.parameters, (count, 1)))
-        histories = population.fit(
-            x, t, rows=[np.setdiff1d(everything, fold) for fold in left_out]
-            * len(settings),
-            device=device, progress=progress, **{"seed": seed, **options, **columns},
-        )
-        scale = options.get("scale")
-        scores = []
-        for number, one in enumerate(population):
-            fold = left_out[number % len(left_out)]
-            found = one.evaluate(x[fold], t[fold], device, scale=bool(scale))
-            measure = "r2" if found.accuracy is None else "accuracy"
-            scores.append(getattr(found, measure))
-        return CrossValidation(
-            settings, np.array(scores).reshape(len(settings), len(left_out)), measure,
-            histories,
+        return cross_validation(
+            lambda parameters: cls._made(network, parameters), network, x, t, grid,
+            folds,
+            {"seed": seed, "device": device, "progress": progress, **options},
         )
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -493,13 +464,7 @@ class Population:
         >>> clnet.Population.load("four.safetensors")
         <Population of 4 networks 2-3-1 float32>
         """
-        file = as_path(path)
-        suffix_of(file, (SUFFIX,), "populations")
-        safetensors.save(
-            self[0], file, population=({"version": VERSION}, {
-                "parameters": self._parameters
-            }),
-        )
+        files.save(path, self[0], self._parameters)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Population:
@@ -510,78 +475,10 @@ class Population:
         FormatError
             If the file is missing, damaged, of a later version, or holds no population.
         """
-        file = as_path(path)
-        suffix_of(file, (SUFFIX,), "populations")
-        described, arrays = safetensors.load_part(file, "population")
-        network = load(file)
-        try:
-            version, parameters = described["version"], arrays["parameters"]
-        except (LookupError, TypeError) as error:
-            raise FormatError(
-                f"{file} holds a population that is not clnet's: {reason(error)}"
-            ) from None
-        if version != VERSION:
-            raise FormatError(
-                f"{file} holds a population of version {quoted(version)}, expected "
-                f"{VERSION}"
-            )
-        shape, size = parameters.shape, network.layout.size
-        if len(shape) != 2 or shape[0] < 1 or shape[1] != size or (
-            parameters.dtype != network.dtype
-        ):
-            raise FormatError(
-                f"{file} holds parameters of shape {list(shape)} and type "
-                f"{parameters.dtype}, expected [networks, {size}] of {network.dtype}"
-            )
-        found = cls._made(network, np.empty((1, size), network.dtype))
+        network, parameters = files.load(path)
+        found = cls._made(network, np.empty((1, network.layout.size), network.dtype))
         found.parameters = parameters
         return found
-
-
-def _settings(grid: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
-    """Return all combinations of a grid's values, those of the last name fastest."""
-    if grid is None:
-        return [{}]
-    if not isinstance(grid, Mapping):
-        raise InputError(f"grid must be a mapping of names to lists, not {grid!r}")
-    for name, values in grid.items():
-        if name not in EACH:
-            raise unknown("argument of a grid", name, EACH)
-        if isinstance(values, str) or not as_items(values):
-            raise InputError(f"grid's {name} must be a list of values, not {values!r}")
-    return [
-        dict(zip(grid, values, strict=True)) for values in product(*grid.values())
-    ]
-
-
-def _left_out(
-    network: Network, x: ArrayLike, t: ArrayLike, folds: int | Sequence[ArrayLike],
-    seed: int,
-) -> list[Array]:
-    """Return the samples that each fold leaves out."""
-    n = len(as_array("x", x))
-    if not is_whole(folds):
-        found = [as_array("a fold", fold) for fold in as_items(folds)]
-        for fold in found:
-            if fold.ndim != 1 or not fold.size or fold.dtype.kind not in "iu" or (
-                fold.min() < 0 or fold.max() >= n
-            ):
-                raise InputError(f"a fold must be numbers of samples, 0 to {n - 1}")
-        if not found:
-            raise InputError(f"folds must be a number or lists of samples: {folds!r}")
-        return found
-    count = as_whole("folds", folds, 2)
-    if count > n:
-        raise InputError(
-            f"{counted(count, 'fold')} need as many samples, and there are {n}"
-        )
-    labels = as_array("t", t)
-    classes = None
-    if are_labels(network, labels):
-        classes = np.unique(labels.reshape(-1), return_inverse=True)[1]
-    elif labels.ndim == 2 and labels.shape[1] > 1 and one_hot(labels):
-        classes = labels.argmax(axis=1)
-    return folds_of(classes, n, count, as_whole("seed", seed, 0))
 
 
 def _some(items: Any) -> list[Any]:

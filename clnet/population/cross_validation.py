@@ -1,0 +1,113 @@
+"""Cross-validations: all settings of a grid, on folds, as one population."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clnet.checks import as_array, as_items, as_whole, is_whole
+from clnet.errors import InputError, counted, unknown
+from clnet.nn.folds import CrossValidation, folds_of
+from clnet.nn.labels import are_labels
+from clnet.nn.metrics import one_hot
+
+if TYPE_CHECKING:
+    from clnet.network import Network
+
+Array = NDArray[Any]
+
+EACH = (  # arguments of `Population.fit` that may be lists of one value a network
+    "optimiser", "learning_rate", "epochs", "seed", "desired_error", "schedule", "l1",
+    "l2", "clip_norm", "clip_value",
+)
+
+
+def cross_validation(
+    made: Callable[[Array], Any], network: Network, x: ArrayLike, t: ArrayLike,
+    grid: Mapping[str, Sequence[Any]] | None, folds: int | Sequence[ArrayLike],
+    options: Mapping[str, Any],
+) -> CrossValidation:
+    """Return the scores of all settings on samples that their training leaves out.
+
+    Parameters
+    ----------
+    made : callable
+        Returns the `Population` of the network's shape with other parameters.
+    network, x, t, grid, folds
+        As for `Population.cross_validate`.
+    options : mapping of str
+        Arguments of `Population.fit`, among them the seed.
+    """
+    settings = _settings(grid)
+    left_out = _left_out(network, x, t, folds, options["seed"])
+    x, t = as_array("x", x), as_array("t", t)
+    everything = np.arange(len(x))
+    columns: dict[str, Any] = {
+        name: [one[name] for one in settings for _ in left_out]
+        for name in settings[0]
+    }
+    count = len(settings) * len(left_out)
+    population = made(np.tile(network.parameters, (count, 1)))
+    rows = [np.setdiff1d(everything, fold) for fold in left_out] * len(settings)
+    histories = population.fit(x, t, rows=rows, **{**options, **columns})
+    device, scale = options["device"], bool(options.get("scale"))
+    scores = []
+    for number, one in enumerate(population):
+        fold = left_out[number % len(left_out)]
+        found = one.evaluate(x[fold], t[fold], device, scale=scale)
+        measure = "r2" if found.accuracy is None else "accuracy"
+        scores.append(getattr(found, measure))
+    return CrossValidation(
+        settings, np.array(scores).reshape(len(settings), len(left_out)), measure,
+        histories,
+    )
+
+
+def _settings(grid: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
+    """Return all combinations of a grid's values, those of the last name fastest."""
+    if grid is None:
+        return [{}]
+    if not isinstance(grid, Mapping):
+        raise InputError(f"grid must be a mapping of names to lists, not {grid!r}")
+    for name, values in grid.items():
+        if name not in EACH:
+            raise unknown("argument of a grid", name, EACH)
+        if isinstance(values, str) or not as_items(values):
+            raise InputError(f"grid's {name} must be a list of values, not {values!r}")
+    return [
+        dict(zip(grid, values, strict=True)) for values in product(*grid.values())
+    ]
+
+
+def _left_out(
+    network: Network, x: ArrayLike, t: ArrayLike, folds: int | Sequence[ArrayLike],
+    seed: int,
+) -> list[Array]:
+    """Return the samples that each fold leaves out."""
+    n = len(as_array("x", x))
+    if not is_whole(folds):
+        found = [as_array("a fold", fold) for fold in as_items(folds)]
+        for fold in found:
+            if fold.ndim != 1 or not fold.size or fold.dtype.kind not in "iu" or (
+                fold.min() < 0 or fold.max() >= n
+            ):
+                raise InputError(f"a fold must be numbers of samples, 0 to {n - 1}")
+        if not found:
+            raise InputError(f"folds must be a number or lists of samples: {folds!r}")
+        return found
+    count = as_whole("folds", folds, 2)
+    if count > n:
+        raise InputError(
+            f"{counted(count, 'fold')} need as many samples, and there are {n}"
+        )
+    labels = as_array("t", t)
+    classes = None
+    if are_labels(network, labels):
+        classes = np.unique(labels.reshape(-1), return_inverse=True)[1]
+    elif labels.ndim == 2 and labels.shape[1] > 1 and one_hot(labels):
+        classes = labels.argmax(axis=1)
+    return folds_of(classes, n, count, as_whole("seed", seed, 0))
