@@ -182,23 +182,31 @@ def all_finite(array: NDArray[Any]) -> bool:
     """
     if array.size >= MANY and array.dtype.char in "fd":
         block = _block(array)
-        if block is not None and np.isfinite(np.einsum("i->", block)):
+        if block is not None and np.isfinite(np.einsum("ij->", block)):
             return True
     # For small arrays a third of the time of `all`, which is written in Python.
     return int(np.count_nonzero(np.isfinite(array))) == array.size
 
 
 def _block(array: NDArray[Any]) -> NDArray[Any] | None:
-    """Return the memory of an array's rows as one row, with few others between them."""
+    """Return an array as rows of adjacent numbers: its columns, or one of all its rows.
+
+    The latter may hold few other numbers, between those of the array. None: neither is
+    possible.
+    """
     if array.ndim == 1 or array.flags.c_contiguous:
-        return array.reshape(-1)
-    if array.ndim != 2 or array.strides[1] != array.itemsize:
+        return array.reshape(1, -1)
+    if array.ndim != 2:
+        return None
+    if array.strides[0] == array.itemsize:
+        return array.T
+    if array.strides[1] != array.itemsize:
         return None
     (rows, width), (stride, itemsize) = array.shape, array.strides
     size = (rows - 1) * (stride // itemsize) + width
     if stride % itemsize or not array.size <= size <= SPARE * array.size:
         return None
-    return np.lib.stride_tricks.as_strided(array, (size,), (itemsize,))
+    return np.lib.stride_tricks.as_strided(array, (1, size), (stride, itemsize))
 
 
 def column_hint(name: str, found: NDArray[Any], n_out: int) -> str:

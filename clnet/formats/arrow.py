@@ -41,6 +41,7 @@ PLAIN = {"float", "double", *(f"{sign}int{8 << at}" for sign in ("", "u")
 STEP = 1 << 25  # bytes of numbers that are decoded at a time, in float64
 TEXTS = 1 << 21  # rows whose categories are looked for at a time
 CONVERTED = 1 << 13  # rows whose columns a thread turns to rows at a time
+WIDE = 8  # bytes of integers that a double may not hold
 READ = 1 << 25  # bytes of all columns that are read at a time
 
 
@@ -114,9 +115,13 @@ class TableSource(Source):
         """Yield parts of so many rows at most: a record batch, or a slice of it."""
         assert self.columns is not None
         for first, batch in self._batches([*self._inputs, *self._targets], rows, order):
-            x = np.empty((batch.num_rows, self.columns.n_in), self.dtype)
-            cuts = range(0, batch.num_rows, CONVERTED)
-            by_threads(partial(self._convert, first, batch, x), cuts)
+            x = self._plain_inputs(batch)
+            if x is None:
+                x = np.empty((batch.num_rows, self.columns.n_in), self.dtype)
+                cuts = range(0, batch.num_rows, CONVERTED)
+                by_threads(partial(self._convert, first, batch, x), cuts)
+            else:
+                self._check_finite(first, x, self._inputs)
             yield Part(first, x, self.targets_of(first, batch))
 
     def targets(self, rows: int) -> Iterator[Any]:
@@ -132,33 +137,41 @@ class TableSource(Source):
     def inputs_of(self, first: int, batch: Any, x: Array) -> None:
         """Write the inputs of a record batch to x [rows, n_in]."""
         assert self.columns is not None
-        if not self._fill(batch, x):
-            start = 0
-            x[...] = 0  # of categories
-            for at, column in zip(self._inputs, self.columns.inputs, strict=True):
-                if column.categories:
-                    texts = self._texts(first, batch, at)
-                    one_hot(self, at, column, texts, x[:, start:], first)
-                else:
-                    x[:, start] = self._numbers(first, batch, at)
-                start += column.width
+        start = 0
+        x[...] = 0  # of categories
+        for at, column in zip(self._inputs, self.columns.inputs, strict=True):
+            if column.categories:
+                texts = self._texts(first, batch, at)
+                one_hot(self, at, column, texts, x[:, start:], first)
+            else:
+                x[:, start] = self._numbers(first, batch, at)
+            start += column.width
         self._check_finite(first, x, [
             at for at, column in zip(self._inputs, self.columns.inputs, strict=True)
             for _ in range(column.width)
         ])
 
-    def _fill(self, batch: Any, x: Array) -> bool:
-        """Write inputs that are plain numbers to x, in one call; return whether so.
+    def _plain_inputs(self, batch: Any) -> Array | None:
+        """Return inputs that are plain numbers in columns; None: they are not.
 
-        A call a column would wait for Python's lock as often, beside a training.
+        Columns of an Arrow file that lie evenly spaced are used where they lie. Others
+        are copied in one call: a call a column would wait for Python's lock as often,
+        beside a training.
         """
-        if not (self._plain and hasattr(batch, "to_tensor")):  # pyarrow 17
-            return False
-        chosen = batch.select([self.names[at] for at in self._inputs])
-        if any(column.null_count for column in chosen.columns):
-            return False
-        x[...] = chosen.to_tensor().to_numpy()
-        return True
+        if not self._plain:
+            return None
+        chosen = [_column(batch, self.names[at]) for at in self._inputs]
+        if any(column.null_count for column in chosen):
+            return None
+        found = self._file.in_place(chosen)
+        if found is None:
+            names = [self.names[at] for at in self._inputs]
+            try:
+                tensor = batch.select(names).to_tensor(row_major=False)
+            except (AttributeError, TypeError):  # before pyarrow 17
+                return None
+            found = tensor.to_numpy()
+        return found if found.itemsize < WIDE else found.astype(self.dtype, copy=False)
 
     def targets_of(self, first: int, batch: Any) -> Array | None:
         """Return the targets of a record batch: numbers [rows, n], labels [rows]."""
@@ -337,6 +350,10 @@ class _Parquet:
         names = [self.schema.names[at] for at in columns]
         yield from self._file.iter_batches(size, [unit], names)
 
+    def in_place(self, columns: Sequence[Any]) -> Array | None:
+        """Return None: columns are decoded one by one."""
+        return None
+
     def ranges(self, unit: int, columns: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Yield about the start and size of a row group's bytes, if all are read.
 
@@ -387,6 +404,33 @@ class _Arrow:
             part.validate(full=True)
             yield part
             drop_pages(self.map)
+
+    def in_place(self, columns: Sequence[Any]) -> Array | None:
+        """Return columns of one type as one array [rows, columns], where they lie.
+
+        None: they are not in the map, or not evenly spaced.
+        """
+        rows, kinds = len(columns[0]), {column.type for column in columns}
+        buffers = [column.buffers()[1] for column in columns]
+        if len(kinds) > 1 or any(one is None for one in buffers):
+            return None
+        item = columns[0].type.bit_width // 8
+        starts = [
+            buffer.address - self._buffer.address + column.offset * item
+            for column, buffer in zip(columns, buffers, strict=True)
+        ]
+        size = rows * item
+        step, *others = {after - before for before, after in pairwise(starts)} or {size}
+        last = starts[-1] + size
+        if not 0 <= starts[0] < last <= len(self.map) or starts[0] % item:
+            return None
+        if others or step < size or step % item:
+            return None
+        kind = columns[0].type.to_pandas_dtype()
+        found = np.frombuffer(self.map, kind, (last - starts[0]) // item, starts[0])
+        return np.lib.stride_tricks.as_strided(
+            found, (rows, len(columns)), (item, step), writeable=False
+        )
 
     def ranges(self, unit: int, columns: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Yield start and size of the bytes of a record batch that is not packed."""

@@ -43,7 +43,8 @@ class RowPlacement:
     ) -> bool:
         """Write all samples; return whether that is done, and their numbers are finite.
 
-        Not done are those of other layouts or types than rows of plain numbers.
+        Not done are those of other layouts or types than plain numbers in rows, or
+        inputs in columns.
 
         Parameters
         ----------
@@ -54,7 +55,9 @@ class RowPlacement:
         places : ndarray of int32, or None
             The row of each, from the first one; None: their order.
         """
-        if not all(map(_is_plain, (array for pair in samples for array in pair))):
+        if not all(
+            (_has_rows(x) or _has_rows(x.T)) and _has_rows(t) for x, t in samples
+        ):
             return False
         if places is None:
             places = np.arange(sum(len(x) for x, _ in samples), dtype=np.int32)
@@ -75,9 +78,11 @@ class RowPlacement:
         import pyopencl as cl
 
         session, stride = self._session, self._arrays[0][1]
+        columns = not _has_rows(x)
+        read = x.T if columns else x
         launch, rows = place_rows(
             self._dtype, stride, (x.dtype, t.dtype), len(x),
-            x.strides[0] + t.strides[0],
+            x.shape[1] * x.itemsize + t.strides[0], columns,
         )
         key = tuple(launch.defines.values())
         if key not in self._kernels:
@@ -87,10 +92,12 @@ class RowPlacement:
         arguments: list[Any] = []
         held = [
             cl.Buffer(session.context, flags, hostbuf=found)
-            for found in (_span(x), _span(t), places)
+            for found in (_span(read), _span(t), places)
         ]
-        for array, buffer in zip((x, t), held, strict=False):
-            arguments += [buffer, array.strides[0] // array.itemsize, array.shape[1]]
+        for buffer, array, width in (
+            (held[0], read, x.shape[1]), (held[1], t, t.shape[1])
+        ):
+            arguments += [buffer, array.strides[0] // array.itemsize, width]
         for memory, width in self._arrays:
             arguments += [memory.argument, width]
         arguments += [held[-1], first, len(x), rows, self._flag.argument]
@@ -103,7 +110,7 @@ class RowPlacement:
         return held
 
 
-def _is_plain(array: Array) -> bool:
+def _has_rows(array: Array) -> bool:
     """Return whether an array has rows of adjacent numbers that kernels can read."""
     item = array.itemsize
     return (

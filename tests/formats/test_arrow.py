@@ -237,3 +237,43 @@ def test_the_next_unit_is_read_from_the_disk_meanwhile(tmp_path, kind, monkeypat
     for start, size in touched:
         assert 0 <= start < start + size <= path.stat().st_size
         assert start % mmap.PAGESIZE == 0
+
+
+@pytest.mark.parametrize(("kind", "types", "in_place"), [
+    ("arrow", ["float32"] * 5, True),
+    ("arrow", ["float64"] * 5, True),
+    ("arrow", ["int16"] * 5, True),
+    ("arrow", ["float32", "int32", "float32", "uint8", "float32"], False),
+    ("arrow", ["int64"] * 5, False),
+    ("feather", ["float32"] * 5, False),  # packed
+    ("parquet", ["float32"] * 5, False),
+])
+def test_columns_are_read_where_they_lie(tmp_path, kind, types, in_place):
+    """Evenly spaced ones, of one type; rows of any slice are those of the file."""
+    columns = {
+        f"x{at}": (RNG.normal(size=N) * 50).astype("int8").astype(one)
+        for at, one in enumerate(types)
+    }
+    path = write(tmp_path, kind, {**columns, "y": NUMBERS[:, 0]}, rows=64)
+    expected = np.stack(list(columns.values()), axis=1)
+    found = list(open_data(path, outputs=1).parts(50))
+    assert [part.first for part in found] == np.cumsum(
+        [0, *(len(part.x) for part in found)]
+    )[:-1].tolist()
+    np.testing.assert_array_equal(np.concatenate([part.x for part in found]), expected)
+    for part in found:
+        assert part.x.strides[0] == part.x.itemsize
+        assert part.x.flags.writeable != in_place
+
+
+@pytest.mark.parametrize("at", ["b", "c"])
+def test_columns_beside_missing_values_are_read_right(tmp_path, at):
+    """The bitmap of missing values lies between the columns."""
+    columns = {name: NUMBERS[:, i].copy() for i, name in enumerate("abc")}
+    missing = {**columns, at: pa.array(columns[at], mask=np.arange(N) == 170)}
+    path = write(tmp_path, "arrow", {**missing, "y": columns["a"]})
+    parts = open_data(path, outputs=1).parts(64)
+    found = np.concatenate([next(parts).x, next(parts).x])
+    np.testing.assert_array_equal(found, NUMBERS[:128])
+    with pytest.raises(FormatError, match=f"row 170, column {at}: the value is miss"):
+        next(parts)

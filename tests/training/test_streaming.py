@@ -286,12 +286,13 @@ def test_blocks_are_copied_to_devices_that_share_no_memory():
     same(found, trained(Counting(X), T, buffer=BUFFER))
 
 
-@pytest.mark.parametrize("width", [8, 16, 19])  # 16: rows of whole cache lines
+@pytest.mark.parametrize("width", [8, 16, 19, 48])  # 16, 48: of whole cache lines
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "uint8", "int64"])
-def test_a_kernel_places_the_bits_that_the_host_does(monkeypatch, width, dtype):
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_kernel_places_the_bits_that_the_host_does(monkeypatch, width, dtype, order):
     numbers = np.random.default_rng(2).normal(size=(N, width + 3)) * 50
-    data = np.abs(numbers).astype(dtype)
-    x, t = data[:, :width], data[:, -2:].astype(np.float32)
+    data = np.asarray(np.abs(numbers), dtype, order=order)
+    x, t = data[:, :width], data[:, -2:].astype(np.float32, order="C")
     found, placed = [], []
     place = RowPlacement.place
     for by_kernel in (True, False):
@@ -303,7 +304,7 @@ def test_a_kernel_places_the_bits_that_the_host_does(monkeypatch, width, dtype):
         network = Network.mlp([width, 6, 2], ["tanh", "identity"], seed=1)
         history = network.fit(
             Counting(x), t, optimiser="adam", batch_size=BATCH, epochs=2, device=CPU,
-            tune=False, buffer=BUFFER, seed=5,
+            tune=False, buffer=6 * 4 * (width + 2) * ROWS, seed=5,
         )
         found.append((network, history))
     same(*found)
@@ -314,14 +315,16 @@ def test_a_kernel_places_the_bits_that_the_host_does(monkeypatch, width, dtype):
 
 
 @pytest.mark.parametrize("wrong", [np.nan, -np.inf])
-@pytest.mark.parametrize("column", [0, 7, 8])
-def test_the_kernel_finds_numbers_that_are_not_finite(wrong, column):
-    data = np.concatenate([X, T[:, :1]], axis=1).astype(np.float64)
+@pytest.mark.parametrize("column", [0, 7, 15, 16, 17])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_the_kernel_finds_numbers_that_are_not_finite(wrong, column, order):
+    data = np.concatenate([X, X, X[:, :1], T[:, :1]], axis=1).astype(np.float64)
     data[777, column] = wrong
-    network = Network.mlp([8, 6, 1], ["tanh", "identity"], seed=1)
-    name, at = ("t", 0) if column == 8 else ("x", column)
+    network = Network.mlp([17, 6, 1], ["tanh", "identity"], seed=1)
+    name, at = ("t", 0) if column == 17 else ("x", column)
     with pytest.raises(InputError, match=rf"{name} holds -?\w+ at \[777, {at}\]"):
         network.fit(
-            Counting(data[:, :8]), data[:, 8:], batch_size=BATCH, device=CPU,
+            Counting(np.asarray(data[:, :17], order=order)), data[:, 17:],
+            batch_size=BATCH, device=CPU,
             tune=False, buffer=BUFFER,
         )

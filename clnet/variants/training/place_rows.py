@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 18  # bytes that a work-item reads: half of a core's cache
 LINE = 64  # bytes of a cache line
+TILE = 16  # rows of columns that the kernel reads at a time
 TYPES = {
     "f4": "float", "f8": "double", "i1": "char", "u1": "uchar", "i2": "short",
     "u2": "ushort", "i4": "int", "u4": "uint", "i8": "long", "u8": "ulong",
@@ -22,7 +23,7 @@ TYPES = {
 
 def place_rows(
     dtype: str, stride: int, types: tuple[DTypeLike, DTypeLike], samples: int,
-    sample_bytes: int,
+    sample_bytes: int, columns: bool,
 ) -> tuple[Launch, int]:
     """Return the launch that places some samples, and the rows of a work-item.
 
@@ -38,12 +39,17 @@ def place_rows(
         Of the host's inputs and targets: of `TYPES`.
     samples, sample_bytes : int
         The host's samples, and the bytes of each.
+    columns : bool
+        Whether the numbers of a column of the host's inputs are adjacent, not of a row.
     """
     x, t = (TYPES[np.dtype(one).str[1:]] for one in types)
     rows = max(1, CHUNK // sample_bytes)
+    if columns:
+        rows = max(TILE, rows // TILE * TILE)
     defines: dict[str, int | str] = {
         "REAL": TYPES[np.dtype(dtype).str[1:]], "FROM_X": x, "FROM_T": t,
         "LINES": int(stride * np.dtype(dtype).itemsize % LINE == 0),
+        "COLUMNS": int(columns),
     }
     return Launch(
         "training/place_rows.cl", "place_rows", defines, (-(-samples // rows),), (1,),
