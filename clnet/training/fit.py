@@ -77,19 +77,13 @@ def _fit(
         training.agree()
         try:
             _train(training, setup, progress)
-        except Exception:  # a callback's: the network gets the parameters so far
-            with suppress(*errors):
-                training.update_network()
-            raise
-        try:
             for callback in (*setup.checkpoints, *setup.callbacks):
                 if hasattr(callback, "end"):
                     callback.end(training)
             training.agree()
-        except KeyboardInterrupt:
-            if setup.ranks is None:
-                training.interrupted = True
-                training.finish()
+        except (Exception, KeyboardInterrupt):  # the network gets the parameters so far
+            with suppress(*errors):
+                training.update_network()
             raise
         training.finish()
     except errors as error:

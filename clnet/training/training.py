@@ -353,9 +353,8 @@ class Training:
         """Take a snapshot and enqueue a segment, with the validation of each epoch."""
         train_state, last = self._train_state[0], self._segments[0]
         number = 1 - last.snapshot
-        train_state.snapshot(
-            number, self._pass.may_time_out or train_state.can_snapshot_state
-        )
+        restorable = self._setup.ranks is None and train_state.can_snapshot_state
+        train_state.snapshot(number, self._pass.may_time_out or restorable)
         self._segments = [_Segment(first, rates, number), last]
         self._run(first, rates, self._validations)
 

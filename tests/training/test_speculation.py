@@ -303,32 +303,32 @@ def test_an_interrupted_wait_for_one_epoch_leaves_it_whole(monkeypatch, on, opti
     np.testing.assert_array_equal(network.parameters, other.parameters)
 
 
-@DEVICES
-@pytest.mark.parametrize("options", [
-    {"optimiser": "rprop"}, {"optimiser": "adam", "batch_size": 16},
-    {"optimiser": "adam", "batch_size": 16, "validation": (X[:9], T[:9])},
-], ids=["rprop", "adam", "validation"])
+@pytest.mark.parametrize("on, most, options", [
+    (DEVICE, 1, {"optimiser": "rprop"}),
+    (COPYING, 1, {"optimiser": "adam", "batch_size": 20, "validation": (X[:9], T[:9])}),
+    (DEVICE, 2, {"optimiser": "adam", "batch_size": 20}),
+], ids=["rprop", "validation", "segment"])
 def test_an_interrupt_at_any_call_of_an_epoch_leaves_whole_ones(
-    monkeypatch, on, options
+    monkeypatch, speculate, on, most, options
 ):
-    options = {"seed": 2, "tune": False, "devices": on} | options
-    monkeypatch.setattr(training, "MAX_EPOCHS", 1)
-    epochs = training.Training._enqueue, training.Training._measures
+    options = {"seed": 2, "tune": False, "device": on} | options
+    speculate(most)
+    begun = training.Training._enqueue, training.Training._measures
 
-    def trained(count, at=None):
-        """Return the results, interrupted at a call of the fourth epoch."""
-        network, calls = net(), []
+    def trained(epochs, at=None):
+        """Return what an interrupt at a call that computes the fourth epoch leaves."""
+        network, calls = net(), 0
 
-        def counted(frame, event, argument):
+        def count(frame, event, argument):
+            nonlocal calls
             if event.endswith("call"):
-                calls.append(event)
-                if len(calls) - 1 == at:
+                calls += 1
+                if calls - 1 == at:
                     raise KeyboardInterrupt
 
         def watched(run):
             def watching(self, *arguments):
-                watch = at is not None and len(self.history) == 3
-                sys.setprofile(counted if watch else None)
+                sys.setprofile(count if len(self.history) == 3 else None)
                 try:
                     return run(self, *arguments)
                 finally:
@@ -336,25 +336,34 @@ def test_an_interrupt_at_any_call_of_an_epoch_leaves_whole_ones(
 
             return watching
 
-        for run in epochs:
-            monkeypatch.setattr(training.Training, run.__name__, watched(run))
-        history = network.fit(X, T, epochs=count, **options)
+        with monkeypatch.context() as patch:
+            for run in begun:
+                patch.setattr(training.Training, run.__name__, watched(run))
+            history = network.fit(X, T, epochs=epochs, **options)
         state = history.state
-        return len(calls), history, (
-            network.parameters.tobytes(), state.epoch, state.count,
-            state.parameters.tobytes(), state.values.tobytes(),
-            history.epochs.rows[:, :-1].tobytes(),
-        )
+        arrays = state.parameters, state.values, history.epochs.rows[:, :-1]
+        return calls, state.epoch, state.count, network.parameters.tobytes(), [
+            array.tobytes() for array in arrays
+        ]
 
-    expected = {count: trained(count)[-1] for count in range(1, 6)}
-    calls, history, _ = trained(5, -1)
-    assert len(history) == 5 and calls > 20
-    wrong = []
+    expected = trained(3)[1:]
+    calls = trained(3 + most)[0]
+    assert calls > 20
     for at in range(calls):
-        _, history, found = trained(5, at)
-        if found != expected[len(history)]:
-            wrong.append((at, history.stopped))
-    assert not wrong
+        assert trained(3 + most, at)[1:] == expected, at
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_error_of_a_callbacks_end_keeps_the_trained_parameters(error):
+    class Ends(Acts):
+        def end(self, training):
+            raise error
+
+    network, other = net(), net()
+    with pytest.raises(error):
+        network.fit(X, T, epochs=EPOCHS, seed=2, callbacks=[Ends()])
+    other.fit(X, T, epochs=EPOCHS, seed=2)
+    np.testing.assert_array_equal(network.parameters, other.parameters)
 
 
 @DEVICES
