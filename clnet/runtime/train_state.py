@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -173,12 +174,15 @@ class MemberStates:
         self._session, self._shape, self._dtype = session, shape, dtype
         self._memory: Memory | None = memory
         self._values: Array = np.zeros(0, dtype)
+        self._lock = threading.Lock()  # another thread's training may take the memory
         session.unread.add(self)
 
     def read(self) -> None:
         """Copy all states to the host: the memory is about to be used for others."""
-        if self._memory is not None:
-            count = self._shape[0] * self._shape[1] * self._shape[2]
+        count = self._shape[0] * self._shape[1] * self._shape[2]
+        with self._lock:
+            if self._memory is None:
+                return
             with device_errors(self._session):
                 found = self._memory.read(self._session, count, self._dtype)
             self._values, self._memory = found.reshape(self._shape), None
@@ -186,12 +190,14 @@ class MemberStates:
 
     def of(self, member: int) -> Array:
         """Return a copy of one network's state [slots, size]."""
-        if self._memory is None:
-            own: Array = self._values[member].copy()
-            return own
         _, slots, size = self._shape
-        with device_errors(self._session):
-            found = self._memory.read(
-                self._session, slots * size, self._dtype, member * slots * size
-            )
+        start = member * slots * size
+        with self._lock:
+            if self._memory is None:
+                own: Array = self._values[member].copy()
+                return own
+            with device_errors(self._session):
+                found = self._memory.read(
+                    self._session, slots * size, self._dtype, start
+                )
         return found.reshape(slots, size)
