@@ -145,7 +145,16 @@ class Planner:
         on_device = [c for c in report.candidates if c.step.device == self.device]
 
         def device_steps() -> tuple[Step, ...]:
-            return self._steps_of(on_device, "as device arrays need: pass host arrays")
+            condition = "as device arrays need: pass host arrays"
+            alone = self._steps_of(on_device, condition)
+            if not any(
+                launch.device for step in alone
+                for launch in step.variant.launches(step.span, step.config, self.device)
+            ):
+                return alone
+            # The calling thread computes anyway: it may then do so without helpers.
+            ours = [c for c in report.candidates if c.step.device is not None]
+            return self._steps_of(ours, condition)
 
         def fallback_steps() -> tuple[Step, ...]:
             independent = [

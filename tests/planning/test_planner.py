@@ -96,7 +96,8 @@ def test_a_device_plans_every_network_without_rungs_and_host(
     network = Network(30, layers, seed=1, dtype=dtype)
     device = dataclasses.replace(device, fp64=True)
     plan = lab.plan(network, device, tune=False)
-    assert {step.device for step in plan.device_steps()} == {device}
+    chosen = {step.device for step in plan.device_steps()}
+    assert chosen <= {device, *device.companions}
 
 
 @pytest.mark.parametrize(("slower", "chosen"), [(1.04, "fused"), (1.2, "naive")])
@@ -134,6 +135,16 @@ def test_device_arrays_take_the_device_alone(lab):
     plan = lab.plan(variants=["naive", "host"], tune=True)
     assert CPU not in {step.device for step in plan.steps}
     assert {step.device for step in plan.device_steps()} == {CPU}
+
+
+@pytest.mark.skipif(not CPU.companions, reason="the device has no companion")
+def test_device_arrays_take_a_companion_where_the_calling_thread_helps(lab):
+    lab.rule = lambda steps: (
+        1e-6 if steps[0].device in CPU.companions
+        else 1e-5 if steps[0].config.get("caller") else 1e-4
+    )
+    plan = lab.plan(variants=["cpu"], tune=True)
+    assert {step.device for step in plan.device_steps()} == {CPU.companions[0]}
 
 
 def test_softmax_divides_runs(lab):
