@@ -23,7 +23,7 @@ from clnet.nn.regularisation import Regularisation
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch
 from clnet.opencl.probes import MAX_POLLS
-from clnet.opencl.program import source_text
+from clnet.opencl.program import WARP_MMA, matrix_units, source_text
 from clnet.planning.training_planner import TRAINING_VARIANTS
 from clnet.variants import ALL_VARIANTS, STUDY_VARIANTS
 from clnet.variants.base import Config, Variant
@@ -34,8 +34,11 @@ from clnet.variants.cascade.cascade import (
 )
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
+from clnet.variants.members.members import TrainMembers
+from clnet.variants.members.vector_members import VectorMembers
 from clnet.variants.packing import merge_packings
 from clnet.variants.training.gradient_sum import gradient_sum
+from clnet.variants.training.place_rows import TYPES, place_rows
 
 NAMES = tuple(ACTIVATIONS)
 FORMATS = ("csr", "coo", "ell", "hyb", "dia", "sell", "dense")
@@ -66,6 +69,16 @@ PVC = replace(
     declared_local_memory=128 << 10, unit_local_memory=128 << 10,
 )
 DEVICES = {device.name: device for device in (GFX1100, GFX90A, DG2, PVC)}
+AMPERE = replace(
+    GFX90A, name="ampere", declared_local_memory=48 << 10, simd_width=32,
+    unit_local_memory=226 << 10, compute_capability=(8, 0),
+)
+HOPPER = replace(AMPERE, name="hopper", compute_capability=(9, 0))
+CORE = replace(GFX90A, name="core", type="cpu", compute_units=1, serial=True)
+CORES = replace(
+    GFX90A, name="cores", type="cpu", compute_units=4, companions=(CORE,)
+)
+RECORDS = (*DEVICES.values(), AMPERE, HOPPER, CORE, CORES)
 
 
 @dataclass(frozen=True)
@@ -119,6 +132,7 @@ def small() -> Iterator[tuple[str, Network, tuple[int, ...]]]:
     ]
     yield "mixed", Network(24, layers, seed=10), (1, 6)
     yield "functions", mlp([9, *[8] * len(NAMES)], NAMES, seed=1), (3,)
+    yield "log_softmax", mlp([12, 20, 6], ("relu", "log_softmax"), seed=11), (4,)
     layers = [Dense(6, name, 0.5) for name in NAMES if name != "softmax"]
     yield "fann", Network(9, layers, seed=1, fann_compatible=True), (3,)
 
@@ -128,7 +142,8 @@ def sample() -> Iterator[tuple[str, Network, tuple[int, ...]]]:
     for name, network, batches in small():
         if name in ("narrow", "mixed"):  # kernels of single samples
             yield name, network, batches[:1]
-        if name in ("parity", "softmax", "dropout", "mixed") or "float32" in name:
+        last = "parity", "softmax", "log_softmax", "dropout", "mixed"
+        if name in last or "float32" in name:
             yield name, network, batches[-1:]
 
 
@@ -145,6 +160,7 @@ def large() -> Iterator[tuple[str, Network, tuple[int, ...]]]:
             Sparse(30, density=0.2, format=form, seed=2),
         ]
         yield f"large-{form}", Network(300, layers, seed=4), (1, 64)
+    yield "broad", mlp([40, 3000], "softmax", seed=6), (16,)
     layers = [Local(window=5, activation="tanh") for _ in range(5)]
     yield "large-local", Network(2000, layers, seed=5), (1, 64)
 
@@ -152,7 +168,7 @@ def large() -> Iterator[tuple[str, Network, tuple[int, ...]]]:
 def programs(name: str, network: Network, batch: int) -> Iterator[tuple[str, Program]]:
     """Yield the programs of a network: inference, and training by rules and losses."""
     yield "infer", lower(network)
-    softmax = network.layers[-1].activation == "softmax"
+    softmax = network.layers[-1].activation in ("softmax", "log_softmax")
     usual = loss_function("categorical_cross_entropy" if softmax else "mse")
     for rule in OPTIMISERS if name in ("parity", "csr-float32", "double") else FEW:
         if rule == "incremental" and batch > 1:
@@ -220,24 +236,40 @@ def outline(*launches: Launch) -> tuple[object, ...]:
 
 def single_launches(device: Device) -> Iterator[Launch]:
     """Yield the launches that belong to no variant: probes and the reduction."""
-    items = min(256, device.largest_group)
-    sizes = {"REAL": "float", "WIDTH": 4}
+    cpu = device.type == "cpu"
+    items = 1 if cpu else min(256, device.largest_group)
+    sizes = {"REAL": "float", "WIDTH": 8 if cpu else 4, "UNROLL": 8}
+    waits = {"GROUP": items, "MAX_POLLS": MAX_POLLS}
+    reads = ("read_chunks", "read_shares") if cpu else ("read_coalesced", "read_around")
     groups = {"global_size": (items,), "local_size": (items,), "arguments": ()}
     for source, kernel, defines in (
         ("doctor", "probe", {"SIZE": items}),
         ("forward_progress", "forward_progress",
-         {"GROUP": items, "LOCAL": device.local_memory, "MAX_POLLS": MAX_POLLS}),
+         {**waits, "LOCAL": device.local_memory}),
         ("mapped_host_memory", "mapped_host_memory", {}),
-        ("bandwidth", "read_coalesced", {**sizes, "UNROLL": 8}),
+        ("launch", "launch", {}),
+        ("latency", "chase", waits),
+        ("latency", "handover", waits),
+        *(("bandwidth", kernel, sizes) for kernel in (*reads, "copy")),
         ("rate", "multiply_add", {**sizes, "CHAINS": 4}),
+        *(
+            ("matrix", "matrix", {"UNITS": units, "SPLITS": 1})
+            for units in matrix_units(device) if units == WARP_MMA
+        ),
     ):
         yield Launch(f"probes/{source}.cl", kernel, defines, **groups)
     for dtype in ("float32", "float64") if device.fp64 else ("float32",):
         yield gradient_sum(1000, dtype, device)
+    if cpu:
+        for dtype, stride, columns in itertools.product(
+            ("float32", "float64"), (5, 16), (False, True)
+        ):
+            for types in zip(TYPES, reversed(TYPES), strict=True):
+                yield place_rows(dtype, stride, types, 100, 64, columns)[0]
 
 
 def member_launches(device: Device) -> Iterator[Launch]:
-    """Yield the launches of populations on a GPU."""
+    """Yield the launches of populations."""
     network = Network.mlp([3, 20, 2], ("gelu", "tanh"), seed=0)
     for rule, subsets, regularisation in (
         ("adam", False, Regularisation(clip_norm=1.0)),
@@ -249,7 +281,13 @@ def member_launches(device: Device) -> Iterator[Launch]:
             regularisation=regularisation,
         )
         span = program.span(0, len(program.ops), 50)
-        for variant in (LaneMembers(4, 50, subsets), GroupMembers(4, subsets)):
+        for variant in (
+            LaneMembers(4, 50, subsets), GroupMembers(4, subsets),
+            TrainMembers(device.compute_units, subsets),
+            VectorMembers(device.compute_units),
+        ):
+            if variant.refuse(span, device) is not None:
+                continue
             for config in variant.space(span, device):
                 yield from variant.launches(span, config, device)
 
@@ -271,22 +309,24 @@ def cascade_launches(device: Device) -> Iterator[Launch]:
             ).launch(device)
 
 
+def launches(device: Device, networks=small) -> Iterator[tuple[str, Launch]]:
+    """Yield the launches for a device, each with the name of its case."""
+    for case in cases(device, networks):
+        for launch in case.launches(device):
+            yield f"{case.name} {dict(case.config)}", launch
+    for launch in (
+        *single_launches(device), *member_launches(device), *cascade_launches(device)
+    ):
+        yield launch.source, launch
+
+
 def sources(device: Device, networks=small) -> dict[str, Source]:
     """Return the distinct programs for a device by their text."""
     found: dict[str, Source] = {}
-
-    def add(name: str, launch: Launch) -> None:
+    for name, launch in launches(device, networks):
         text = source_text(launch.source, launch.defines, device)
         if text not in found:
             found[text] = Source(name, launch.source, text, [])
         if launch not in found[text].launches:
             found[text].launches.append(launch)
-
-    for case in cases(device, networks):
-        for launch in case.launches(device):
-            add(f"{case.name} {dict(case.config)}", launch)
-    for launch in (
-        *single_launches(device), *member_launches(device), *cascade_launches(device)
-    ):
-        add(launch.source, launch)
     return found
