@@ -224,7 +224,9 @@ class Plan:
             later commands of their queue, and the host does not wait for them. If the
             kernels' work-groups wait for each other, one call in 10 ms does wait: it is
             computed anew if they timed out. Outputs of others that timed out are NaN,
-            and the next call that waits warns.
+            and the next call that waits warns. On a CPU the calling thread may compute
+            them itself, and first waits for the commands that its inputs depend on:
+            no user event that the caller completes later may be among them.
 
         Raises
         ------
