@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
+
 class Population:
     """Networks of one shape, whose parameters are the rows of one array.
 

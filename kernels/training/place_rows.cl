@@ -5,9 +5,8 @@
 //                \      |  \
 //   block   ... row 2 | row 0 | ... row 1      stored in the random one
 //
-//
-// Columns, as those of Arrow, are read by tiles of 16 rows and 16 columns, each a cache line
-// of float: a line that is read twice may have left the cache meanwhile, where columns lie
+// Columns, as those of Arrow, are read by tiles of rows and columns, each a cache line of
+// float: a line that is read twice may have left the cache meanwhile, where columns lie
 // a power of two apart.
 //
 // Rows that are stored at random cost less than rows that are read so: a store waits for
@@ -18,6 +17,7 @@
 // FROM_X, FROM_T  types of the host's inputs and targets: char … ulong, float, double
 // LINES           1: rows of x are whole cache lines of the block; 0: they are not
 // COLUMNS         1: numbers of a column of the host's x are adjacent; 0: those of a row
+// TILE            16: rows and columns that are read at a time, of columns
 #if !defined(REAL) || !defined(FROM_X) || !defined(FROM_T) || !defined(LINES) ||        \
     !defined(COLUMNS)
 #error "place_rows.cl needs REAL, FROM_X, FROM_T, LINES and COLUMNS"
@@ -62,21 +62,23 @@
 DEFINE_PLACE(place_t, FROM_T, STORE_CACHED)
 
 #if COLUMNS
-#define HALF 8         // rows and columns of a transpose in registers
-#define TILE (2 * HALF) // rows and columns that are read at a time
+#define HALF (TILE / 2)  // rows and columns of a transpose in registers
+#if HALF != 8
+#error "place_rows.cl transposes vectors of 8: TILE must be 16"
+#endif
 
 // v[i].sj = v[j].si, by exchanges at distances of 4, 2 and 1.
-#define EXCHANGE(I, J, UPPER, LOWER) \
-    {                                \
-        const REAL8 a = v[I], b = v[J]; \
-        v[I] = (REAL8)UPPER;         \
-        v[J] = (REAL8)LOWER;         \
+#define EXCHANGE(I, J, UPPER, LOWER)                                                 \
+    {                                                                                \
+        const REAL8 a = v[I], b = v[J];                                              \
+        v[I] = (REAL8)UPPER;                                                         \
+        v[J] = (REAL8)LOWER;                                                         \
     }
 #define EXCHANGE4(I) EXCHANGE(I, I + 4, (a.lo, b.lo), (a.hi, b.hi))
-#define EXCHANGE2(I)                                               \
+#define EXCHANGE2(I)                                                                 \
     EXCHANGE(I, I + 2, (a.s01, b.s01, a.s45, b.s45), (a.s23, b.s23, a.s67, b.s67))
-#define EXCHANGE1(I)                                                            \
-    EXCHANGE(I, I + 1, (a.s0, b.s0, a.s2, b.s2, a.s4, b.s4, a.s6, b.s6),        \
+#define EXCHANGE1(I)                                                                 \
+    EXCHANGE(I, I + 1, (a.s0, b.s0, a.s2, b.s2, a.s4, b.s4, a.s6, b.s6),             \
              (a.s1, b.s1, a.s3, b.s3, a.s5, b.s5, a.s7, b.s7))
 static inline void transpose(REAL8 *v)
 {

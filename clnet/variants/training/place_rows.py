@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 18  # bytes that a work-item reads: half of a core's cache
 LINE = 64  # bytes of a cache line
-TILE = 16  # rows of columns that the kernel reads at a time
+TILE = 16  # rows, and columns, that the kernel reads at a time: two vectors
 TYPES = {
     "f4": "float", "f8": "double", "i1": "char", "u1": "uchar", "i2": "short",
     "u2": "ushort", "i4": "int", "u4": "uint", "i8": "long", "u8": "ulong",
@@ -49,7 +49,7 @@ def place_rows(
     defines: dict[str, int | str] = {
         "REAL": TYPES[np.dtype(dtype).str[1:]], "FROM_X": x, "FROM_T": t,
         "LINES": int(stride * np.dtype(dtype).itemsize % LINE == 0),
-        "COLUMNS": int(columns),
+        "COLUMNS": int(columns), "TILE": TILE,
     }
     return Launch(
         "training/place_rows.cl", "place_rows", defines, (-(-samples // rows),), (1,),
