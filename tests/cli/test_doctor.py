@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import os
+import platform
 import re
 import shutil
 import struct
@@ -13,8 +16,9 @@ import numpy as np
 import pytest
 
 from clnet.cli import doctor
-from clnet.cli.doctor import Finding
+from clnet.cli.doctor import Finding, caches, devices, drivers, probe
 from clnet.errors import BuildError, DeviceError
+from clnet.opencl.child_process import run_child
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import NO_PLATFORM, DiscoveryResult, device, discover
 from clnet.opencl.quirks import NVIDIA, POCL
@@ -31,8 +35,8 @@ def vendors(tmp_path, monkeypatch):
     monkeypatch.setenv("OCL_ICD_VENDORS", str(folder))
     for other in ("OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH"):
         monkeypatch.delenv(other, raising=False)
-    monkeypatch.setattr(doctor.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(doctor, "_wheel", lambda: None)
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr(drivers, "_wheel", lambda: None)
     return folder
 
 
@@ -40,9 +44,10 @@ def vendors(tmp_path, monkeypatch):
 def found(monkeypatch):
     """Let OpenCL show given records."""
 
-    def replace(*devices, faults=()):
-        shown = DiscoveryResult(devices, faults)
-        monkeypatch.setattr(doctor, "discover", lambda: shown)
+    def replace(*records, faults=()):
+        shown = DiscoveryResult(records, faults)
+        for module in (doctor, devices):
+            monkeypatch.setattr(module, "discover", lambda: shown)
         module = sys.modules["clnet.opencl.discovery"]
         monkeypatch.setattr(module, "discover", lambda: shown)
 
@@ -60,15 +65,15 @@ def pocl():
 
 
 def icd_findings():
-    return list(doctor._icd_findings(doctor._icd_files()))
+    return list(drivers.icd_findings(drivers.icd_files()))
 
 
 def nvidia_findings():
-    return list(doctor._nvidia_findings(doctor._icd_files()))
+    return list(drivers.nvidia_findings(drivers.icd_files()))
 
 
 def platform_findings():
-    return list(doctor._platform_findings({}))
+    return list(devices.platform_findings({}))
 
 
 def bad(findings):
@@ -88,31 +93,31 @@ def test_vendors_that_do_not_exist(vendors, monkeypatch):
     (finding,) = bad(icd_findings())
     assert finding.subject == "OCL_ICD_VENDORS"
     assert str(vendors / "nowhere") in finding.found
-    assert doctor._icd_files() == {}  # the loader searches no other folder then
-    assert doctor._cure_of_none({}) == "unset OCL_ICD_VENDORS"
+    assert drivers.icd_files() == {}  # the loader searches no other folder then
+    assert devices._cure_of_none({}) == "unset OCL_ICD_VENDORS"
 
 
 def test_an_empty_variable_is_as_none(vendors, monkeypatch):
-    monkeypatch.setattr(doctor, "VENDORS", vendors / "nowhere")
+    monkeypatch.setattr(drivers, "VENDORS", vendors / "nowhere")
     monkeypatch.setenv("OCL_ICD_VENDORS", "")
-    assert doctor._icd_folder() == vendors / "nowhere"
+    assert drivers.icd_folder() == vendors / "nowhere"
     assert [finding.subject for finding in bad(icd_findings())] == ["drivers"]
 
 
 def test_the_loaders_other_ways_to_name_files(vendors, monkeypatch):
     (vendors / "some.icd").write_text(LOADABLE)
-    monkeypatch.setattr(doctor, "VENDORS", vendors)
+    monkeypatch.setattr(drivers, "VENDORS", vendors)
     monkeypatch.setenv("OCL_ICD_VENDORS", "some.icd")
-    assert doctor._icd_files() == {vendors / "some.icd": LOADABLE}
+    assert drivers.icd_files() == {vendors / "some.icd": LOADABLE}
     monkeypatch.delenv("OCL_ICD_VENDORS")
     monkeypatch.setenv("OPENCL_VENDOR_PATH", str(vendors / "nowhere"))
-    assert doctor._icd_files() == {}
+    assert drivers.icd_files() == {}
     assert [finding.subject for finding in bad(icd_findings())] == ["drivers"]
 
 
 @pytest.mark.parametrize("system", ["Windows", "Darwin"])
 def test_systems_without_icd_files(vendors, monkeypatch, system):
-    monkeypatch.setattr(doctor.platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setenv("OCL_ICD_FILENAMES", "some.dll")
     assert icd_findings() == []
     assert nvidia_findings() == []
@@ -151,11 +156,11 @@ def test_one_file_in_place_of_a_folder(vendors, monkeypatch):
     file = vendors / "some.icd"
     file.write_text(LOADABLE)
     monkeypatch.setenv("OCL_ICD_VENDORS", str(file))
-    assert doctor._icd_files() == {file: LOADABLE}
+    assert drivers.icd_files() == {file: LOADABLE}
     library = vendors / "libdriver.so"
     library.touch()
     monkeypatch.setenv("OCL_ICD_VENDORS", str(library))
-    assert doctor._icd_files() == {library: str(library)}
+    assert drivers.icd_files() == {library: str(library)}
 
 
 def test_a_variable_that_the_loader_does_not_read(vendors, monkeypatch):
@@ -167,7 +172,7 @@ def test_a_variable_that_the_loader_does_not_read(vendors, monkeypatch):
 def test_the_wheel_is_searched(monkeypatch, tmp_path):
     pytest.importorskip("pocl_binary_distribution")
     monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
-    files = doctor._icd_files()
+    files = drivers.icd_files()
     assert any("pocl" in library for library in files.values())
     assert not bad(icd_findings())
 
@@ -177,8 +182,8 @@ def test_the_wheel_is_searched(monkeypatch, tmp_path):
 
 @pytest.fixture
 def no_nvidia(monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor, "NVIDIA_DRIVER", tmp_path / "none")
-    monkeypatch.setattr(doctor, "NVIDIA_LIBRARY", "libnosuch.so")
+    monkeypatch.setattr(drivers, "NVIDIA_DRIVER", tmp_path / "none")
+    monkeypatch.setattr(drivers, "NVIDIA_LIBRARY", "libnosuch.so")
     monkeypatch.setattr(shutil, "which", lambda name: None)
 
 
@@ -188,7 +193,7 @@ def test_no_nvidia_is_no_finding(vendors, no_nvidia):
 
 @linux
 def test_a_missing_nvidia_icd(vendors, no_nvidia, monkeypatch):
-    monkeypatch.setattr(doctor, "NVIDIA_LIBRARY", LOADABLE)
+    monkeypatch.setattr(drivers, "NVIDIA_LIBRARY", LOADABLE)
     (finding,) = bad(nvidia_findings())
     assert str(vendors / "nvidia.icd") in finding.cure
     (vendors / "other.icd").touch()
@@ -200,7 +205,7 @@ def test_a_missing_nvidia_icd(vendors, no_nvidia, monkeypatch):
 @pytest.mark.parametrize("sign", ["driver", "tool"])
 def test_a_missing_nvidia_library(vendors, no_nvidia, monkeypatch, sign):
     if sign == "driver":
-        monkeypatch.setattr(doctor, "NVIDIA_DRIVER", vendors)
+        monkeypatch.setattr(drivers, "NVIDIA_DRIVER", vendors)
     else:
         monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     (finding,) = bad(nvidia_findings())
@@ -215,10 +220,10 @@ def test_an_nvidia_icd_is_checked_with_the_others(vendors, no_nvidia):
 def test_an_nvidia_library_without_a_gpu(found):
     files = {Path("nvidia.icd"): "libnvidia-opencl.so.1"}
     found(Device("A CPU", "cpu", platform="some"))
-    remarks = list(doctor._platform_findings(files))
+    remarks = list(devices.platform_findings(files))
     assert any(f.subject == "NVIDIA" and f.ok is None for f in remarks)
     found(Device("A card", platform=NVIDIA))
-    assert all(f.subject != "NVIDIA" for f in doctor._platform_findings(files))
+    assert all(f.subject != "NVIDIA" for f in devices.platform_findings(files))
 
 
 # Caches ---------------------------------------------------------------------------
@@ -226,12 +231,12 @@ def test_an_nvidia_library_without_a_gpu(found):
 
 def test_the_folder_of_pocls_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
-    assert doctor._pocl_cache() == tmp_path
+    assert caches.pocl_cache() == tmp_path
     monkeypatch.delenv("POCL_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert doctor._pocl_cache() == tmp_path / "pocl" / "kcache"
+    assert caches.pocl_cache() == tmp_path / "pocl" / "kcache"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert doctor._pocl_cache() == Path.home() / ".cache" / "pocl" / "kcache"
+    assert caches.pocl_cache() == Path.home() / ".cache" / "pocl" / "kcache"
 
 
 def test_caches_that_cannot_be_written(monkeypatch, tmp_path):
@@ -239,7 +244,7 @@ def test_caches_that_cannot_be_written(monkeypatch, tmp_path):
     file.touch()  # a folder cannot be made below it, not even by root
     monkeypatch.setenv("POCL_CACHE_DIR", str(file / "pocl"))
     monkeypatch.setenv("CLNET_CACHE_DIR", str(file / "clnet"))
-    findings = bad(doctor._cache_findings())
+    findings = bad(caches.cache_findings())
     assert [f.subject for f in findings] == ["PoCL's cache", "clnet's cache"]
     assert "POCL_CACHE_DIR" in findings[0].cure
     assert "CLNET_CACHE_DIR" in findings[1].cure
@@ -248,7 +253,7 @@ def test_caches_that_cannot_be_written(monkeypatch, tmp_path):
 def test_writable_caches(monkeypatch, tmp_path):
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path / "not" / "yet"))
     monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
-    findings = list(doctor._cache_findings())
+    findings = list(caches.cache_findings())
     assert [f.ok for f in findings] == [True, True]
     assert list(tmp_path.iterdir()) == []  # the doctor leaves nothing behind
 
@@ -257,9 +262,9 @@ def test_writable_caches(monkeypatch, tmp_path):
 def test_a_cache_without_execution(monkeypatch, tmp_path):
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path / "not" / "yet"))
     monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
-    flags = type("Flags", (), {"f_flag": doctor.os.ST_NOEXEC})
-    monkeypatch.setattr(doctor.os, "statvfs", lambda folder: flags)
-    (finding,) = bad(doctor._cache_findings())
+    flags = type("Flags", (), {"f_flag": os.ST_NOEXEC})
+    monkeypatch.setattr(os, "statvfs", lambda folder: flags)
+    (finding,) = bad(caches.cache_findings())
     assert "noexec" in finding.found
     assert "POCL_CACHE_DIR" in finding.cure
 
@@ -294,7 +299,7 @@ def test_damaged_files_of_pocls_cache(monkeypatch, tmp_path, name, content, dama
     file = tmp_path / "AB" / "CD" / name
     file.parent.mkdir(parents=True)
     file.write_bytes(content)
-    findings = bad(doctor._cache_findings())
+    findings = bad(caches.cache_findings())
     assert len(findings) == damaged
     for finding in findings:
         assert str(file) in finding.found
@@ -304,7 +309,7 @@ def test_damaged_files_of_pocls_cache(monkeypatch, tmp_path, name, content, dama
 @linux
 def test_a_real_library_is_not_damaged():
     library = next(Path(np.__file__).parent.rglob("*.so"))
-    assert not doctor._is_damaged(library)
+    assert not caches._is_damaged(library)
 
 
 # Platforms ------------------------------------------------------------------------
@@ -312,13 +317,13 @@ def test_a_real_library_is_not_damaged():
 
 def test_no_platform_without_the_extra(found, monkeypatch):
     found(faults=(NO_PLATFORM,))
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(doctor.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(doctor.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     findings = bad(platform_findings())
     assert [f.subject for f in findings] == ["platforms"]
     assert "clnet[cpu]" in findings[0].cure
-    (finding,) = bad(doctor._platform_findings({Path("some.icd"): LOADABLE}))
+    (finding,) = bad(devices.platform_findings({Path("some.icd"): LOADABLE}))
     assert "fix the faults above" in finding.cure
     found(Device("A card"))
     (finding,) = (f for f in platform_findings() if f.subject == "the extra cpu")
@@ -332,22 +337,22 @@ def test_a_platform_that_is_broken(found):
 
 
 def test_no_gpu(monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor, "DEV", tmp_path)
+    monkeypatch.setattr(devices, "DEV", tmp_path)
     processor = Device("A CPU", "cpu")
-    (finding,) = doctor._gpu_findings([processor])
+    (finding,) = devices.gpu_findings([processor])
     assert finding.ok is None
     assert "driver" in finding.cure
-    assert not list(doctor._gpu_findings([processor, Device("A card")]))
+    assert not list(devices.gpu_findings([processor, Device("A card")]))
 
 
 def test_a_gpu_that_the_user_may_not_open(monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor, "DEV", tmp_path)
+    monkeypatch.setattr(devices, "DEV", tmp_path)
     (tmp_path / "dri").mkdir()
     node = tmp_path / "dri" / "renderD128"
     node.touch()
-    assert not list(doctor._gpu_findings([]))  # no device: told by others
-    monkeypatch.setattr(doctor.os, "access", lambda path, mode: path != node)
-    (finding,) = doctor._gpu_findings([])
+    assert not list(devices.gpu_findings([]))  # no device: told by others
+    monkeypatch.setattr(os, "access", lambda path, mode: path != node)
+    (finding,) = devices.gpu_findings([])
     assert finding.ok is None  # the user may want none
     assert finding.subject == str(node)
     assert "usermod" in finding.cure
@@ -364,7 +369,7 @@ def test_two_pocls_are_named_with_their_versions(found):
 
 
 def test_a_pocl_without_a_linker(found, monkeypatch):
-    monkeypatch.setattr(doctor.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     found(Device("pthread-A", "cpu", platform=POCL))
     (finding,) = bad(platform_findings())
@@ -402,10 +407,10 @@ def python(code):
 
 
 def test_a_kernel_that_kills_the_process(monkeypatch):
-    monkeypatch.setattr(doctor, "_PROBE", python("import os; os.abort()"))
-    for platform in ("some platform", POCL):
-        victim = Device("A", platform=platform, driver="1.5", index="3:0")
-        finding = doctor._device_finding(victim)
+    monkeypatch.setattr(probe, "COMMAND", python("import os; os.abort()"))
+    for name in ("some platform", POCL):
+        victim = Device("A", platform=name, driver="1.5", index="3:0")
+        finding = devices.device_finding(victim)
         assert finding.ok is False
         assert finding.subject == "device 3:0"
         assert "SIGABRT" in finding.found
@@ -415,7 +420,7 @@ def test_a_kernel_that_kills_the_process(monkeypatch):
 
 def test_platforms_that_kill_the_process(monkeypatch, found):
     found()
-    monkeypatch.setattr(doctor, "_PROBE", python("import os; os.abort()"))
+    monkeypatch.setattr(probe, "COMMAND", python("import os; os.abort()"))
     *_, last = doctor.examine()
     assert last.ok is False
     assert "SIGABRT" in last.found
@@ -427,12 +432,12 @@ def test_platforms_that_kill_the_process(monkeypatch, found):
 
 def test_a_corrupt_cache_is_not_a_broken_driver(pocl, monkeypatch, tmp_path):
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
-    assert doctor._device_finding(pocl).ok
+    assert devices.device_finding(pocl).ok
     libraries = list(tmp_path.rglob("*.so"))
     assert libraries
     for library in libraries:
         library.write_bytes(library.read_bytes()[:1000])
-    finding = doctor._device_finding(pocl)
+    finding = devices.device_finding(pocl)
     assert finding.ok is False
     assert f"{tmp_path} is corrupt" in finding.found
     assert "remove" in finding.cure
@@ -441,29 +446,29 @@ def test_a_corrupt_cache_is_not_a_broken_driver(pocl, monkeypatch, tmp_path):
 def test_every_device_here_runs_the_probe():
     for found in discover().devices:
         for one in found.places:
-            doctor.probe(one.index)
+            probe.run(one.index)
 
 
 def test_a_probe_of_no_device():
     with pytest.raises(DeviceError, match="99:0"):
-        doctor.probe("99:0")
-    outcome = doctor.run_child((*doctor._PROBE, "99:0"))
+        probe.run("99:0")
+    outcome = run_child((*probe.COMMAND, "99:0"))
     assert "no device matches '99:0'" in outcome
 
 
 def test_a_kernel_that_does_not_build(pocl, monkeypatch):
-    monkeypatch.setattr(doctor, "source_text", lambda *_: "#error on purpose")
+    monkeypatch.setattr(probe, "source_text", lambda *_: "#error on purpose")
     with pytest.raises(BuildError, match=r"doctor\.cl does not build"):
-        doctor.probe(pocl.index)
+        probe.run(pocl.index)
 
 
 def test_a_wrong_result(pocl, monkeypatch):
-    text = doctor.source_text("probes/doctor.cl", {"SIZE": 16}, pocl)
+    text = probe.source_text("probes/doctor.cl", {"SIZE": 16}, pocl)
     wrong = re.sub(r"act_tanh\(\w+\[0\]\)", "0.5f", text)
     assert wrong != text
-    monkeypatch.setattr(doctor, "source_text", lambda *_: wrong)
+    monkeypatch.setattr(probe, "source_text", lambda *_: wrong)
     with pytest.raises(DeviceError, match="computes wrong results"):
-        doctor.probe(pocl.index)
+        probe.run(pocl.index)
 
 
 # The report -----------------------------------------------------------------------
