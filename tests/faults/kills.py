@@ -6,6 +6,8 @@ import random
 import signal
 import subprocess
 import sys
+from dataclasses import astuple, dataclass, field
+from operator import add
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +16,11 @@ from waits import HANG_SECONDS
 
 import clnet
 from clnet.errors import FormatError
+from clnet.formats import files
 from clnet.opencl.store import Store
 from clnet.training.history import TrainingState
 
+TEMPORARY = files.TEMPORARY.format("*")
 MOST_SECONDS = 0.3  # from a process's first work to its signal
 HEAD = """
 import sys
@@ -106,18 +110,53 @@ print("right", flush=True)
 """
 
 
-def ended(work: str, number: int, folder: Path, seed: int) -> tuple[int, str, str]:
+@dataclass
+class Outcome:
+    """Counts of processes that got a signal.
+
+    Attributes
+    ----------
+    processes : int
+        Those that started to work.
+    hangs : int
+        Those that did not end after the signal.
+    files : int
+        Files of theirs that were read back.
+    swept : int
+        Temporary files that were there, and that the next write removed.
+    left : int
+        Those that it left.
+    problems : list of str
+        All that was wrong, a sentence each.
+    """
+
+    processes: int = 0
+    hangs: int = 0
+    files: int = 0
+    swept: int = 0
+    left: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def __add__(self, other: Outcome) -> Outcome:
+        return Outcome(*map(add, astuple(self), astuple(other)))
+
+
+def ended(
+    work: str, number: int, folder: Path, seed: int, cache: Path | None
+) -> tuple[int, str, str] | None:
     """Start some work, send a signal after a random time, and wait for the end.
 
     Returns
     -------
-    int, str, str
+    int, str, str or None
         The exit code, and what the process has printed: of its work, and of errors.
+        None if it hangs.
     """
     folder.mkdir(exist_ok=True)
+    caches = {"CLNET_CACHE_DIR": folder} | ({"POCL_CACHE_DIR": cache} if cache else {})
     with subprocess.Popen(
         [sys.executable, "-c", HEAD + WORK[work] + LOOP, str(folder)], text=True,
-        env=child_environment(CLNET_CACHE_DIR=folder),
+        env=child_environment(**caches),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
@@ -131,33 +170,56 @@ def ended(work: str, number: int, folder: Path, seed: int) -> tuple[int, str, st
             out, errors = process.communicate(timeout=HANG_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-            return process.wait(), first, "it hangs after the signal"
+            return None
         return process.returncode, first + out, errors
 
 
-def faults(work: str, number: int, folder: Path, seed: int) -> list[str]:
-    """Return what is wrong after a signal: with the process, and with its files."""
-    code, out, errors = ended(work, number, folder, seed)
-    found = []
-    interrupted = number == signal.SIGINT
-    if "ready" not in out or (interrupted and (code or "right" not in out)):
-        found.append(f"exit code {code}: {errors[-2000:]}")
-    if not interrupted and code != -number:
-        found.append(f"exit code {code}, expected {-number}: {errors[-2000:]}")
+def outcome(
+    work: str, number: int, folder: Path, seed: int, cache: Path | None = None
+) -> Outcome:
+    """Return the outcome of a signal: for the process, and for its files.
+
+    Parameters
+    ----------
+    work : str
+        The work, of `WORK`.
+    number : int
+        The signal.
+    folder : Path
+        Of the files, and of the store of times; of one process at a time.
+    seed : int
+        Of the time from the first work to the signal.
+    cache : Path, optional
+        PoCL's, of one process at a time where it is empty; by default this process's.
+    """
+    found = Outcome()
+    end = ended(work, number, folder, seed, cache)
+    if end is None:
+        found.hangs = 1
+        found.problems.append("it hangs after the signal")
+    else:
+        code, out, errors = end
+        found.processes = int("ready" in out)
+        interrupted = number == signal.SIGINT
+        right = not code and "right" in out if interrupted else code == -number
+        if not found.processes or not right:
+            found.problems.append(f"exit code {code}: {errors[-2000:]}")
     try:
-        found += unreadable(folder)
+        check_files(folder, found)
     except FormatError as error:
-        found.append(str(error))
+        found.problems.append(str(error))
     return found
 
 
-def unreadable(folder: Path) -> list[str]:
-    """Return what is wrong with the files of any work; none may be a part."""
-    found = []
+def check_files(folder: Path, found: Outcome) -> None:
+    """Read the files of any work, and add to an outcome; none may be a part."""
     # A kill at the moment of the rename leaves a name, which the next write sweeps.
+    before = len(list(folder.glob(TEMPORARY)))
     last = folder / "last.net"
     clnet.Network.mlp([1, 1]).save(last)
     last.unlink()
+    found.left = len(list(folder.glob(TEMPORARY)))
+    found.swept = before - found.left
     for path in folder.iterdir():
         name = path.name
         if name == "state.safetensors":
@@ -166,18 +228,19 @@ def unreadable(folder: Path) -> list[str]:
             parameters = clnet.Population.load(path).parameters
             # A layer's weights are padded with zeros.
             if len({*np.unique(parameters)} - {0}) > 1:
-                found.append(f"{name} is of two times")
+                found.problems.append(f"{name} is of two times")
         elif name.startswith("net"):
             parameters = clnet.load(path).parameters
             if not np.isfinite(parameters).all():
-                found.append(f"{name} holds numbers that are not finite")
+                found.problems.append(f"{name} holds numbers that are not finite")
         elif name == "data.npz":
             if len({*np.unique(np.hstack(clnet.load_data(path)))}) != 1:
-                found.append("data.npz is of two times")
+                found.problems.append("data.npz is of two times")
         elif not name.startswith("tuning"):
-            found.append(f"{name} is left")
+            found.problems.append(f"{name} is left")
+            continue
+        found.files += 1
     store = Store(clnet.device("cpu"), folder)
     store.get("span", "key 1")
     if (folder / "tuning-1.damaged").exists():
-        found.append("the store was damaged")
-    return found
+        found.problems.append("the store was damaged")

@@ -8,22 +8,25 @@ import pytest
 from children import child_environment, run_python
 
 import clnet
-from faults.kills import FILES, HEAD, WORK, faults
+from faults.kills import FILES, HEAD, WORK, outcome
 
 
 @pytest.mark.parametrize("work", FILES)
 def test_a_killed_process_leaves_whole_files(work, tmp_path):
     """``python -m tests.faults`` kills many more."""
-    assert faults(work, signal.SIGKILL, tmp_path, FILES.index(work)) == []
+    found = outcome(work, signal.SIGKILL, tmp_path, FILES.index(work))
+    assert found.problems == []
+    assert found.processes == 1
+    assert found.files > 0
 
 
 def test_a_terminated_process_leaves_whole_files(tmp_path):
-    assert faults("checkpoint", signal.SIGTERM, tmp_path, 1) == []
+    assert outcome("checkpoint", signal.SIGTERM, tmp_path, 1).problems == []
 
 
 @pytest.mark.parametrize("work", WORK)
 def test_after_an_interrupt_the_next_call_is_right(work, tmp_path):
-    assert faults(work, signal.SIGINT, tmp_path, 0) == []
+    assert outcome(work, signal.SIGINT, tmp_path, 0).problems == []
 
 
 FULL = HEAD + """
