@@ -73,7 +73,7 @@ def load_npz(
         names = sorted([*arrays, *(["t"] if t is not None else [])])
         raise FormatError(f"{path} holds the arrays {quoted(names)}, expected x and t")
     if t is None:
-        t = np.zeros((len(x) if x.ndim else 0, 0), np.float32)
+        t = x[:, :0] if x.ndim == 2 else x
     for name, array in (("x", x), ("t", t)):
         if array.dtype.kind not in NUMBER_KINDS or array.ndim != 2:
             raise FormatError(
