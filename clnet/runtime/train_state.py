@@ -63,12 +63,12 @@ class TrainState:
         # States only if asked for.
         self._snapshots = [Memory(session, parameters.nbytes) for _ in range(2)]
         self._state_snapshots: list[Memory] = []
-        self._has_state = [False, False]
+        self._states: list[Memory | Array | None] = [None, None]  # of the snapshots
         self.reset(parameters, state)
 
     def reset(self, parameters: Array, state: Array) -> None:
         """Start from other parameters and another state, in the device's layout."""
-        self._has_state = [False, False]
+        self._states = [None, None]
         unread = None if self._unread is None else self._unread()
         if unread is not None:
             unread.read()
@@ -78,8 +78,13 @@ class TrainState:
 
     @property
     def can_snapshot_state(self) -> bool:
-        """Whether there is memory for snapshots of the state."""
+        """Whether the device has memory for snapshots of the state."""
         return bool(self._state_snapshots) or self._session.free >= 2 * self._state_size
+
+    @property
+    def host_is_apart(self) -> bool:
+        """Whether the host's memory, which takes snapshots too, is not the device's."""
+        return self._session.device.type != "cpu"
 
     def snapshot(self, number: int, with_state: bool) -> None:
         """Take a snapshot after all enqueued steps.
@@ -89,22 +94,32 @@ class TrainState:
         number : int
             The snapshot to replace: 0 or 1.
         with_state : bool
-            Whether it includes the state, so that training can resume from it.
+            Whether it includes the state, so that training can resume from it: on the
+            device, or else on a host that is apart.
         """
-        if with_state and not self._state_snapshots:
-            self._state_snapshots = [
-                Memory(self._session, self._state_size) for _ in range(2)
-            ]
-        self._has_state[number] = with_state
+        self._states[number] = None
         self._snapshots[number].copy_from(self._session, self.parameters)
-        if with_state:
+        if with_state and (self.can_snapshot_state or not self.host_is_apart):
+            if not self._state_snapshots:
+                self._state_snapshots = [
+                    Memory(self._session, self._state_size) for _ in range(2)
+                ]
             self._state_snapshots[number].copy_from(self._session, self.state)
+            self._states[number] = self._state_snapshots[number]
+        elif with_state:
+            self._states[number] = self.state.read(
+                self._session, self._slots * self.size, self._dtype
+            )
 
     def restore(self, number: int) -> None:
         """Restore a snapshot after all enqueued steps; without a state, that stays."""
         self.parameters.copy_from(self._session, self._snapshots[number])
-        if self._has_state[number]:
-            self.state.copy_from(self._session, self._state_snapshots[number])
+        state = self._states[number]
+        if isinstance(state, Memory):
+            self.state.copy_from(self._session, state)
+        elif state is not None:
+            self._session.finish()
+            self.state.write(self._session, state)
 
     @property
     def _state_size(self) -> int:

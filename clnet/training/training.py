@@ -353,7 +353,9 @@ class Training:
         """Take a snapshot and enqueue a segment, with the validation of each epoch."""
         train_state, last = self._train_state[0], self._segments[0]
         number = 1 - last.snapshot
-        restorable = self._setup.ranks is None and train_state.can_snapshot_state
+        restorable = self._setup.ranks is None and (
+            train_state.can_snapshot_state or train_state.host_is_apart
+        )
         train_state.snapshot(number, self._pass.may_time_out or restorable)
         self._segments = [_Segment(first, rates, number), last]
         self._run(first, rates, self._validations)
@@ -391,8 +393,8 @@ class Training:
     def _roll_back(self) -> None:
         """Discard the epochs that are not reported yet.
 
-        The optimiser's state of a discarded epoch stays if the device had no memory for
-        a snapshot of it.
+        The optimiser's state of a discarded epoch stays on a CPU without memory for a
+        snapshot of it.
         """
         if self._enqueued > self._epoch:
             self._restore(self._epoch)

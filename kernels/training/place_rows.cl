@@ -152,7 +152,8 @@ static inline REAL8 place_x(__global const FROM_X *from, const int pitch,
 // x_from [n, x_width]  the host's, in rows, or columns, of x_pitch
 // t_from [n, t_width]  the host's, in rows of t_pitch
 // x [block, x_stride], t [block, t_stride]  the block's; padding stays as it is
-// places [n]   the row of each of the host's in the block, which begins at row `to`
+// places [n]   the row of each of the host's in the block, which begins at row `to`:
+//              distinct rows from 0 to block - to - 1
 // flag [1]     set where a number is not finite
 // rows         of a work-item: some that a core's cache holds, as x and t may lie in
 //              the same cache lines
