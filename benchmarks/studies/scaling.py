@@ -1,4 +1,4 @@
-"""Scaling: a training by 1, 2 and 4 ranks of MPI, each on one core of a host; by GPUs.
+"""Scaling: a training by 1 to 16 ranks of MPI, each on one core of a host; by GPUs.
 
 Strong scaling shares a step's samples among the ranks; weak scaling gives each rank as
 many. `model` predicts both from measurements of one rank and of messages.
@@ -29,13 +29,13 @@ from .rank_model import BLOCKS, MAX_RANKS, Interconnect, Line, Training
 from .rank_processes import RankProcesses
 
 TAKES = frozenset({"model"})
-ABOUT = "scaling: a training by 1, 2 and 4 ranks of MPI or GPUs, a model to 1024"
+ABOUT = "scaling: a training by 1 to 16 ranks of MPI, by GPUs, a model to 1024"
 BASES = {
     "epoch": "one epoch, set-up and a first epoch not counted; all samples of a file",
     "step": "one step, set-up and a first epoch not counted",
     "message": "one message one way, one sum over ranks, or one addition",
 }
-RANKS = (1, 2, 4)
+RANKS = (1, 2, 4, 8, 16)  # as many as there are cores
 Sizes = tuple[int, ...]
 WIDE: Sizes = (784, 512, 512, 10)
 SMALL: Sizes = (64, 128, 10)
@@ -135,7 +135,7 @@ class Ranked(Candidate):
             return rank_processes.torch_training, case
         if self.name == "sklearn":
             return rank_processes.sklearn_training, case
-        blocks = ORDERS[self.name]
+        blocks = ORDERS[self.name] and max(BLOCKS, case.ranks)
         return rank_processes.clnet_training, case, device.index, blocks
 
 
