@@ -8,9 +8,11 @@ they lie, but for compressed ones, of which a batch is unpacked at a time.
 from __future__ import annotations
 
 import mmap
+from bisect import bisect, bisect_left
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from copy import copy
 from functools import partial
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
@@ -75,6 +77,7 @@ class TableSource(Source):
         self.names: list[str] = list(self._file.schema.names)
         self._starts = np.cumsum([0, *self._file.rows]).tolist()
         self.samples: int | None = self._starts[-1]
+        self._rows = range(self._starts[-1])
         if not self.samples:
             raise FormatError(f"{path} has no row, expected at least one")
         choice = choose(self, target, categories, ignore, columns)
@@ -123,6 +126,16 @@ class TableSource(Source):
             else:
                 self._check_finite(first, x, self._inputs)
             yield Part(first, x, self.targets_of(first, batch))
+
+    def section(self, rows: slice) -> TableSource:
+        """Return the source of some rows; the parameter is that of `Source.section`.
+
+        Units that hold others too are read, and these are left out.
+        """
+        found = copy(self)
+        found._rows = self._rows[rows]
+        found.samples = len(found._rows)
+        return found
 
     def targets(self, rows: int) -> Iterator[Any]:
         """Yield the targets alone, in parts of at most so many rows."""
@@ -279,8 +292,11 @@ class TableSource(Source):
         """
         chosen = list(dict.fromkeys(columns))
         size = min(rows, STEP // (8 * len(chosen)) or 1)
-        units = range(len(self._file.rows))
-        ordered = units if order is None else order(len(units))
+        first, last = self._rows.start, self._rows.stop
+        units = range(bisect(self._starts, first) - 1, bisect_left(self._starts, last))
+        ordered = units if order is None else (
+            units[number] for number in order(len(units))
+        )
         stopped = Event()
         with ThreadPoolExecutor(1, "clnet-touch") as ahead:  # the disk reads meanwhile
             try:
@@ -288,7 +304,13 @@ class TableSource(Source):
                     assert unit is not None
                     if following is not None:
                         ahead.submit(self._touch, following, chosen, stopped)
-                    yield from self._batches_of(unit, chosen, size)
+                    for row, batch in self._batches_of(unit, chosen, size):
+                        if row >= last:
+                            break
+                        begin = max(first - row, 0)
+                        if begin < batch.num_rows:
+                            some = batch.slice(begin, last - row - begin)
+                            yield row + begin, some
             finally:
                 stopped.set()
 

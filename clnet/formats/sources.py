@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from copy import copy
 from functools import partial
 from itertools import chain, pairwise
 from queue import SimpleQueue
@@ -115,6 +116,25 @@ class Source(ABC):
         """Return the bytes of all numbers in a type; None: unknown."""
         return None
 
+    def section(self, rows: slice) -> Source:
+        """Return the source of some rows, of which no others are used.
+
+        Parameters
+        ----------
+        rows : slice
+            Their numbers, with a start and a stop.
+
+        Raises
+        ------
+        InputError
+            If they can be read with all others alone.
+        """
+        raise InputError(
+            f"{self.name}x is {quoted(type(self).__name__)}, whose rows ranks cannot "
+            "share: give an array, a memory map, an array of h5py, or a file by "
+            "open_data"
+        )
+
     def whole(self) -> Part:
         """Return all samples."""
         return joined(list(self.parts(self.samples or 1)))
@@ -151,7 +171,8 @@ class ArraySource(Source):
             raise InputError(
                 f"{name}x has shape {list(self.x.shape)}, expected [samples, inputs]"
             )
-        self.samples: int | None = len(self)
+        self.samples: int | None = self.x.shape[0]
+        self._first = 0  # row
         for what, other in (("t", self.t), ("sample_weight", self.weight)):
             if other is not None and other.shape[:1] != (self.samples,):
                 raise InputError(
@@ -162,19 +183,29 @@ class ArraySource(Source):
             raise InputError(f"{name}x has no sample: give at least one")
 
     def __len__(self) -> int:
-        return int(self.x.shape[0])
+        assert self.samples is not None
+        return self.samples
 
     def targets(self, rows: int) -> Iterator[Any]:
         """Yield the targets alone, in parts of so many rows, but for the last."""
-        for start in range(0, len(self), rows):
-            yield None if self.t is None else _slice(self.t, slice(start, start + rows))
+        last = self._first + len(self)
+        for start in range(self._first, last, rows):
+            part = slice(start, min(start + rows, last))
+            yield None if self.t is None else _slice(self.t, part)
 
     def size(self, itemsize: int) -> int:
         """Return the bytes of all numbers in a type."""
         arrays = (self.x, self.t, self.weight)
-        return itemsize * sum(
-            int(np.prod(array.shape)) for array in arrays if array is not None
+        return itemsize * len(self) * sum(
+            int(np.prod(array.shape[1:])) for array in arrays if array is not None
         )
+
+    def section(self, rows: slice) -> ArraySource:
+        """Return the source of some rows; the parameter is that of `Source.section`."""
+        found = copy(self)
+        found._first += rows.start
+        found.samples = rows.stop - rows.start
+        return found
 
     def parts(
         self, rows: int, order: Order | None = None, held: int = 1, *,
@@ -188,11 +219,11 @@ class ArraySource(Source):
         part while one is used. With `direct`, a file that the page cache cannot hold is
         read past it.
         """
-        n = len(self)
+        n, before = len(self), self._first
         count = n // rows
-        numbers = range(count) if order is None else order(count)
+        numbers = order(count) if order is not None and count else range(count)
         slices = (
-            slice(number * rows, min((number + 1) * rows, n))
+            slice(before + number * rows, before + min((number + 1) * rows, n))
             for number in chain(numbers, [count] * (n % rows > 0))
         )
         arrays = self.x, self.t, self.weight

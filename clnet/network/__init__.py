@@ -415,8 +415,8 @@ class Network(Predictor):
         comm : mpi4py.MPI.Comm or None
             The ranks that share each step, all of which call `fit` alike; see
             ``docs/how_to/mpi.md``. Each computes a part of the samples on its own
-            device. All get the same parameters and history; rank 0 alone calls
-            callbacks.
+            device, and of a source reads that part alone. All get the same parameters
+            and history; rank 0 alone calls callbacks.
         blocks : int or None
             With `comm`: the blocks that a step's samples are cut into, a power of two.
             Sums over blocks have one order, so that the result has the same bits on any
@@ -425,7 +425,7 @@ class Network(Predictor):
             Bytes of host memory for the samples of a source; None: 256 MiB. One that
             fits is read as a whole. Of others six blocks fit: their order is random in
             each epoch, and so is that of the samples in each, unless `shuffle` is
-            False.
+            False. The ranks of `comm` share these bytes.
 
         Returns
         -------

@@ -172,8 +172,9 @@ class Predictor(Model):
             Bytes of host memory for parts of a source; None: 256 MiB.
         comm : mpi4py.MPI.Comm or None
             The ranks that share the samples, all of which call `predict` alike: each
-            computes a part of the rows of an array on its own device. All get all
-            outputs, but with `out` each writes its own rows alone.
+            reads and computes a part of the rows of an array, or of a source of
+            `clnet.open_data`, on its own device. All get all outputs, but with `out`
+            each writes its own rows alone.
 
         Returns
         -------
@@ -273,8 +274,7 @@ class Predictor(Model):
 
         Sources are read by parts, with a `buffer` as for `predict`; t is None where
         their batches have targets. With ``scale=True``, as for `predict`, errors are in
-        the units of the data. The ranks of `comm` share the samples of an array, as in
-        `predict`.
+        the units of the data. The ranks of `comm` share the samples as in `predict`.
 
         Raises
         ------

@@ -44,11 +44,18 @@ def evaluate_by_ranks(
     with joined(comm, "evaluate") as ranks:
         assert ranks is not None
         y = _predicted(network, predict, ranks, x, device, None)
+        given = t
+        if t is None and isinstance(x, Source):
+            part = cut(len(y), ranks.size)[ranks.rank]
+            own = ranks.together(lambda: _targets(x, part))
+            given = np.concatenate(
+                [one for found in ranks.gathered(own) for one in found]
+            )
 
         def compared() -> Evaluation:
-            if t is None:
+            if given is None:
                 raise InputError("t is missing: ranks share arrays, without targets")
-            return compare(y, t)
+            return compare(y, given)
 
         return ranks.together(compared)
 
@@ -59,7 +66,9 @@ def _predicted(
 ) -> Array:
     """Return the outputs for all samples, or `out` with this rank's rows of them."""
     rows = ranks.together(lambda: _rows(x))
-    shape = np.shape(rows)
+    shape = (
+        (rows.samples, network.n_in) if isinstance(rows, Source) else np.shape(rows)
+    )
     ranks.check_alike({
         "an x of shape": list(shape),
         "parameters of checksum": zlib.crc32(network.parameters.data),
@@ -78,7 +87,10 @@ def _predicted(
         if part.start == part.stop:
             return np.empty((0, network.n_out), network.dtype)
         where = device_of_rank(ranks.local, device)
-        some = rows.iloc[part] if hasattr(rows, "iloc") else rows[part]
+        some = (
+            rows.section(part) if isinstance(rows, Source)
+            else rows.iloc[part] if hasattr(rows, "iloc") else rows[part]
+        )
         return predict(some, where, None if out is None else out[part])
 
     y = ranks.together(own)
@@ -86,12 +98,25 @@ def _predicted(
 
 
 def _rows(x: Any) -> Any:
-    """Return samples as an array or a table, whose rows can be cut."""
-    if isinstance(x, Source) or is_batches(x):
+    """Return samples as an array, a table or a source, whose rows can be cut."""
+    if isinstance(x, Source):
+        x.section(slice(0, 1))  # raises unless they can
+        return x
+    if is_batches(x):
         raise InputError(
             f"x is {quoted(type(x).__name__)}, whose rows ranks cannot share: give an "
-            "array, a memory map or an array of h5py"
+            "array, a memory map, an array of h5py, or a file by open_data"
         )
     if is_sparse(x):
         return x.tocsr()
     return x if hasattr(x, "shape") else np.asarray(x)
+
+
+def _targets(source: Source, rows: slice) -> list[Array]:
+    """Return the targets of some rows of a source; of no row, none."""
+    if rows.start == rows.stop:
+        return []
+    found = list(source.section(rows).targets(rows.stop - rows.start))
+    if any(part is None for part in found):
+        raise InputError(f"{source.name}t is missing: the samples have no targets")
+    return found

@@ -264,3 +264,9 @@ def cut(n: int, blocks: int) -> list[slice]:
     """Return n samples cut into blocks, whose sizes differ by one at most."""
     ends = [n * i // blocks for i in range(blocks + 1)]
     return [slice(*pair) for pair in pairwise(ends)]
+
+
+def size_of(part: slice) -> int:
+    """Return the samples of a part that is cut off."""
+    found: int = part.stop - part.start
+    return found

@@ -10,220 +10,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from clnet.checks import as_whole
 from clnet.errors import DeviceError, InputError, counted
-from clnet.ir.training_ops import Update, split_program
-from clnet.nn.random import permuted
+from clnet.ir.training_ops import split_program
 from clnet.opencl.session import session
 from clnet.opencl.store import store_of
-from clnet.planning.training_planner import plan_as_saved, plan_training, saved_plan
+from clnet.planning.training_planner import plan_as_saved, saved_plan
 from clnet.runtime.data_parallel import device_of_rank
-from clnet.runtime.rank_sums import RankSums
-from clnet.runtime.ranks import cut
-from clnet.runtime.replay import Replay
-from clnet.training.data_set import VALIDATION_BATCH, DataSet
+from clnet.training.data_set import VALIDATION_BATCH
+from clnet.training.rank_pass import RankPass
+from clnet.training.rank_streaming import StreamedRankPass
 from clnet.training.saved import SavedTraining
 from clnet.training.streaming import StreamedSet
-from clnet.variants.training.gradient_norm import Norm
-from clnet.variants.training.optimisers import Optimisers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from os import PathLike
 
-    from clnet.ir.ops import Program, Value
+    from clnet.ir.ops import Program
     from clnet.nn.model import Model
-    from clnet.opencl.device import Device
     from clnet.opencl.discovery import Devices
-    from clnet.opencl.session import Session
     from clnet.planning.saved_plan import SavedPlan
     from clnet.planning.training_planner import TrainingPlan
     from clnet.runtime.ranks import Ranks
-    from clnet.runtime.replay import Blocks
     from clnet.runtime.train_state import TrainState
     from clnet.training.setup import TrainingSetup
-
-Array = NDArray[Any]
+    from clnet.training.streaming import AnySet
 
 MAX_BLOCKS = 1 << 16
-
-
-class RankPass:
-    """A pass over a data set by all ranks, with the interface of `Pass`.
-
-    Parameters
-    ----------
-    ranks : Ranks
-        All ranks.
-    blocks : int or None
-        Blocks of a step; None: as many as ranks, summed in MPI's order.
-    session : Session
-        Of this rank's device.
-    plan : TrainingPlan
-        The plan of one block, by the program of gradients, or of a validation.
-    update : Program or None
-        The program of a step's update; None: a validation.
-    data : DataSet
-        All samples; the device gets those of this rank's blocks.
-    batch : int
-        Samples a step, of all ranks together.
-    train_state : TrainState
-        Parameters and optimiser state on this rank's device.
-    """
-
-    records = 1
-    epochs_per_run = 0
-    epoch_seconds: float | None = None
-    may_time_out = False  # no kernel of a program of gradients alone waits for groups
-
-    def __init__(
-        self, ranks: Ranks, blocks: int | None, session: Session, plan: TrainingPlan,
-        update: Program | None, data: DataSet, batch: int, train_state: TrainState,
-    ) -> None:
-        self._ranks, self._session = ranks, session
-        self._plan, self._data, self._batch = plan, data, batch
-        self._blocks = blocks or ranks.size
-        mine = cut(self._blocks, ranks.size)
-        self._mine = range(self._blocks)[mine[ranks.rank]]
-        self._owned = mine
-        program, layout = plan.program, plan.network.layout
-        self._replay = Replay(session, plan.steps, layout, train_state)
-        n = len(data)
-        # The rows of each step's blocks, all ranks' included.
-        self._cuts = [
-            [slice(first + part.start, first + part.stop)
-             for part in cut(min(batch, n - first), self._blocks)]
-            for first in range(0, n, batch)
-        ]
-        own = len(self._mine)
-        self._stores: list[tuple[Value, Blocks]] = [
-            (value, self._replay.add_blocks(value, own * len(self._cuts)))
-            for value in program.inputs
-        ]
-        self._totals = program.output
-        self._records = self._replay.add_blocks(self._totals, own)
-        self._write(data)
-        self._update: Replay | None = None
-        self._read_totals: Value | None = None
-        if update is not None:
-            self._sums = RankSums(
-                ranks, session, train_state.gradients, layout, plan.steps,
-                program.dtype, ordered=blocks is not None,
-            )
-            self._update_plan = plan_training(  # one candidate: nothing to measure
-                plan.network, update, session.device, batch, tune=False,
-                variants=(Norm(), Optimisers()),
-            )
-            self._update = Replay(
-                session, self._update_plan.steps, layout, train_state
-            )
-            (op,) = (op for op in update.ops if isinstance(op, Update))
-            self._read_totals = op.totals if op.optimiser.reads_error else None
-
-    def _write(self, data: DataSet, order: Array | None = None) -> None:
-        """Write this rank's samples, in an order [n]."""
-        for (_, store), array in zip(self._stores, data.arrays, strict=True):
-            store.write(
-                array[rows if order is None else order[rows]]
-                for cuts in self._cuts
-                for rows in cuts[self._mine.start : self._mine.stop]
-            )
-
-    def run(
-        self, rates: Array | None = None, keys: Array | None = None, seed: int = 0,
-        count: int = 0, record: int = 0,
-    ) -> None:
-        """Train one epoch, or validate; the parameters are those of `Pass.run`."""
-        if keys is not None:
-            n = len(self._data)
-            order = permuted(np.arange(n), n, keys[0])
-            self._session.finish()  # the epoch before reads the samples
-            self._write(self._data.balanced(self._batch, order), order)
-        for step, cuts in enumerate(self._cuts):
-            self._run_blocks(step, cuts, seed, count + step)
-            if self._update is not None:
-                assert rates is not None
-                samples = cuts[-1].stop - cuts[0].start
-                if self._read_totals is not None:
-                    totals = self.totals().astype(self._replay.dtype)
-                    self._update.write(self._read_totals, totals)
-                self._update.set(
-                    rate=float(rates[0]), seed=seed & 0xFFFFFFFF, samples=samples,
-                    seen=cuts[-1].stop, count=count + step,
-                )
-                self._update.run()
-                self._session.barrier()
-
-    def _run_blocks(
-        self, step: int, cuts: Sequence[slice], seed: int, count: int
-    ) -> None:
-        """Compute this rank's blocks of a step, and the sum of all ranks' gradients."""
-        replay, own = self._replay, len(self._mine)
-        present = [
-            any(part.start < part.stop for part in cuts[owned]) for owned in self._owned
-        ]
-        for index, block in enumerate(self._mine):
-            size = cuts[block].stop - cuts[block].start
-            if size:
-                for value, store in self._stores:
-                    argument = store.argument(step * own + index)
-                    replay.select(value, argument, is_input=True)
-                replay.select(self._totals, self._records.argument(index))
-                replay.set(
-                    # Dropout hashes the seed and a sample's index in its block.
-                    seed=(seed + block) & 0xFFFFFFFF,
-                    first=0, samples=size, seen=size, fresh=step == 0, count=count,
-                    steps=1,
-                )
-            last = self._update is not None and index == own - 1
-            if size and not last:
-                replay.run()
-            if last:
-                pauses = self._sums.pauses
-                self._sums.sum_up(replay.run_to(pauses) if size else None, present)
-            elif self._update is not None:
-                self._sums.add(bool(size))
-
-    def totals(self, count: int = 1) -> Array:
-        """Wait for the epoch, and return its totals [1, 6] in float64."""
-        own = self._records.read()[:, 0].astype(np.float64)
-        # Blocks without samples in the first step have the totals of the last epoch.
-        first = self._cuts[0][self._mine.start : self._mine.stop]
-        own[[part.start == part.stop for part in first]] = 0
-        found: Array = np.concatenate(self._ranks.gathered(own)).sum(axis=0)
-        return found[np.newaxis]
-
-    def recovered(self) -> bool:
-        """Return False: no kernel can time out."""
-        return False
-
-    def limit(self, squares: float, fails: float) -> None:
-        """Do nothing: the host looks at each epoch's totals."""
-
-    @property
-    def plans(self) -> list[tuple[TrainingPlan, Device]]:
-        """The plan of a block with its device."""
-        return [(self._plan, self._session.device)]
-
-    def explain(self) -> str:
-        """Return the ranks' shares, and how a block is computed, and why that way."""
-        blocks = self._blocks
-        text = (
-            f"shared among {self._ranks.size} ranks: a step's {self._batch} samples in "
-            f"{blocks} blocks\n\n{self._plan.explain()}"
-        )
-        if self._update is None:
-            return text
-        return (
-            f"{text}\n\n{self._sums.early:.0%} of the gradients are summed while "
-            "others are computed\n\nthe update, on every rank\n\n"
-            f"{self._update_plan.explain()}"
-        )
 
 
 def rank_passes(
@@ -270,21 +85,25 @@ def rank_passes(
             raise DeviceError(f"{where.name} does not compute rank 0's plan ({names})")
         return found
 
-    assert isinstance(setup.data, DataSet)  # `shared_setup`
-    assert not isinstance(setup.validation, StreamedSet)
+    def shared(
+        data: AnySet, program: Program, update: Program | None, batch: int
+    ) -> RankPass:
+        kind = StreamedRankPass if isinstance(data, StreamedSet) else RankPass
+        return kind(
+            ranks, setup.blocks, own, planned(program, batch), update, data, batch,
+            train_state,
+        )
+
     gradients, update = split_program(program)
-    batch = setup.options.batch
-    training = RankPass(
-        ranks, setup.blocks, own, planned(gradients, batch), update, setup.data,
-        batch, train_state,
-    )
-    if setup.validation is None:
+    training = shared(setup.data, gradients, update, setup.options.batch)
+    held_out = setup.validation
+    if held_out is None:
         return training, []
-    batch = min(len(setup.validation), parts * VALIDATION_BATCH)
-    return training, [RankPass(
-        ranks, setup.blocks, own, planned(validation, batch), None, setup.validation,
-        batch, train_state,
-    )]
+    batch = min(len(held_out), parts * VALIDATION_BATCH)
+    if isinstance(held_out, StreamedSet):
+        batch = min(batch, held_out.rows)
+        held_out = held_out.balanced(batch)
+    return training, [shared(held_out, validation, None, batch)]
 
 
 def shared_setup(
@@ -323,13 +142,9 @@ def shared_setup(
             raise InputError(
                 "each rank has one device: give device, or start a rank for each"
             )
-        if not isinstance(setup.data, DataSet) or isinstance(
-            setup.validation, StreamedSet
-        ):
-            raise InputError(
-                "samples that are read by parts are for one process: give no comm, or "
-                "a buffer in which they fit"
-            )
+        for one in (setup.data, setup.validation):
+            if isinstance(one, StreamedSet):
+                one.section(slice(0, 1), 1, 1, 0)  # raises unless ranks can share it
         options = setup.options
         if options.batch < max(2, ranks.size):
             raise InputError(

@@ -27,7 +27,7 @@ from clnet.formats.sources import (
 )
 from clnet.nn.copies import by_threads
 from clnet.nn.labels import are_labels, classes_of, encoded
-from clnet.nn.random import permuted, shuffled
+from clnet.nn.random import permuted, shuffled, stream
 from clnet.training.data_set import (
     DataSet,
     balanced_weights,
@@ -73,6 +73,9 @@ class StreamedSet:
         A first part.
     batch : int
         Samples a step; a block has a multiple.
+    lane : int
+        The number of the set, of those that ranks share, which tells its orders from
+        others'.
     """
 
     network: Model
@@ -84,6 +87,7 @@ class StreamedSet:
     buffer: int
     first: DataSet
     batch: int = 1
+    lane: int = 0
 
     def __post_init__(self) -> None:
         self._samples = self.source.samples
@@ -142,6 +146,21 @@ class StreamedSet:
         """
         return replace(self, batch=min(batch, len(self)))
 
+    def section(self, rows: slice, batch: int, length: int, lane: int) -> StreamedSet:
+        """Return the set of some rows, in blocks of so many samples.
+
+        Parameters
+        ----------
+        rows, batch, lane
+            Those of `Source.section`, and the set's attributes.
+        length : int
+            Samples of a block, but for the last.
+        """
+        return replace(
+            self, source=self.source.section(rows), batch=batch, lane=lane,
+            buffer=length * BLOCKS * self.sample_bytes,
+        )
+
     def check(self, epochs: int, devices: int) -> None:
         """Raise InputError unless the set can be read so often, by so many devices."""
         if self.source.once and epochs > 1:
@@ -176,6 +195,8 @@ class StreamedSet:
         key : ndarray, shape [ROUNDS], or None
             The key of the epoch's random order; None: the source's own order.
         """
+        if key is not None and self.lane:
+            key = key ^ np.uint32(stream(self.lane))
         parts = self.source.parts(
             self.rows, None if key is None else
             lambda count: permuted(np.arange(count), count, key).tolist()
@@ -241,12 +262,45 @@ class Block:
         """Weights [samples, 1] with mean 1 in each step, in the order read; or none."""
         if self.parts[0].weight is None:
             return None
-        weight = np.concatenate([part.weight for part in self.parts])[:, np.newaxis]
+        weight = self.given_weight
         weight = weight / max(weight.max(), np.finfo(np.float64).tiny)
         return balanced_weights(weight, self._data.batch, self.order)
 
+    @property
+    def given_weight(self) -> Array:
+        """Weights [samples, 1] as they were read."""
+        return np.concatenate([part.weight for part in self.parts])[:, np.newaxis]
+
     def write(self, arrays: Sequence[Array], place: Place | None = None) -> None:
         """Write inputs, targets and weights, if any, [samples, …] in their order.
+
+        Parameters
+        ----------
+        arrays : sequence of ndarray
+            Where to write them.
+        place : callable or None
+            As of `write_samples`.
+        """
+        places = None
+        if self.order is not None:
+            places = self.places(np.arange(len(self), dtype=np.int32))
+        self.write_samples(arrays, place, places)
+        weight = self.weight
+        if weight is not None:
+            write_rows(arrays[-1], slice(None) if places is None else places, weight)
+
+    def places(self, rows: Array) -> Array:
+        """Return the row [samples] of each sample as it was read, of those in order."""
+        if self.order is None:
+            return rows
+        found = np.empty_like(rows)
+        found[self.order] = rows
+        return found
+
+    def write_samples(
+        self, arrays: Sequence[Array], place: Place | None, places: Array | None
+    ) -> None:
+        """Write inputs and targets.
 
         Threads check, convert and write some of them at a time.
 
@@ -255,17 +309,12 @@ class Block:
         arrays : sequence of ndarray
             Where to write them.
         place : callable or None
-            Does that for inputs and targets, and returns whether it is done.
+            Does that, and returns whether it is done.
+        places : ndarray of int32, or None
+            The row of each sample as it was read; None: their order.
         """
-        places = None
-        if self.order is not None:
-            places = np.empty(len(self), np.int32)
-            places[self.order] = np.arange(len(self), dtype=np.int32)
         if place is None or not place([part[1:3] for part in self.parts], places):
             self._write(arrays, places)
-        weight = self.weight
-        if weight is not None:
-            write_rows(arrays[-1], slice(None) if places is None else places, weight)
 
     def _write(self, arrays: Sequence[Array], places: Array | None) -> None:
         """Write inputs and targets by threads, to rows that `places` numbers."""

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from clnet.nn.model import Model
-    from clnet.training.mpi import RankPass
     from clnet.training.parallel import ParallelPass
     from clnet.training.plans import Planning
+    from clnet.training.rank_pass import RankPass
     from clnet.training.setup import TrainingSetup
 
 Array = NDArray[Any]

@@ -53,9 +53,11 @@ CASES = {
     "float64": (lambda: mlp(dtype="float64"),
                 {"optimiser": SGD(0.1, 0.9), "batch_size": 50, "clip_norm": 1.0}),
     "sparse": (sparse, {"optimiser": "adam", "l2": 1e-4}),
+    "parts": (mlp, {"optimiser": "adam", "batch_size": 16, "buffer": 1600}),
 }
 """The network and the options of each training; `fit` shuffles mini-batches."""
 VALIDATED = ("shuffled", "dropout")  # and stopped early, maybe
+BY_PARTS = "parts"  # whose samples are mapped
 
 
 class Ready:
@@ -70,6 +72,14 @@ class Ready:
         self.told = True
 
 
+def mapped(array):
+    """Return an array in a file of its own, as a memory map."""
+    with tempfile.TemporaryFile() as file:
+        found = np.memmap(file, array.dtype, "w+", shape=array.shape)
+    found[...] = array
+    return found
+
+
 def train(case, folder, every, epochs, comm=None):
     """Train as far as it goes, by ranks of `comm`; `every` 0: without checkpoints."""
     folder = Path(folder)
@@ -78,6 +88,8 @@ def train(case, folder, every, epochs, comm=None):
     x = rng.uniform(-1, 1, (120, 2))
     inside = (x**2).sum(axis=1) < 0.5
     t = np.stack([inside, ~inside], axis=1).astype(float)
+    if case == BY_PARTS:
+        x = mapped(x)
     callbacks = []
     if case in VALIDATED:
         options = {**options, "validation": (x[:40], t[:40])}

@@ -89,9 +89,14 @@ def test_any_slice_is_that_of_the_array_in_memory(tmp_path_factory, data):
     path = write(tmp_path_factory.mktemp("slices"), kind, table, unit)
     array = np.stack(list(table.values()), axis=1)
     source = open_data(path, outputs=1)
+    first = data.draw(st.integers(0, rows - 1))
+    last = data.draw(st.integers(first + 1, rows))
+    if last - first < rows:
+        source = source.section(slice(first, last))
+    assert source.samples == last - first
     size = data.draw(st.integers(1, rows + 5))
     backwards = data.draw(st.booleans())
-    seen = 0
+    seen = first
     for part in source.parts(size, (lambda n: range(n)[::-1]) if backwards else None):
         chosen = array[part.first : part.first + len(part.x)]
         assert len(part.x) <= size
@@ -99,9 +104,9 @@ def test_any_slice_is_that_of_the_array_in_memory(tmp_path_factory, data):
         np.testing.assert_array_equal(part.t, chosen[:, 2:])
         assert backwards or part.first == seen
         seen += len(part.x)
-    assert seen == rows
+    assert seen == last
     np.testing.assert_array_equal(np.concatenate(list(source.targets(size))),
-                                  array[:, 2:])
+                                  array[first:last, 2:])
 
 
 def test_training_by_parts_has_the_bits_of_memory(path):

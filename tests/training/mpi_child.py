@@ -15,7 +15,7 @@ import pytest
 from mpi4py import MPI
 from waits import HANG_SECONDS
 
-from clnet import Network, Population, device
+from clnet import Checkpoint, Network, Population, device, open_data
 from clnet.cli.main import main as cli
 from clnet.errors import ClnetError
 from clnet.nn.optimisers import SGD
@@ -55,6 +55,89 @@ def same_bits():
         equal_on_all_ranks(net.parameters),
         equal_on_all_ranks(history.epochs.rows[:, :-1]), history.stopped,
     ]
+
+
+class Stored:
+    """An array in a file that records the rows that are read of it."""
+
+    chunks = None
+
+    def __init__(self, array):
+        self.array, self.rows = array, np.zeros(len(array), int)
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def __getitem__(self, rows):
+        self.rows[rows] += 1
+        return self.array[rows]
+
+
+def by_parts(folder):
+    """Return checksums of trainings on samples that are read by parts.
+
+    Each goes on from the checkpoint of half as many ranks, after two of three epochs.
+    """
+    found = []
+    weight = np.arange(101.0)
+    for kind in "stored", "map", "copies":
+        x = Stored(X)
+        if kind == "map":
+            path = folder / f"{COMM.size}-{COMM.rank}.npy"
+            np.save(path, X)
+            x = np.load(path, mmap_mode="r")
+        where = device("cpu")
+        if kind == "copies":
+            where = replace(where, fine_svm=False, companions=())
+        checkpoint = folder / f"{kind}-{COMM.size}.safetensors"
+        other = folder / f"{kind}-{max(1, COMM.size // 2)}.safetensors"
+        net = network(dropout=0.25)
+        options = {
+            "optimiser": SGD(0.1, 0.5), "batch_size": 6, "seed": 7, "device": where,
+            "validation": (Stored(X), T, weight), "tune": False,
+            "sample_weight": weight, "comm": COMM, "buffer": 6 * 4 * 8 * 13,
+        }
+        net.fit(x, T, epochs=2, callbacks=[Checkpoint(checkpoint)], **options)
+        if kind == "stored":
+            seen = np.array(COMM.allgather(x.rows.tolist()))
+            # All look at the first samples, for errors; two epochs read each once.
+            assert (np.sort(seen - 1, axis=0)[:-1] == 0).all(), seen
+            assert (seen.max(axis=0) == 3).all(), seen
+        net = network(dropout=0.25)
+        history = net.fit(x, T, epochs=3, resume=other, **options)
+        found.append([
+            equal_on_all_ranks(net.parameters),
+            equal_on_all_ranks(history.epochs.rows[:, :-1]), history.stopped,
+        ])
+    return found
+
+
+def losses():
+    """Return losses of one epoch: in memory and by parts, alone and by ranks."""
+    found = []
+    for x in X, Stored(X):  # the latter by parts
+        for comm in None, COMM:
+            net = network()
+            history = net.fit(
+                x, T, optimiser=SGD(1e-6), batch_size=6, epochs=1, device="cpu",
+                validation=(x, T), shuffle=False, tune=False, comm=comm,
+                buffer=6 * 4 * 7 * 13,
+            )
+            epoch = history[-1]
+            found.append([epoch.loss, epoch.validation.loss])
+    return found
+
+
+def ignored():
+    """Return losses with and without weights: those of wrong targets are 0."""
+    weight = np.arange(101) % 3 > 0
+    t = np.where(weight[:, np.newaxis], T, 1e6)
+    found = []
+    for options in {"sample_weight": weight}, {}:
+        history = network().fit(
+            Stored(X), t, optimiser=SGD(1e-9), batch_size=8, epochs=1, device="cpu",
+            tune=False, comm=COMM, seed=2, buffer=6 * 4 * 8 * 9, **options,
+        )
+        found.append(history[-1].loss)
+    return found
 
 
 def in_pieces():
@@ -127,11 +210,17 @@ def predictions(folder):
     assert net.predict(DIGITS, "cpu", comm=COMM, out=out) is out
     out.flush()
     COMM.Barrier()
-    t = DIGITS[:, 1:]
+    t, file = DIGITS[:, 1:], folder / "samples.npy"
+    if COMM.rank == 0:
+        np.save(file, np.concatenate([DIGITS, t], axis=1))
+    COMM.Barrier()
+    samples = open_data(file, outputs=2)
     return [
         [alone.tolist(), net.evaluate(DIGITS, t, "cpu").mse],
         [found.tolist(), net.evaluate(DIGITS, t, "cpu", comm=COMM).mse],
         [np.load(path).tolist(), None],
+        [net.predict(samples, "cpu", comm=COMM).tolist(),
+         net.evaluate(samples, None, "cpu", comm=COMM).mse],
     ]
 
 
@@ -147,6 +236,7 @@ def errors():
             else net.predict(X, "cpu", comm=COMM)
         ),
         "iterable": lambda: net.predict(iter([X]), "cpu", comm=COMM),
+        "batches": lambda: net.fit([(X, T)] * 3, comm=COMM, device="cpu"),
         "network": lambda: other.fit(X, T, comm=COMM, device="cpu", optimiser="sgd"),
         "samples": lambda: net.fit(X[last:], T[last:], comm=COMM, device="cpu"),
         "tune": lambda: net.fit(X, T, comm=COMM, tune="yes" if last else False),
@@ -196,6 +286,8 @@ def main(folder):
         steps = Generic(), GenericBackward()
         patch.setattr(training_planner, "TRAINING_VARIANTS", steps)
         results["in_pieces"] = in_pieces()
+    results["by_parts"], results["losses"] = by_parts(folder), losses()
+    results["ignored"] = ignored()
     results["population"] = population()
     if COMM.size < 4:
         results["command_line"] = command_line(folder)

@@ -64,6 +64,24 @@ def test_any_number_of_ranks_gives_the_same_bits(found):
         assert found[ranks]["same_bits"] == found[1]["same_bits"]
 
 
+def test_samples_that_are_read_by_parts_give_the_same_bits(found):
+    """Also where trainings are resumed; each rank reads its samples alone."""
+    for ranks in 1, 2, 4:
+        assert found[ranks]["by_parts"] == found[1]["by_parts"]
+    first, *others = found[1]["by_parts"]
+    assert all(other == first for other in others)
+
+
+def test_losses_are_those_of_one_process(found):
+    """Each sample counts, also of blocks that have some in the last step alone."""
+    for ranks in 1, 2, 4:
+        expected, *losses = found[ranks]["losses"]
+        for loss in losses:
+            assert loss == pytest.approx(expected, rel=1e-4)
+        with_weights, without = found[ranks]["ignored"]
+        assert with_weights < 2 < 1e9 < without
+
+
 def test_sums_during_the_backward_pass_have_the_same_bits(found):
     """By SGD, whose steps show a wrong scale; with shared memory and with copies."""
     for ranks in 1, 2, 4:
@@ -92,9 +110,9 @@ def test_ranks_train_as_one_process(found):
 
 def test_ranks_predict_as_one_process(found):
     """Exactly, as above."""
-    (alone, error), (shared, shared_error), (written, _) = found[2]["predictions"]
-    assert shared == written == alone
-    assert shared_error == error
+    (alone, error), *others, (written, _), of_file = found[2]["predictions"]
+    assert [*others, of_file] == [[alone, error]] * 2
+    assert written == alone
 
 
 def test_the_command_line_trains_by_ranks(found):
@@ -109,6 +127,7 @@ def test_the_command_line_trains_by_ranks(found):
     ("t", "targets have shape [100, 2], expected [101, 2]"),
     ("call", "rank 1 of 2 has called evaluate, and rank 0 predict"),
     ("iterable", "whose rows ranks cannot share"),
+    ("batches", "x is 'BatchSource', whose rows ranks cannot share"),
     ("network", "rank 1 of 2 has network 5-7-2 float32, and rank 0 5-6-2 float32"),
     ("samples", "rank 1 of 2 has samples 100, and rank 0 101"),
     ("tune", "tune must be None, True or False, not 'yes'"),

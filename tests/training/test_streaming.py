@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from clnet import Checkpoint, InputError, Network, optimisers
+from clnet.formats.sources import ArraySource
 from clnet.nn.random import keys
 from clnet.opencl.discovery import device
 from clnet.runtime.row_placement import RowPlacement
@@ -121,6 +122,23 @@ def test_every_sample_is_seen_once_an_epoch():
     seen = np.concatenate(rows)
     assert (seen != X).any()
     np.testing.assert_array_equal(np.unique(seen, axis=0), np.unique(X, axis=0))
+
+
+@pytest.mark.parametrize("kind", ["stored", "sparse"])
+def test_a_section_has_its_rows_alone(kind):
+    x = Counting(X) if kind == "stored" else (
+        pytest.importorskip("scipy.sparse").csr_array(X)
+    )
+    source = ArraySource(x, T, WEIGHT).section(slice(100, 900)).section(slice(5, 205))
+    assert source.size(4) == 4 * 200 * 11
+    parts = list(source.parts(ROWS, lambda count: range(count)[::-1]))
+    assert [part.first for part in parts] == [105 + ROWS, 105, 105 + 2 * ROWS]
+    for part in parts:
+        rows = slice(part.first, part.first + len(part.x))
+        for found, array in zip(part[1:], (X, T, WEIGHT), strict=True):
+            np.testing.assert_array_equal(found, array[rows])
+    np.testing.assert_array_equal(np.concatenate(list(source.targets(30))), T[105:305])
+    assert len(list(source.parts(300, lambda count: range(count)))) == 1
 
 
 def test_small_sources_are_read_whole(tmp_path):
