@@ -66,8 +66,8 @@ def _predicted(
 ) -> Array:
     """Return the outputs for all samples, or `out` with this rank's rows of them."""
     rows = ranks.together(lambda: _rows(x))
-    shape = (
-        (rows.samples, network.n_in) if isinstance(rows, Source) else np.shape(rows)
+    shape = np.shape(rows) if not isinstance(rows, Source) else (
+        rows.samples or 0, network.n_in
     )
     ranks.check_alike({
         "an x of shape": list(shape),

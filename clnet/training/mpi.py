@@ -17,13 +17,15 @@ from clnet.errors import DeviceError, InputError, counted
 from clnet.ir.training_ops import split_program
 from clnet.opencl.session import session
 from clnet.opencl.store import store_of
-from clnet.planning.training_planner import plan_as_saved, saved_plan
+from clnet.planning.training_planner import plan_as_saved, plan_training, saved_plan
 from clnet.runtime.data_parallel import device_of_rank
 from clnet.training.data_set import VALIDATION_BATCH
 from clnet.training.rank_pass import RankPass
 from clnet.training.rank_streaming import StreamedRankPass
 from clnet.training.saved import SavedTraining
 from clnet.training.streaming import StreamedSet
+from clnet.variants.training.gradient_norm import Norm
+from clnet.variants.training.optimisers import Optimisers
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -86,16 +88,18 @@ def rank_passes(
         return found
 
     def shared(
-        data: AnySet, program: Program, update: Program | None, batch: int
+        data: AnySet, plan: TrainingPlan, update: TrainingPlan | None, batch: int
     ) -> RankPass:
         kind = StreamedRankPass if isinstance(data, StreamedSet) else RankPass
-        return kind(
-            ranks, setup.blocks, own, planned(program, batch), update, data, batch,
-            train_state,
-        )
+        return kind(ranks, setup.blocks, own, plan, update, data, batch, train_state)
 
     gradients, update = split_program(program)
-    training = shared(setup.data, gradients, update, setup.options.batch)
+    batch = setup.options.batch
+    block = planned(gradients, batch)
+    training = shared(setup.data, block, plan_training(
+        block.network, update, where, batch, tune=False,  # of one candidate
+        variants=(Norm(), Optimisers()),
+    ), batch)
     held_out = setup.validation
     if held_out is None:
         return training, []
@@ -103,7 +107,7 @@ def rank_passes(
     if isinstance(held_out, StreamedSet):
         batch = min(batch, held_out.rows)
         held_out = held_out.balanced(batch)
-    return training, [shared(held_out, validation, None, batch)]
+    return training, [shared(held_out, planned(validation, batch), None, batch)]
 
 
 def shared_setup(

@@ -14,18 +14,15 @@ from numpy.typing import NDArray
 
 from clnet.ir.training_ops import Update
 from clnet.nn.random import permuted
-from clnet.planning.training_planner import plan_training
 from clnet.runtime.rank_sums import RankSums
 from clnet.runtime.ranks import cut, size_of
 from clnet.runtime.replay import Replay
 from clnet.training.data_set import DataSet
-from clnet.variants.training.gradient_norm import Norm
-from clnet.variants.training.optimisers import Optimisers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from clnet.ir.ops import Program, Value
+    from clnet.ir.ops import Value
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session
     from clnet.planning.training_planner import TrainingPlan
@@ -50,8 +47,8 @@ class RankPass:
         Of this rank's device.
     plan : TrainingPlan
         The plan of one block, by the program of gradients, or of a validation.
-    update : Program or None
-        The program of a step's update; None: a validation.
+    update : TrainingPlan or None
+        The plan of a step's update; None: a validation.
     data : DataSet, StreamedSet
         All samples; the device gets those of this rank's blocks.
     batch : int
@@ -67,7 +64,7 @@ class RankPass:
 
     def __init__(
         self, ranks: Ranks, blocks: int | None, session: Session, plan: TrainingPlan,
-        update: Program | None, data: AnySet, batch: int, train_state: TrainState,
+        update: TrainingPlan | None, data: AnySet, batch: int, train_state: TrainState,
     ) -> None:
         self._ranks, self._session = ranks, session
         self._plan, self._data, self._batch = plan, data, batch
@@ -98,14 +95,9 @@ class RankPass:
                 ranks, session, train_state.gradients, layout, plan.steps,
                 program.dtype, ordered=blocks is not None,
             )
-            self._update_plan = plan_training(  # one candidate: nothing to measure
-                plan.network, update, session.device, batch, tune=False,
-                variants=(Norm(), Optimisers()),
-            )
-            self._update = Replay(
-                session, self._update_plan.steps, layout, train_state
-            )
-            (op,) = (op for op in update.ops if isinstance(op, Update))
+            self._update_plan = update
+            self._update = Replay(session, update.steps, layout, train_state)
+            (op,) = (op for op in update.program.ops if isinstance(op, Update))
             self._read_totals = op.totals if op.optimiser.reads_error else None
 
     def _prepare(self, inputs: Sequence[Value]) -> None:
