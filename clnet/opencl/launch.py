@@ -87,7 +87,8 @@ MEMBER = np.dtype([
     *((name, np.int32) for name in (
         "index", "record", "plan", "samples", "first", "bits", "epochs",
     )),
-    ("seed", np.uint32), ("squares_limit", np.float32), ("fails_limit", np.float32),
+    ("seed", np.uint32),
+    *((name, np.float32) for name in ("squares_limit", "fails_limit", "l1", "l2")),
 ])
 """A row of the table of members (``members.cl``)."""
 

@@ -326,7 +326,7 @@ class Population:
         Notes
         -----
         Chains of dense layers of float32 without dropout train in one launch. Networks
-        whose optimisers, penalties or clipping differ train in a launch for each kind.
+        whose optimisers or clipping differ train in a launch for each kind.
         All others train one after the other.
         """
         if comm is not None:

@@ -154,6 +154,9 @@ class MemberReplay(Replay):
         self._rows["index"] = np.arange(count)
         self._rows["samples"] = samples
         self._rows["first"] = -1
+        if whole.update is not None:
+            penalties = whole.update.regularisation
+            self._rows["l1"], self._rows["l2"] = penalties.l1, penalties.l2
         end = 0
         for row, subset in enumerate(subsets if lists else ()):
             if subset is not None:
@@ -174,7 +177,7 @@ class MemberReplay(Replay):
         return found
 
     def set_members(self, **columns: Array) -> None:
-        """Set columns [members] of the table: seed, squares_limit, fails_limit."""
+        """Set columns [members] of the table: seed, limits, penalties."""
         for name, values in columns.items():
             self._rows[name] = values
 

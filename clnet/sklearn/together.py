@@ -97,11 +97,13 @@ class _Shape:
         """
         from clnet.opencl.session import device_errors, session
         from clnet.training.members import Members, Samples
-        from clnet.training.population import _Group, _kind
+        from clnet.training.population import _Group, kinds_of
 
         kinds: dict[Any, list[_Start]] = {}
-        for start in self._starts:
-            kind = _kind(start.member.options, len(start.fit.rows))
+        for start, kind in zip(self._starts, kinds_of(
+            [one.member.options for one in self._starts],
+            [len(one.fit.rows) for one in self._starts],
+        ), strict=True):
             kinds.setdefault(kind, []).append(start)
         samples = Samples(self._data, None, None)
         for starts in kinds.values():

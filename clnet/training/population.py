@@ -43,6 +43,7 @@ from clnet.variants.training.whole_step import LANES, accepted_step
 if TYPE_CHECKING:
     from clnet.ir.ops import Program
     from clnet.nn.model import Model
+    from clnet.nn.regularisation import Regularisation
     from clnet.opencl.device import Device
     from clnet.training.data_set import DataSet
     from clnet.training.members import Member, Members, Samples
@@ -56,6 +57,7 @@ TOTALS_SHARE = 16  # of a device's memory is for totals that are not read yet
 KEPT_SHARE = 128  # of it is for launches that are kept
 # Why a member has stopped.
 RUNNING, ALL_DONE, REACHED, WAITED, DIVERGED = range(5)
+PENALTY = 1e-3  # of a program's weights, whose networks have penalties of their own
 GROWTH = 8  # of a launch's epochs, at most: the first ones also compile
 
 
@@ -83,19 +85,19 @@ def fit_members(
     report : callable
         Called with numbers of epochs that are done.
     """
-    kinds: dict[Any, int] = {}
+    numbers_of: dict[Any, int] = {}
+    kinds = kinds_of(members.options, _sizes(members, samples))
     of_options = np.array([
-        kinds.setdefault(_kind(one, n), len(kinds))
-        for one, n in zip(members.options, _sizes(members, samples), strict=True)
+        numbers_of.setdefault(one, len(numbers_of)) for one in kinds
     ])
     kind = of_options[members.which]
     place = np.full(len(members), -1)  # of a member in its group
     groups: list[_Group] = []
     interrupted = False
     trained: Array | None = None
-    for number in range(len(kinds)):
+    for number in range(len(numbers_of)):
         numbers = np.flatnonzero(kind == number)
-        whole = len(kinds) == 1
+        whole = len(numbers_of) == 1
         group = _Group(
             network, members if whole else members.part(numbers), samples, device
         )
@@ -144,15 +146,32 @@ def _sizes(members: Members, samples: Samples) -> list[int]:
     return found
 
 
-def _kind(options: TrainingOptions, n: int) -> Any:
-    """Return what the members of one launch have in common, of n samples."""
-    rule = options.rule
-    if hasattr(rule, "learning_rate"):
-        rule = replace(rule, learning_rate=0.0)  # type: ignore[call-arg]
-    return (
-        rule, options.regularisation, options.loss.name, options.precision,
-        options.shuffled, None if options.batch == n else options.batch,
-    )
+def kinds_of(options: Sequence[TrainingOptions], sizes: Sequence[int]) -> list[Any]:
+    """Return what the members of one launch have in common: a key of each options.
+
+    `sizes` are the samples of a training by each.
+    """
+    penalises = any(one.regularisation.penalises for one in options)
+
+    def kind(one: TrainingOptions, n: int) -> Any:
+        rule = one.rule
+        if hasattr(rule, "learning_rate"):
+            rule = replace(rule, learning_rate=0.0)  # type: ignore[call-arg]
+        return (
+            rule, _shared(one.regularisation, penalises), one.loss.name, one.precision,
+            one.shuffled, None if one.batch == n else one.batch,
+        )
+
+    return [kind(one, n) for one, n in zip(options, sizes, strict=True)]
+
+
+def _shared(regularisation: Regularisation, penalises: bool) -> Regularisation:
+    """Return the regularisation of a program whose networks have their own penalties.
+
+    `penalises`: whether any of them has.
+    """
+    factor = PENALTY if penalises else 0.0
+    return replace(regularisation, l1=factor, l2=factor)
 
 
 def members_variants(
@@ -207,10 +226,12 @@ class _Group:
         batch = max(one.batch for one in members.options)
         subsets, weighted = members.rows is not None, members.weights is not None
         gathers = subsets or weighted or batch < len(data)
+        penalises = any(one.regularisation.penalises for one in members.options)
         self._program = program_of(
             network, first.loss, first.rule, first.precision,
             samples=len(data) if gathers else None, shuffled=first.shuffled,
-            weighted=weighted, regularisation=first.regularisation,
+            weighted=weighted,
+            regularisation=_shared(first.regularisation, penalises),
         )
         same_order = not first.shuffled or len(set(members.seeds.tolist())) == 1
         self._step, self.refusal = self._step_of(
@@ -428,6 +449,8 @@ class _Group:
         replay.set_members(
             seed=(members.seeds & 0xFFFFFFFF).astype(np.uint32),
             squares_limit=limits[:, 0], fails_limit=limits[:, 1],
+            l1=members.each(lambda one: one.regularisation.l1),
+            l2=members.each(lambda one: one.regularisation.l2),
         )
 
     def _validation_step(self, samples: DataSet) -> tuple[Step, str | None]:

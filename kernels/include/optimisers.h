@@ -22,6 +22,7 @@ typedef struct {
     int count;           // steps taken before
     uint seed;           // of random numbers
     PER_NETWORK norm;    // of the mean gradient, with CLIP_NORM
+    Penalties penalties;
 } StepInfo;
 
 // error: squared errors of the epoch so far, of `seen` samples with `outputs` each
@@ -36,6 +37,7 @@ static inline StepInfo step_info(const PER_NETWORK rate, const int samples,
     now.count = count;
     now.seed = seed;
     now.norm = 0;
+    now.penalties = PENALTIES;
 #if defined(ADAM) || defined(ADAMW)
     // 1 - beta^(count + 1), accurate also for beta near 1.
     now.first = -expm1((count + (REAL)1) * (REAL)LOG_BETA1);
@@ -192,6 +194,6 @@ RULE
 static inline VAL stepped(const VAL w, const VAL g, VAL *s, const StepInfo now,
                           const uint element)
 {
-    const VAL total = add_penalties(w, g, now.samples, element);
+    const VAL total = add_penalties(w, g, now.samples, now.penalties, element);
     return apply_rule(w, clip_gradient(total, now.samples, now.norm), s, now, element);
 }

@@ -20,6 +20,7 @@
 #include "include/optimisers.h"
 #else
 #include "include/random.h"
+#include "include/regularisation.h"
 #endif
 #if !defined(FUNCTIONS) || !defined(BACKWARD) || !defined(GATHERED)                  \
     || !defined(WEIGHTED) || !defined(MEAN) || !defined(RECORD) || !defined(APART)

@@ -10,7 +10,7 @@
 //   compute unit 1   member 2: epochs ...   member 4 ...
 //
 // Members share the data set, the order of layers and the rule. Each has its own
-// parameters, state, random numbers, rates, samples and limits.
+// parameters, state, random numbers, rates, penalties, samples and limits.
 //
 // OWN_STATE   1: the optimiser's state stays in local memory too
 // MATRIX      1: products are computed by matrix units (matrix.h)
@@ -38,12 +38,13 @@
 // The norm of the mean gradient. squares [GROUP]: of local memory
 static inline float norm_of(__local const float *values, __local const float *sums,
                             __global const int *places, const int samples,
-                            __local float *squares)
+                            const Penalties penalties, __local float *squares)
 {
     float sum = 0;
     for (int i = get_local_id(0); i < SIZE; i += GROUP) {
         const int at = max(places[i], 0);
-        const float g = add_penalties(values[at], sums[at], samples, i) / samples;
+        const float g =
+            add_penalties(values[at], sums[at], samples, penalties, i) / samples;
         sum += places[i] < 0 ? 0 : g * g;
     }
     squares[get_local_id(0)] = sum;
@@ -173,8 +174,9 @@ group_members(__global const Neuron *neurons, __global float *parameters,
         StepInfo now =
             step_info(run.rate, size, own_totals[1] + own_totals[4], seen_samples(&run),
                       outputs, member.epochs * steps + step, member.seed);
+        now.penalties = (Penalties){member.l1, member.l2};
 #ifdef CLIP_NORM
-        now.norm = norm_of(values, sums, places, size, squares);
+        now.norm = norm_of(values, sums, places, size, now.penalties, squares);
 #endif
         for (int first = id; first < SIZE; first += UPDATES * GROUP) {
             int at[UPDATES];

@@ -339,11 +339,13 @@ lane_members(__global float *parameters, __global const float *x,
                                  (member.epochs + e) * ((n + full - 1) / full)
                                      + step % steps,
                                  member.seed);
+        now.penalties = (Penalties){member.l1, member.l2};
 #ifdef CLIP_NORM
         float squares = 0;
         ALL for (int j = 0; j < VALUES; ++j) {
             const int place = place_of(j, lane);
-            const float g = add_penalties(values[j], gradients[j], size, place) / size;
+            const float g = add_penalties(values[j], gradients[j], size,
+                                          now.penalties, place) / size;
             squares += place >= 0 && is_first(j, lane) ? g * g : 0;
         }
         now.norm = sqrt(lane_sum(squares, exchange));

@@ -9,6 +9,7 @@ typedef struct {
     int epochs;   // done before
     uint seed;
     float squares_limit, fails_limit;  // as of Run
+    float l1, l2;                      // penalties
 } Member;
 
 // Weights of a step's samples are scaled to a mean of 1 where the host has not done it, as

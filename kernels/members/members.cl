@@ -8,7 +8,7 @@
 //   worker 1   member 1: epochs ...........   member 3 ...   member 4 ...
 //
 // Members share the data set, the order of layers and the rule. Each has its own
-// parameters, state, random numbers, rates, samples and limits.
+// parameters, state, random numbers, rates, penalties, samples and limits.
 //
 // The macros are those of steps.h and epoch_task.h.
 #define REAL float
@@ -95,8 +95,10 @@ members(__global const Layer *layers, __global const Neuron *neurons,
             order,
 #endif
         };
-        const UpdateArguments update = {sum, state + index * SLOTS * size, live, outputs,
-                                        member.seed};
+        const UpdateArguments update = {
+            sum, state + index * SLOTS * size, live, outputs, member.seed,
+            {member.l1, member.l2},
+        };
         __global const Epoch *plan = schedule + (size_t)member.plan * (epochs + 1);
         __global float *first_totals =
             totals + (size_t)member.record * epochs * 2 * RECORD;

@@ -9,7 +9,7 @@
 //   weight    [n0 n1 n2 n3 n4 n5 n6 n7]
 //
 // The networks of a vector share samples, order and counts of epochs and steps; they have
-// rates, limits and sample weights of their own. One that has reached its limit keeps its
+// rates, penalties, limits and sample weights of their own. One that has reached its limit keeps its
 // parameters until the others end.
 //
 // LAYERS, LAYER_TABLE, LAYER_NEURONS  the layers' table, where `values` and
@@ -178,7 +178,8 @@ static inline void update(const Net *net, __global float8 *state,
     for (int i = 0; i < SIZE; ++i) {
         if (!live[i]) continue;
         const float8 g =
-            add_penalties(net->parameters[i], net->gradients[i], samples, i)
+            add_penalties(net->parameters[i], net->gradients[i], samples,
+                          now.penalties, i)
             / (float8)(samples);
         squares += g * g;
     }
@@ -244,13 +245,15 @@ vector_members(__global const Neuron *neurons, __global float *parameters,
         const int networks = min(WIDTH, count_of_members - v * WIDTH);
         int index[WIDTH], ran[WIDTH];
         __global const Epoch *plan[WIDTH];
-        float8 squares_limit, fails_limit;
+        float8 squares_limit, fails_limit, l1, l2;
         for (int k = 0; k < WIDTH; ++k) {  // lanes without a network repeat the last
             const Member one = members[v * WIDTH + min(k, networks - 1)];
             index[k] = one.index;
             plan[k] = schedule + (size_t)one.plan * (epochs + 1);
             ((float *)&squares_limit)[k] = one.squares_limit;
             ((float *)&fails_limit)[k] = one.fails_limit;
+            ((float *)&l1)[k] = one.l1;
+            ((float *)&l2)[k] = one.l2;
             ran[k] = 0;
         }
         const Member member = members[v * WIDTH];
@@ -316,8 +319,10 @@ vector_members(__global const Neuron *neurons, __global float *parameters,
                     sums[RECORD + k] = added - (after - before);
                 }
 #if UPDATE
-                const StepInfo now = step_info(rate, samples, 0, 1, outputs,
-                                               (member.epochs + e) * steps + step, 0);
+                StepInfo now = step_info(rate, samples, 0, 1, outputs,
+                                         (member.epochs + e) * steps + step, 0);
+                now.penalties.l1 = l1;
+                now.penalties.l2 = l2;
                 update(&net, own_state, live, now, samples, running);
 #endif
             }

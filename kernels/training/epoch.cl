@@ -65,7 +65,7 @@
                      t_offset, weight_offset, dx_offset, gradient_offset,            \
                      memory_size, bit_fail_limit};
 #define SET_UPDATE                                                                   \
-    const UpdateArguments update = {total, state, live, outputs, seed};
+    const UpdateArguments update = {total, state, live, outputs, seed, PENALTIES};
 #define STEP {first + run.begin, run.size, run.key}
 
 #if !SHARED

@@ -8,6 +8,7 @@ typedef struct {
     __global const uchar *live;  // [size] 0 for padding, which stays zero
     int outputs;
     uint seed;
+    Penalties penalties;
 } UpdateArguments;
 
 // The sum of a vector of gradients over the tasks, in their order.
@@ -42,6 +43,7 @@ static inline void finish_step(const Net *net, const UpdateArguments *update,
     StepInfo now =
         step_info(run->rate, samples, run->totals[1] + run->totals[4],
                   seen_samples(run), update->outputs, count, update->seed);
+    now.penalties = update->penalties;
 #endif
 #if BACKWARD && (!UPDATE || defined(CLIP_NORM))
     // The norm, or the caller, needs the whole gradient first.
@@ -51,7 +53,8 @@ static inline void finish_step(const Net *net, const UpdateArguments *update,
         *(__global float8 *)(update->total + i) = sum;
 #if UPDATE
         const float8 w = *(__global const float8 *)(net->parameters + i);
-        const float8 g = add_penalties(w, sum, samples, i) / (float8)(samples);
+        const float8 g =
+            add_penalties(w, sum, samples, now.penalties, i) / (float8)(samples);
         squares += live_lanes(update->live + i) ? g * g : (float8)(0.0f);
 #endif
     }

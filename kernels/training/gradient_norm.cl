@@ -41,7 +41,9 @@ void squares(__global const REAL *parameters, __global const REAL *gradients,
     __local REAL partial[GROUP];
     REAL sum = 0;
     for (int i = get_global_id(0); i < size; i += GROUPS * GROUP) {
-        const REAL g = add_penalties(parameters[i], gradients[i], samples, i) / samples;
+        const REAL total =
+            add_penalties(parameters[i], gradients[i], samples, PENALTIES, i);
+        const REAL g = total / samples;
         sum += live[i] ? g * g : (REAL)0;
     }
     const REAL total = group_sum(sum, partial);

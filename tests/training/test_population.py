@@ -129,6 +129,14 @@ def test_each_network_as_if_alone(options, same_rounding):
     assert all(one.plan.startswith("members") for one in histories)
 
 
+def test_networks_of_any_penalty_share_a_launch(same_rounding):
+    histories = compare({
+        "optimiser": "adam", "batch_size": 16, "epochs": 5, "seed": 3,
+        "l1": [0.0, 1e-3, 0.0, 1e-2, 0.0], "l2": [0.0, 0.0, 0.01, 0.1, 0.001],
+    })
+    assert all(f"{N} networks" in one.plan for one in histories)
+
+
 @st.composite
 def fits(draw):
     each = lambda values: draw(  # noqa: E731
@@ -138,7 +146,8 @@ def fits(draw):
     options = {
         "optimiser": rule, "epochs": each(st.integers(1, 12)),
         "seed": each(st.integers(0, 1 << 62)),
-        "l2": draw(st.sampled_from([0.0, 0.01])),
+        "l1": each(st.sampled_from([0.0, 1e-3])),
+        "l2": each(st.sampled_from([0.0, 0.01])),
         "desired_error": each(st.sampled_from([0.0, 0.1, 0.3])),
         "rows": draw(st.sampled_from([None, ROWS])),
         "schedule": None if rule == "rprop" else each(

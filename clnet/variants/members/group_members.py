@@ -24,6 +24,7 @@ from clnet.variants.members.members import (
     MEMBER_ARGUMENTS,
     MemberVariant,
     member_cost,
+    member_rule,
     weights_of,
 )
 from clnet.variants.team import team_group
@@ -35,7 +36,6 @@ from clnet.variants.training.whole_step import (
     neuron_table,
     refuse_unless_float32_step,
     rows_text,
-    rule_of,
     step_defines,
 )
 
@@ -151,7 +151,7 @@ class GroupMembers(MemberVariant):
         tile, group = config["tile"], config["group"]
         place = Arrangement(step, tile, group, span.batch, matrix)
         layout = place.layout
-        rule, _ = rule_of(step, span)
+        rule, _ = member_rule(step, span)
         x, t, *_ = step.data
         defines: dict[str, int | str] = {
             **step_defines(step, span), **rule, "SUBSETS": int(self.subsets),

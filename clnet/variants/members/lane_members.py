@@ -14,6 +14,7 @@ from clnet.variants.members.members import (
     MEMBER_ARGUMENTS,
     MemberVariant,
     member_cost,
+    member_rule,
     weights_of,
 )
 from clnet.variants.team import team_group
@@ -23,7 +24,6 @@ from clnet.variants.training.whole_step import (
     layer_table,
     refuse_unless_float32_step,
     rows_text,
-    rule_of,
     step_defines,
 )
 
@@ -175,7 +175,7 @@ class LaneMembers(MemberVariant):
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launch of the members."""
         step = accepted_step(span)
-        rule, _ = rule_of(step, span)
+        rule, _ = member_rule(step, span)
         layers = layer_table(step, lambda size: 0, 1, 1)
         hidden, out = (rows_text(layer_neurons(step)[i : i + 1])[1:-1] for i in (0, 1))
         lanes, teams, matrix = config["lanes"], config["teams"], config["matrix"]

@@ -62,6 +62,14 @@ def weights_of(step: WholeStep) -> Argument:
     return step.data[1] if step.loss.weight is None else MemberWeights()
 
 
+def member_rule(
+    step: WholeStep, span: Span
+) -> tuple[dict[str, int | str], Argument]:
+    """Return what `rule_of` returns, without the factors that `MEMBER` has."""
+    rule, live = rule_of(step, span)
+    return {name: rule[name] for name in rule if name not in ("L1", "L2")}, live
+
+
 def lacks_gather(step: WholeStep) -> bool:
     """Return whether a step takes its weights from a batch."""
     return step.loss.weight is not None and step.gather is None
@@ -136,7 +144,7 @@ class TrainMembers(Untuned, MemberVariant):
         step = accepted_step(span)
         tile = balanced_tile(span.batch, 1, TILES[0])
         shape = Shape.of(step, span, {"workers": 1, "tile": tile})
-        rule, live = rule_of(step, span)
+        rule, live = member_rule(step, span)
         defines = {**step_defines(step, span), **rule, "SUBSETS": int(self.subsets)}
         x, t, *_ = step.data
         n = span.batch if step.gather is None else step.gather.samples

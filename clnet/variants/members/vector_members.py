@@ -21,6 +21,7 @@ from clnet.variants.members.members import (
     SYNC_WORDS,
     MemberVariant,
     member_cost,
+    member_rule,
     weights_of,
 )
 from clnet.variants.training.group_step import layer_neurons
@@ -32,7 +33,6 @@ from clnet.variants.training.whole_step import (
     neuron_table,
     refuse_unless_whole_step,
     rows_text,
-    rule_of,
     step_defines,
 )
 
@@ -88,7 +88,7 @@ class VectorMembers(Untuned, MemberVariant):
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launch of the members."""
         step = accepted_step(span)
-        rule, live = rule_of(step, span)
+        rule, live = member_rule(step, span)
         allocate = Allocator()
         layers = layer_table(step, allocate, SAMPLES, 1)
         slots = 0 if step.update is None else step.update.optimiser.slots

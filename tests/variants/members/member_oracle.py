@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from bounds import FLOAT32, FP16_SPLIT, LAMBDA, deviations, tiny
@@ -11,7 +13,7 @@ from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Batch
 from clnet.nn.random import key
-from clnet.nn.regularisation import Regularisation
+from clnet.nn.regularisation import PLAIN
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl.discovery import device
 from clnet.opencl.launch import EPOCH
@@ -36,14 +38,18 @@ def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",
     Inputs are small integers if they shall be `exact`; factors are `split` as for
     matrix units, also where there are none.
     """
-    rule, batch = rule or Batch(), batch or samples
+    rule, batch, regular = rule or Batch(), batch or samples, regular or PLAIN
+    own_regular = [
+        replace(regular, l1=(i + 1) * regular.l1, l2=(i + 1) * regular.l2)
+        for i in range(N)
+    ]
     variant = make(N, samples, subsets is not None)
     network = Network.mlp(sizes, activation=activation, seed=0)
     rng = np.random.default_rng(samples)
     gathers = subsets is not None or batch < samples
     program = lower_training(
         network, loss_function(loss), rule, samples=samples if gathers else None,
-        shuffled=gathers, regularisation=regular or Regularisation(),
+        shuffled=gathers, regularisation=regular,
     )
     span = program.span(0, len(program.ops), batch)
     reason = variant.refuse(span, DEVICE)
@@ -74,7 +80,8 @@ def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",
         bound.write(value, array)
     bound.set_members(
         seed=np.arange(N, dtype=np.uint32), squares_limit=np.zeros(N),
-        fails_limit=np.zeros(N),
+        fails_limit=np.zeros(N), l1=np.array([one.l1 for one in own_regular]),
+        l2=np.array([one.l2 for one in own_regular]),
     )
     schedule = np.zeros((N, EPOCHS + 1), EPOCH)
     schedule["rate"] = RATES[:, np.newaxis]
@@ -92,7 +99,7 @@ def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",
         n = len(own[0])
         one = lower_training(
             network, loss_function(loss), rule, samples=n if gathers else None,
-            shuffled=gathers, regularisation=regular or Regularisation(),
+            shuffled=gathers, regularisation=own_regular[i],
         )
         values = {
             value.name: array for value, array in zip(one.inputs, own, strict=True)
