@@ -408,8 +408,8 @@ class _Group:
         """The key of the launches of members that train alike."""
         step = self._step
         return (
-            id(self._program), step.variant, *step.config.items(), len(self._members),
-            len(self._samples.training), self._most_epochs,
+            id(self._program), step.span.batch, step.variant, *step.config.items(),
+            len(self._members), len(self._samples.training), self._most_epochs,
         )
 
     def _bound(self, start: Array) -> MemberBound:

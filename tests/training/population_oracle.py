@@ -30,7 +30,8 @@ def compare_with_oracle(population, x, t, options):
 
 def check_network(population, number, before, history, x, t, *, optimiser, epochs,
                   seed, batch_size=None, shuffle=True, sample_weight=None, rows=None,
-                  learning_rate=None, schedule=None, l2=0.0, desired_error=None):
+                  learning_rate=None, schedule=None, l1=0.0, l2=0.0,
+                  desired_error=None):
     """Check the parameters and the last errors of a network of a population.
 
     `before` [size] are its initial parameters, `sample_weight` [networks, samples] or
@@ -52,7 +53,7 @@ def check_network(population, number, before, history, x, t, *, optimiser, epoch
         options=Options(
             rule, "mse", n, batches=batch < n, epochs=epochs,
             shuffled=batch < n and shuffle, weighted=sample_weight is not None,
-            regularisation=Regularisation(l2=l2), schedule=schedule,
+            regularisation=Regularisation(l1=l1, l2=l2), schedule=schedule,
         ),
     )
     program = lowered(case, population.network)

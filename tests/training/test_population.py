@@ -129,6 +129,11 @@ def test_each_network_as_if_alone(options, same_rounding):
     assert all(one.plan.startswith("members") for one in histories)
 
 
+def test_another_batch_size_takes_other_launches(same_rounding):
+    for batch in (16, 20):
+        compare({"optimiser": "adam", "batch_size": batch, "epochs": 2, "seed": 3})
+
+
 def test_networks_of_any_penalty_share_a_launch(same_rounding):
     histories = compare({
         "optimiser": "adam", "batch_size": 16, "epochs": 5, "seed": 3,
