@@ -210,7 +210,7 @@ def test_cases_behind_a_peer_are_those_that_are_not_ahead():
     found = list(standings.committed())
     counted = standings.counts(found)[1:]
     behind = [
-        line for device in ("H200", "H100", "EPYC")
+        line for device in ("H200", "H100", "EPYC", "Xeon")
         for line in standings.behind(found, device)[1:]
     ]
     assert len(found) == sum(int(line[2]) for line in counted)
