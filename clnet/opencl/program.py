@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clnet.errors import BuildError, InputError
+from clnet.errors import ASK_DOCTOR, BuildError, InputError
 from clnet.nn.activations import LEAK
 from clnet.opencl.quirks import registers_option, variables_option
 
@@ -178,6 +178,9 @@ def retargeted(binary: bytes) -> bytes:
 
 
 def _first_error(log: str) -> str:
-    """Return the log's first line with the word error."""
+    """Return the log's first line with the word error, or where to look without one."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return next((line for line in lines if "error" in line.lower()), "no log")
+    return next(
+        (line for line in lines if "error" in line.lower()),
+        f"the compiler wrote no error; {ASK_DOCTOR}",
+    )

@@ -186,6 +186,16 @@ def test_build_errors_have_log_and_source(body):
     assert str(error).split(": ", 1)[1] in error.log
 
 
+def test_a_build_that_fails_without_a_reason_names_the_doctor(monkeypatch):
+    """As on PoCL, where the folder of its cache cannot be written."""
+    def fail(*_, **__):
+        raise cl.RuntimeError("clBuildProgram failed")
+
+    monkeypatch.setattr(cl.Program, "build", fail)
+    with pytest.raises(BuildError, match="the compiler wrote no error; `clnet doctor`"):
+        build(CONTEXT, CPU, KERNEL % "2", "k.cl")
+
+
 def test_build_errors_name_file_and_line(folder):
     wrong = "\n__constant int wrong = no_such_name;\n"
     (folder / "a.h").write_text("// one\n// two\n")
