@@ -46,6 +46,7 @@ BASES = {
     "stream": "data on the device, runs back to back, by the host's clock",
     "device": "first kernel's start to the last one's end, by the device's clock",
     "busy": "the kernels alone, by the device's clock",
+    "arrays": "device arrays in and out, calls back to back, by the host's clock",
 }
 
 ENQUEUE_SECONDS = 3e-5  # a launch; three times that of a GPU's profiling queue
@@ -310,7 +311,7 @@ class Planned(Candidate):
             device, case.batch, tune=tune, precision=case.precision
         )
         if all(step.device is not None for step in plan.steps):
-            return prepared(case, device, plan.steps)
+            return prepared(case, device, plan.steps, plan)
         # A plan with steps of the host needs host arrays.
         names = [variant.name for variant in VARIANTS if variant.name != "host"]
 
@@ -319,9 +320,9 @@ class Planned(Candidate):
                 device, case.batch, tune=tune, variants=names, precision=case.precision
             ).steps
 
+        timers = _timers(case, device, steps, plan)
         return forward(
-            case, plan, _timers(case, device, steps), steps_text(plan.steps),
-            _threads(plan.steps), spins=True,
+            case, plan, timers, steps_text(plan.steps), _threads(plan.steps), spins=True
         )
 
 
@@ -373,11 +374,13 @@ def serial_device(device: Device) -> Device:
     raise RefusedError(f"{device.name} has no companion in the calling thread")
 
 
-def prepared(case: Case, device: Device, steps: tuple[Step, ...]) -> Prepared:
-    """Return a candidate that runs steps of clnet's."""
+def prepared(
+    case: Case, device: Device, steps: tuple[Step, ...], plan: Plan | None = None
+) -> Prepared:
+    """Return a candidate that runs steps of clnet's, by their plan or a new one."""
     on_host = any(step.device is None for step in steps)
-    plan = _plan(case, device, steps)
-    timers = {} if on_host else _timers(case, device, lambda: steps)
+    plan = plan or _plan(case, device, steps)
+    timers = {} if on_host else _timers(case, device, lambda: steps, plan)
     return forward(
         case, plan, timers, steps_text(steps), _threads(steps), spins=on_host
     )
@@ -389,13 +392,14 @@ def _plan(case: Case, device: Device, steps: tuple[Step, ...]) -> Plan:
 
 
 def _timers(
-    case: Case, device: Device, steps: Callable[[], tuple[Step, ...]]
+    case: Case, device: Device, steps: Callable[[], tuple[Step, ...]], plan: Plan
 ) -> dict[str, Callable[[], Timer]]:
-    """Return the timers of steps without the host."""
+    """Return the timers of steps without the host, and of a plan's device arrays."""
     return {
         "stream": lambda: _stream(case, device, steps()),
         "device": lambda: _clock(case, device, steps(), lambda time: time.span),
         "busy": lambda: _clock(case, device, steps(), lambda time: time.busy),
+        "arrays": lambda: _arrays(case, plan),
     }
 
 
@@ -413,6 +417,15 @@ def _stream(case: Case, device: Device, steps: tuple[Step, ...]) -> Timer:
     executable = _executable(case, device, steps, profiling=False)
     executable.write(case.network.program.input, case.inputs[0])
     return back_to_back(executable.run, executable.session.finish)
+
+
+def _arrays(case: Case, plan: Plan) -> Timer:
+    import pyopencl.array
+
+    queue, shape = plan.queue, (case.batch, case.sizes[-1])
+    y = pyopencl.array.empty(queue, shape, case.dtype)
+    inputs = cycle([pyopencl.array.to_device(queue, x) for x in case.inputs])
+    return back_to_back(lambda: plan(next(inputs), y), queue.finish)
 
 
 def _clock(
