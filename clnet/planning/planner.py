@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from clnet.errors import DeviceError, OutOfMemoryError
 from clnet.ir.lowering import lower
-from clnet.opencl.launch import may_time_out
+from clnet.opencl.launch import Launch, may_time_out
 from clnet.opencl.rate_probes import PROBE_SECONDS, known, measured
 from clnet.planning.candidates import eligible
 from clnet.planning.cover import (
@@ -41,6 +41,7 @@ from clnet.planning.tuning.search import CANDIDATE_SECONDS, SHARE, Search
 from clnet.planning.tuning.times import Times
 from clnet.runtime.binding import Step
 from clnet.runtime.plan import Plan
+from clnet.variants.cost import modelled
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Program, Span
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 PRUNE_RATIO = 5.0  # modelled time over the span's least, above which it is pruned
 MAX_COVERS = 4  # measured whole
+NEAR_RATIO = 2.0  # time over the best, up to which other configurations are measured
 
 
 class Planner:
@@ -147,20 +149,19 @@ class Planner:
         def device_steps() -> tuple[Step, ...]:
             condition = "as device arrays need: pass host arrays"
             alone = self._steps_of(on_device, condition)
-            if not any(
-                launch.device for step in alone
-                for launch in step.variant.launches(step.span, step.config, self.device)
-            ):
+            if not any(launch.device for launch in self._launches(alone)):
                 return alone
-            # The calling thread computes anyway: it may then do so without helpers.
-            ours = [c for c in report.candidates if c.step.device is not None]
+            # The calling thread computes anyway: it may then do so without helpers. A
+            # call with other arrays than before would wait until these return.
+            ours = [
+                c for c in report.candidates if c.step.device is not None
+                and not any(launch.standby for launch in self._launches([c.step]))
+            ]
             return self._steps_of(ours, condition)
 
         def fallback_steps() -> tuple[Step, ...]:
             independent = [
-                c for c in on_device if not may_time_out(
-                    c.step.variant.launches(c.step.span, c.step.config, self.device)
-                )
+                c for c in on_device if not may_time_out(self._launches([c.step]))
             ]
             return self._steps_of(
                 independent, "without kernels whose work-groups wait for each other"
@@ -170,6 +171,12 @@ class Planner:
             self.network, self.device, self.batch, best.steps, device_steps,
             fallback_steps,
             Explanation(self.network, self.device, self.batch, report),
+        )
+
+    def _launches(self, steps: Sequence[Step]) -> tuple[Launch, ...]:
+        return tuple(
+            launch for step in steps
+            for launch in step.variant.launches(step.span, step.config, self.device)
         )
 
     def _steps_of(
@@ -229,6 +236,7 @@ class Planner:
             candidates = self._candidates()
         if self.tune is not False:
             candidates = self._measured(candidates)
+            candidates += self._variations(candidates)
         else:
             candidates = [self.times.remembered(c) for c in candidates]
         self.report.candidates = candidates
@@ -300,6 +308,33 @@ class Planner:
             )
             if not pruned:
                 found[i] = self.times.measured(found[i])
+        return found
+
+    def _variations(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return other configurations of single steps near the best, with times.
+
+        Only those without a build count, while the search may go on.
+        """
+        best, found = self._incumbent(candidates), list[Candidate]()
+        if best is None:
+            return found
+        whole = 0, len(self.program.ops)
+        alone = [c for c in candidates if (c.start, c.stop) == whole]
+        span = self.program.span(*whole, self.times.batch)
+        for c in alone:
+            variant, device = c.step.variant, c.step.device
+            near = c.timing is not None and c.seconds <= NEAR_RATIO * best.seconds
+            if device is None or not near:
+                continue
+            for config in variant.space(span, device):
+                step = replace(c.step, config=config)
+                known = step in [other.step for other in (*alone, *found)]
+                if known or not self._programs_of(step) <= self._programs_of(c.step):
+                    continue
+                if not self.search.pays(best.seconds):
+                    return found
+                cost = modelled(variant.cost(span, config, device), device)
+                found.append(self.times.measured(Candidate(*whole, step, cost)))
         return found
 
     def _bound(self, candidates: Sequence[Candidate], i: int) -> float:
@@ -406,15 +441,18 @@ class Planner:
     def _builds(self, step: Step) -> int:
         """Return the number of programs of a step, by its variant's first span."""
         variant, device = step.variant, step.device
-        if device is None:
-            return 0
         key = variant.name, tuple(step.config.items()), id(device)
         if key not in self._programs:
-            self._programs[key] = len({
-                (launch.source, repr(launch.defines), launch.device or device)
-                for launch in variant.launches(step.span, step.config, device)
-            })
+            self._programs[key] = len(self._programs_of(step))
         return self._programs[key]
+
+    def _programs_of(self, step: Step) -> set[tuple[object, ...]]:
+        """Return the programs that a step builds: none on the host."""
+        device = step.device
+        return set() if device is None else {
+            (launch.source, repr(launch.defines), launch.device or device)
+            for launch in step.variant.launches(step.span, step.config, device)
+        }
 
     def _no_cover(self) -> str:
         refusals = [f"{name}: {text}" for name, text in self.report.refusals]

@@ -24,6 +24,13 @@ def test_cases_fit_the_device():
     assert {"config-3 x 32", "narrow-64 x 131072", "deep-512 x 32"} <= names.keys()
 
 
+def test_the_best_is_chosen_by_other_rounds_than_those_that_judge_it():
+    assert picks.over_best({"a": [1.0] * 4, "b": [1.5] * 4}) == {"a": 1.0, "b": 1.5}
+    # Each half of the rounds chooses a plan that is the slower one in the other half.
+    found = picks.over_best({"a": [1.0, 1.0, 3.0, 3.0], "b": [2.0] * 4})
+    assert found == pytest.approx({"a": 3 / 4, "b": 5 / 6})
+
+
 @pytest.fixture
 def own_store(tmp_path, monkeypatch):
     """A store of times that no other test has."""
@@ -37,7 +44,7 @@ def own_store(tmp_path, monkeypatch):
 def test_rows_of_a_tiny_case(tmp_path, monkeypatch, capsys):
     case = Case("tiny", (3, 4, 2), "tanh", 1)
     monkeypatch.setattr(picks, "cases_of", lambda cpu: {"tiny x 1": case})
-    monkeypatch.setattr(picks, "ROUNDS", 2)
+    monkeypatch.setattr(picks, "ROUNDS", 4)
     monkeypatch.setattr(picks, "BLOCK_SECONDS", 1e-4)
     monkeypatch.setattr(rate_probes, "measured", lambda device: device)
     monkeypatch.setattr(times_file, "SHIPPED", times_file.SHIPPED)  # undone at the end
@@ -48,7 +55,7 @@ def test_rows_of_a_tiny_case(tmp_path, monkeypatch, capsys):
     picks.main()
     found = pd.read_csv(rows)
     assert list(found["pick"]) == list(picks.PICKS)
-    assert found["over_best"].min() >= 1
+    assert (found["over_best"] > 0).all()
     assert (found["timed"] >= found["cover"].nunique()).all()
     assert json.loads(export.read_text())["times"]
     capsys.readouterr()

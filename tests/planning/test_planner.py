@@ -123,6 +123,15 @@ def test_a_pause_lies_between_the_host_and_a_device(lab, monkeypatch):
         assert (before, after) != (True, False)
 
 
+@pytest.mark.skipif(CPU.type != "cpu", reason="the device is no CPU")
+@pytest.mark.parametrize(("tune", "group"), [(None, 8), (False, 4)])
+def test_other_configurations_without_a_build_are_measured(lab, tune, group):
+    lab.rule = lambda steps: 1e-4 / steps[0].config.get("group", 1e-3)
+    plan = lab.plan(variants=["cpu", "naive"], tune=tune)
+    (step,) = plan.steps
+    assert (step.variant.name, step.config["group"]) == ("cpu", group)
+
+
 @pytest.mark.skipif(not CPU.companions, reason="the device has no companion")
 def test_companions_are_searched(lab):
     lab.rule = lambda steps: 1e-6 if steps[0].device in CPU.companions else 1e-3
@@ -138,10 +147,13 @@ def test_device_arrays_take_the_device_alone(lab):
 
 
 @pytest.mark.skipif(not CPU.companions, reason="the device has no companion")
-def test_device_arrays_take_a_companion_where_the_calling_thread_helps(lab):
+@pytest.mark.parametrize("fastest", ["companion", "caller"])
+def test_device_arrays_take_a_companion_where_the_calling_thread_helps(lab, fastest):
+    """Helpers would keep a call with other arrays waiting until they return."""
+    ranks = {"companion": 1e-5, "caller": 1e-5, fastest: 1e-6}
     lab.rule = lambda steps: (
-        1e-6 if steps[0].device in CPU.companions
-        else 1e-5 if steps[0].config.get("caller") else 1e-4
+        ranks["companion"] if steps[0].device in CPU.companions
+        else ranks["caller"] if steps[0].config.get("caller") else 1e-4
     )
     plan = lab.plan(variants=["cpu"], tune=True)
     assert {step.device for step in plan.device_steps()} == {CPU.companions[0]}

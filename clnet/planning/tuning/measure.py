@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,6 +45,9 @@ THREADED = 1 << 18  # multiply-adds of a product for which a BLAS uses threads
 WARM_UP_SECONDS = 0.03  # until clocks are high and threads have cores of their own
 ROUNDS = 5
 ROUND_SECONDS = 4e-3  # a round repeats until it lasts this long
+# Of runs before a round: threads that waited for work of the last round's runs leave
+# their cores meanwhile.
+SETTLE_SECONDS = 1e-3
 REMEASURE_RATIO = 2.0  # time over the best, up to which runs in turn are measured on
 REMEASURES = 4  # times as many rounds of these
 LONGEST_SECONDS = 0.25  # a longer run is not repeated
@@ -216,6 +220,8 @@ class _Rounds:
         """Measure one more round, unless the run is too long to be repeated."""
         if self._long is not None:
             return
+        if self._repeats > 1:
+            self._seconds(math.ceil(SETTLE_SECONDS / ROUND_SECONDS * self._repeats))
         self._rounds.append(self._seconds(self._repeats))
         # A round of one run is a single run.
         self._singles.append(
