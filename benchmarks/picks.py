@@ -176,8 +176,8 @@ class Picks:
                 "candidates": len(candidates),
                 "measured": sum(one.timing is not None for one in candidates),
                 "complete": not planner.report.unmeasured.endswith("to the end"),
-                "cover": _cover(plans[name].steps),
-                "timed": len(distinct), "best": _cover(distinct[best].steps),
+                "cover": cover_text(plans[name].steps),
+                "timed": len(distinct), "best": cover_text(distinct[best].steps),
                 "others": others,
             }
 
@@ -211,7 +211,7 @@ def over_best(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 @contextmanager
-def _empty_store() -> Iterator[None]:
+def empty_store() -> Iterator[None]:
     """Measure anew, and leave the times out of the others' store."""
     known = os.environ["CLNET_CACHE_DIR"]
     with tempfile.TemporaryDirectory() as folder:
@@ -224,7 +224,7 @@ def _empty_store() -> Iterator[None]:
             store_of.cache_clear()
 
 
-def _cover(steps: Sequence[Any]) -> str:
+def cover_text(steps: Sequence[Any]) -> str:
     """Return a cover in words, equal neighbours once with their number."""
     names = (
         f"{step.variant.name}({','.join(map(str, step.config.values()))})"
@@ -267,7 +267,7 @@ def rows_of(
         if left < 2 * SEARCH_SECONDS:
             return
         try:
-            with _empty_store():
+            with empty_store():
                 one.pick("five seconds", with_rates, None, SEARCH_SECONDS)
             left = limit - (time.perf_counter() - start)
             seconds = min(each, max(0.0, left))

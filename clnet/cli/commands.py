@@ -311,6 +311,10 @@ def explain(arguments: argparse.Namespace) -> int:
             raise InputError("--plot draws plans of predictions, not of --training")
         picture_file(arguments.plot)
     if arguments.training is None:
+        if arguments.population is not None:
+            raise InputError(
+                "--population explains a step of training: give --training OPTIMISER"
+            )
         plan = network.compile(
             arguments.device, batch, tune=tune, precision=arguments.precision,
             progress=progress,
@@ -318,6 +322,13 @@ def explain(arguments: argparse.Namespace) -> int:
         text = plan.explain()
         if arguments.plot is not None:
             plan.plot(arguments.plot)
+    elif arguments.population is not None:
+        from clnet.cli.population import explanation as of_many
+
+        text = of_many(
+            network, arguments.population, arguments.training, arguments.device, batch,
+            tune, arguments.precision, progress,
+        )
     else:
         from clnet.training.fit import explain as explanation
 

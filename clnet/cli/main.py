@@ -393,6 +393,11 @@ def parser() -> _Parser:
         "--training", metavar="OPTIMISER",
         help="explain a training step of N samples with this optimiser instead",
     )
+    sub.add_argument(
+        "--population", type=_count, metavar="N",
+        help="explain a step of N networks of this shape that train together, with "
+        "--training; --batch samples a step",
+    )
     sub.add_argument("--tune", action="store_true", help="measure all candidates first")
     sub.add_argument(
         "--all", action="store_true",

@@ -24,18 +24,20 @@ if TYPE_CHECKING:
     from clnet.training.histories import Histories
 
 FOLDS = 5
+LONG = 1 << 40  # epochs of a training that is explained
 SHOWN = 10  # settings of the table
 FIGURES = {
     "mse": "MSE", "bit_fail": "bit fail", "accuracy": "accuracy", "mae": "MAE",
     "rmse": "RMSE", "r2": "R²",
 }
 _ONE = (  # options of one training alone
-    "checkpoint", "checkpoint_every", "resume", "curve", "tensorboard", "tune", "mpi",
+    "checkpoint", "checkpoint_every", "resume", "curve", "tensorboard", "mpi",
     "blocks",
 )
 _OPTIONS = (  # of `Network.fit` that are a population's too
     "optimiser", "loss", "epochs", "batch_size", "desired_error", "stop", "schedule",
     "l1", "l2", "clip_norm", "clip_value", "progress", "scale", "precision",
+    "tune",
 )
 
 
@@ -62,6 +64,27 @@ def add_arguments(add: Callable[..., Any], count: Callable[[str], int]) -> None:
         "--report", metavar="FILE.html",
         help="write a page with all learning curves as a band, and a table of the "
         "networks: with --population, --folds or --grid",
+    )
+
+
+def explanation(
+    network: Network, count: int, optimiser: str, device: str | None, batch: int,
+    tune: bool | None, precision: str, progress: bool,
+) -> str:
+    """Return how `count` networks would be trained by steps of `batch` samples.
+
+    The samples are random, and all of a step; the training is long enough to measure.
+    """
+    from clnet.population import Population
+
+    many = Population.of([network])
+    many.parameters = np.tile(many.parameters, (count, 1))
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (batch, network.n_in))
+    return many.explain(
+        x, np.zeros((batch, network.n_out)), optimiser=optimiser, device=device,
+        batch_size=batch, epochs=LONG, tune=tune, precision=precision,
+        progress=progress, scale=False,
     )
 
 
@@ -92,7 +115,7 @@ def asked(arguments: argparse.Namespace) -> bool:
     InputError
         If options make no sense together.
     """
-    from clnet.population.cross_validation import EACH
+    from clnet.population.trainings import EACH
     from clnet.training.histories import report_file
 
     names = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,7 @@ class Explanation:
             ]
             for cover in self.report.covers[:DRAWN]
         ]
-        ends = [_seconds(cover.seconds) for cover in self.report.covers]
+        ends = [in_units(cover.seconds) for cover in self.report.covers]
         draw_covers(axes, bars, ends)
         sizes = "-".join(str(n) for n in self.network.sizes)
         axes.set_title(
@@ -83,7 +83,8 @@ class Explanation:
 
 def explanation(
     network: Model, device: Device, batch: int, report: PlanReport,
-    training: Program | None = None,
+    training: Program | None = None, subject: str = "",
+    more: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
     """Return the search and its result as text of at most `WIDTH` columns.
 
@@ -95,6 +96,10 @@ def explanation(
         The planner's report.
     training : Program or None
         The program of a step of training; None: the network's own, for inference.
+    subject : str
+        The first words of the text.
+    more : mapping of str to sequence of str, or None
+        Sections after that of the chosen cover: their lines by their titles.
     """
     program = training or lower(network)
     run, basis = "a call", "measured host to host"
@@ -104,24 +109,26 @@ def explanation(
     chosen = report.covers[0]
     parts = [
         textwrap.fill(
-            f"{sizes}, {network.dtype}, batch {batch}, on {device.name}: "
-            f"{_seconds(chosen.seconds)} {run}, "
+            f"{subject}{sizes}, {network.dtype}, batch {batch}, on {device.name}: "
+            f"{in_units(chosen.seconds)} {run}, "
             f"{basis if chosen.timing else _basis(chosen)}.",
             WIDTH, break_on_hyphens=False, break_long_words=True,
         ),
         "chosen\n" + _table(program, chosen.candidates),
+        *("\n".join([title, *map(_indented, lines)])
+          for title, lines in (more or {}).items()),
     ]
     if report.devices:
         parts.append(
             "devices, by whole calls\n"
-            + _plain([(_seconds(seconds), name) for name, seconds in report.devices])
+            + _plain([(in_units(seconds), name) for name, seconds in report.devices])
         )
     if report.formats:
         by = "whole calls" if training is None else "steps of training"
         parts.append(
             f"formats of the layers of format {AUTO}, by {by}\n"
             + _plain([
-                *((_seconds(seconds), name) for name, seconds in report.formats),
+                *((in_units(seconds), name) for name, seconds in report.formats),
                 *(
                     ("not tried", f"{name}: {why}") for name, why in report.untried
                 ),
@@ -137,7 +144,7 @@ def explanation(
         )
     if len(report.covers) > 1:
         rows = [
-            (_seconds(cover.seconds), _summary(cover)) for cover in report.covers[1:]
+            (in_units(cover.seconds), _summary(cover)) for cover in report.covers[1:]
         ]
         parts.append("whole covers that lost\n" + _plain(rows))
     losers = _losers(report)
@@ -208,7 +215,7 @@ def _row(candidate: Candidate) -> tuple[str, ...]:
     config = " ".join(f"{name}={value}" for name, value in step.config.items())
     how = "measured" if candidate.timing else "modelled"
     return (
-        step.variant.name, config, device_name(step), _seconds(candidate.seconds), how
+        step.variant.name, config, device_name(step), in_units(candidate.seconds), how
     )
 
 
@@ -312,7 +319,8 @@ def _basis(cover: Cover) -> str:
     return "the sum of measured spans" if measured else "modelled, nothing measured"
 
 
-def _seconds(seconds: float) -> str:
+def in_units(seconds: float) -> str:
+    """Return a time with three digits and its unit."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         text = f"{seconds / scale:.3g}"
         if float(text) >= 1:

@@ -109,6 +109,7 @@ def plan_training(
     variants: Sequence[Variant] | None = None,
     lowered: Callable[[Model], Program] | None = None,
     search: Search | None = None,
+    kind: type[TrainingPlanner] | None = None,
 ) -> TrainingPlan:
     """Return the cheapest steps for a program of training.
 
@@ -132,6 +133,8 @@ def plan_training(
     search : Search or None
         The limit of the time for measuring, the number of steps of the training, and
         the progress line; None: no limit.
+    kind : type or None
+        The planner; None: `TrainingPlanner`.
 
     Raises
     ------
@@ -152,9 +155,10 @@ def plan_training(
             if not (short and search.pays(plan.seconds)):
                 return plan.plan(network)
 
-    def planner(stored: Model) -> _TrainingPlanner:
+    def planner(stored: Model) -> TrainingPlanner:
         other = program if lowered is None else lowered(stored)
-        return _TrainingPlanner(stored, device, batch, tune, chosen, other, search)
+        make = kind or TrainingPlanner
+        return make(stored, device, batch, tune, chosen, other, search)
 
     best = planner(network) if lowered is None else best_format(
         network, device, planner
@@ -226,7 +230,7 @@ def plan_as_saved(
         program = lowered(stored)
     names = {step["variant"] for step in saved.steps}
     variants = tuple(one for one in TRAINING_VARIANTS if one.name in names)
-    planner = _TrainingPlanner(stored, device, batch, True, variants, program, search)
+    planner = TrainingPlanner(stored, device, batch, True, variants, program, search)
     return planner.plan_of(saved.steps)
 
 
@@ -256,7 +260,9 @@ class _Kept:
         return TrainingPlan(other, self.program, self.steps, self.explanation)
 
 
-class _TrainingTimes(Times):
+class TrainingTimes(Times):
+    """Times of steps of training, on random data."""
+
     whole = "training step"
 
     @cached_property
@@ -276,16 +282,20 @@ class _TrainingTimes(Times):
         return self._trial.check(steps, outputs).compared
 
 
-class _TrainingPlanner(Planner):
-    short = False  # whether the training is too short to measure candidates
+class TrainingPlanner(Planner):
+    """The planner of a program of training; see `Planner`."""
+
+    short: bool = False  # whether the training is too short to measure candidates
+    timed_by: type[TrainingTimes] = TrainingTimes
 
     def _times(self, batch: int) -> Times:
-        return _TrainingTimes(
+        return self.timed_by(
             self.network, self.program, self.device, self.batch, self.report,
             self.search, self._given,
         )
 
     def can_prune(self, seconds: float) -> str | None:
+        """Return why no cover takes less time, before any is measured, or None."""
         bounds = [lower_bound(self.times.remembered(c)) for c in self._candidates()]
         path = shortest_path(len(self.program.ops), bounds)
         self._begin(self.times.batch)  # the search adds the refusals again
@@ -322,6 +332,7 @@ class _TrainingPlanner(Planner):
         return replace(found, explanation=text)
 
     def training_plan(self) -> TrainingPlan:
+        """Return the plan of the best cover whose results are right."""
         best = self._right_cover()
         self.report.unmeasured = "candidates: " + (
             "nothing new may be measured" if self.tune is False else
@@ -333,10 +344,13 @@ class _TrainingPlanner(Planner):
         return self._plan_by(best)
 
     def _plan_by(self, cover: Cover) -> TrainingPlan:
-        text = explanation(
+        text = self._explained(cover)
+        return TrainingPlan(self.network, self.program, cover.steps, text)
+
+    def _explained(self, cover: Cover) -> str:
+        return explanation(
             self.network, self.device, self.batch, self.report, self.program
         )
-        return TrainingPlan(self.network, self.program, cover.steps, text)
 
     def _measured(self, candidates: list[Candidate]) -> list[Candidate]:
         """Return the candidates with times, as far as the best paths need them.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from inspect import signature
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
@@ -27,7 +28,8 @@ from clnet.network import Network
 from clnet.nn.defaults import EPOCHS
 from clnet.nn.scaling import scaling_to_apply
 from clnet.population import files
-from clnet.population.cross_validation import EACH, cross_validation
+from clnet.population.cross_validation import cross_validation
+from clnet.population.trainings import EACH, trainings
 
 if TYPE_CHECKING:
     from clnet.nn.folds import CrossValidation
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from clnet.opencl.discovery import Devices
     from clnet.training.histories import Histories
     from clnet.training.history import History
-    from clnet.training.options import TrainingOptions
 
 Array = NDArray[Any]
 
@@ -276,13 +277,14 @@ class Population:
         progress: bool | None = None,
         scale: bool | None = None,
         precision: str = PRECISIONS[0],
+        tune: bool | None = None,
         comm: Any = None,
     ) -> Histories:
         """Train each network, as `Network.fit` would by itself; return the histories.
 
         Parameters
         ----------
-        x, t, loss, batch_size, shuffle, stop, scale, precision
+        x, t, loss, batch_size, shuffle, stop, scale, precision, tune
             As for `Network.fit`.
         optimiser, epochs, seed, desired_error, schedule, l1, l2, clip_norm, clip_value
             As for `Network.fit`: one value for all, or a list of one for each network.
@@ -302,7 +304,8 @@ class Population:
         device : str, Device or None
             As for `clnet.device`.
         progress : bool or None
-            True: show the epochs done on stderr.
+            True: show the progress of measurements and epochs on stderr; None: of
+            measurements.
         comm : mpi4py.MPI.Comm or None
             Ranks of MPI, each of which trains some of the networks; all end with all
             networks and histories.
@@ -329,53 +332,71 @@ class Population:
         whose optimisers or clipping differ train in a launch for each kind.
         All others train one after the other.
         """
+        given = {name: value for name, value in locals().items() if name != "self"}
         if comm is not None:
-            return self._fit_by_ranks(**{
-                name: value for name, value in locals().items() if name != "self"
-            })
-        from clnet.opencl.discovery import device as find_device
-        from clnet.training.members import members_of, rule_with_rate, samples_of
+            return self._fit_by_ranks(**given)
         from clnet.training.population import fit_members
 
-        where, network = find_device(device), self.network
-        samples = samples_of(
-            network, x, t, validation, patience,
-            scaling_to_apply(network.scaling, scale),
-        )
-
-        def options_of(
-            n: int, optimiser: Any, learning_rate: Any, epochs: Any, desired_error: Any,
-            schedule: Any, **regularisation: Any,
-        ) -> TrainingOptions:
-            rule = rule_with_rate(network, optimiser, learning_rate, n, batch_size)
-            return network._training_options(
-                network.fann, n, rule, loss, epochs, batch_size, shuffle, desired_error,
-                stop, schedule, *regularisation.values(), precision,
-            )
-
-        members = members_of(
-            network, samples, len(self), isinstance(validation, str), rows,
-            sample_weight,
-            dict(zip(EACH, (
-                optimiser, learning_rate, epochs, seed, desired_error, schedule, l1, l2,
-                clip_norm, clip_value,
-            ), strict=True)),
-            options_of,
-        )
+        members, samples, where = trainings(self.network, len(self), given)
 
         def alone(number: int) -> tuple[History, Array]:
             one = self[number]
-            history = one.fit(**samples.arguments(members[number]), device=where)
+            history = one.fit(
+                **samples.arguments(members[number]), device=where, tune=tune
+            )
             report(len(history))
             return history, one.parameters
 
         total = int(members.each(lambda one: one.epochs).sum())
         with _reporting(total, progress) as report:
             histories, parameters = fit_members(
-                network, self._parameters, members, samples, where, alone, report
+                self.network, self._parameters, members, samples, where, alone, report,
+                tune, progress,
             )
         self._replace(parameters)
         return histories
+
+    def explain(self, x: ArrayLike, t: ArrayLike, **options: Any) -> str:
+        """Return how `fit` with these arguments would train, and why.
+
+        Kernels are built, compared and measured as `fit` would; nothing is trained.
+
+        Parameters
+        ----------
+        x, t, **options
+            As for `fit`; `comm` is none of them.
+
+        Returns
+        -------
+        str
+            The kernel with its sizes, its time expected and measured, its memory, the
+            others with their times or why they cannot; in the form of `Plan.explain`,
+            for each kind of training apart. `History.plan` is this text too.
+
+        Raises
+        ------
+        InputError, DeviceError
+            As `fit`.
+
+        Examples
+        --------
+        >>> x, t = np.eye(4), np.ones(4)
+        >>> population = clnet.Population(clnet.Network.mlp([4, 3, 1]), 100)
+        >>> text = population.explain(x, t, optimiser="rprop", device="cpu", tune=False)
+        >>> text.splitlines()[0].split(",")[0]
+        '100 networks together'
+        """
+        from clnet.training.population import explain_members
+
+        if "comm" in options:
+            raise InputError("explain is of one process: leave out comm")
+        bound = signature(Population.fit).bind(self, x, t, **options)
+        bound.apply_defaults()
+        network, given = copy(self.network), bound.arguments
+        return explain_members(
+            network, *trainings(network, len(self), given), given["tune"],
+            given["progress"],
+        )
 
     def _fit_by_ranks(
         self, x: ArrayLike, t: ArrayLike, comm: Any, **options: Any

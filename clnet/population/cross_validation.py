@@ -14,16 +14,12 @@ from clnet.errors import InputError, counted, unknown
 from clnet.nn.folds import CrossValidation, folds_of
 from clnet.nn.labels import are_labels
 from clnet.nn.metrics import one_hot
+from clnet.population.trainings import EACH
 
 if TYPE_CHECKING:
     from clnet.network import Network
 
 Array = NDArray[Any]
-
-EACH = (  # arguments of `Population.fit` that may be lists of one value a network
-    "optimiser", "learning_rate", "epochs", "seed", "desired_error", "schedule", "l1",
-    "l2", "clip_norm", "clip_value",
-)
 
 
 def cross_validation(

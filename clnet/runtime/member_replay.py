@@ -36,9 +36,15 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 ITEM = np.dtype(np.float32).itemsize
+MAX_EPOCHS = 1 << 12  # of a launch
 TOTALS_BYTES = 1 << 28  # of the totals of a launch, unless one epoch takes more
 MAX_ROWS = 4  # of a launch's totals that are read one by one, before all are
 TOTAL = 2 * len(RECORD)  # values of an epoch's totals
+
+
+def most_epochs(members: int) -> int:
+    """Return the epochs of a launch of so many networks at most."""
+    return max(1, min(MAX_EPOCHS, TOTALS_BYTES // (members * TOTAL * ITEM)))
 
 
 class MemberLaunch:
@@ -134,8 +140,7 @@ class MemberReplay(Replay):
         whole = accepted_step(step.span)
         weighted = whole.loss.weight is not None
         self._shuffled = whole.gather is not None and whole.gather.shuffled
-        most = TOTALS_BYTES // (count * TOTAL * ITEM)
-        self.epochs: int = max(1, min(most, epochs))
+        self.epochs: int = min(most_epochs(count), epochs)
         lists = [np.asarray(rows, np.int32) for rows in subsets if rows is not None]
         joined = np.concatenate([np.zeros(0, np.int32), *lists])
         self._own: dict[type, Memory] = {

@@ -8,6 +8,7 @@ the other as `Network.fit` does, and so does one whose training is not finite.
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import counted
+from clnet.errors import WIDTH, DeviceError, OutOfMemoryError, counted
 from clnet.opencl.session import KEPT_BYTES, device_errors, session
-from clnet.runtime.binding import Step
-from clnet.runtime.member_replay import MemberReplay
+from clnet.planning.member_planner import plan_members
+from clnet.planning.tuning.search import Search
+from clnet.runtime.member_replay import MAX_EPOCHS, MemberReplay
 from clnet.runtime.replay import RUN_SECONDS
 from clnet.runtime.train_state import TrainState
 from clnet.training.bound import program_of
@@ -31,28 +33,25 @@ from clnet.training.history import (
     interrupted_after,
 )
 from clnet.training.member_bound import MemberBound, Rates
-from clnet.training.member_trial import refusal_of
 from clnet.training.passes import LIMIT_MARGIN, measures
 from clnet.training.plans import without_backward
-from clnet.variants.members.group_members import GroupMembers
-from clnet.variants.members.lane_members import LaneMembers
-from clnet.variants.members.members import TrainMembers, exact_factors
-from clnet.variants.members.vector_members import VectorMembers
-from clnet.variants.training.whole_step import LANES, accepted_step
+from clnet.variants.member_variants import members_variants
+from clnet.variants.members.members import exact_factors
+from clnet.variants.training.whole_step import accepted_step
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Program
     from clnet.nn.model import Model
     from clnet.nn.regularisation import Regularisation
     from clnet.opencl.device import Device
+    from clnet.planning.training_planner import TrainingPlan
+    from clnet.runtime.binding import Step
     from clnet.training.data_set import DataSet
     from clnet.training.members import Member, Members, Samples
     from clnet.training.options import TrainingOptions
 
 Array = NDArray[Any]
-MembersVariant = VectorMembers | TrainMembers | LaneMembers | GroupMembers
 
-MAX_EPOCHS = 1 << 12  # of a launch
 TOTALS_SHARE = 16  # of a device's memory is for totals that are not read yet
 KEPT_SHARE = 128  # of it is for launches that are kept
 # Why a member has stopped.
@@ -64,7 +63,8 @@ GROWTH = 8  # of a launch's epochs, at most: the first ones also compile
 def fit_members(
     network: Model, start: Array, members: Members, samples: Samples,
     device: Device, alone: Callable[[int], tuple[History, Array]],
-    report: Callable[[int], object],
+    report: Callable[[int], object], tune: bool | None = None,
+    progress: bool | None = False,
 ) -> tuple[Histories, Array]:
     """Train all members; return their histories and parameters [members, size].
 
@@ -84,24 +84,17 @@ def fit_members(
         Trains one member by `Network.fit`; returns its history and parameters.
     report : callable
         Called with numbers of epochs that are done.
+    tune, progress : bool or None
+        As for `Network.fit`.
     """
-    numbers_of: dict[Any, int] = {}
-    kinds = kinds_of(members.options, _sizes(members, samples))
-    of_options = np.array([
-        numbers_of.setdefault(one, len(numbers_of)) for one in kinds
-    ])
-    kind = of_options[members.which]
+    groups, numbers_of = _groups(network, members, samples, device, tune, progress)
     place = np.full(len(members), -1)  # of a member in its group
-    groups: list[_Group] = []
+    kind = np.zeros(len(members), int)
     interrupted = False
     trained: Array | None = None
-    for number in range(len(numbers_of)):
-        numbers = np.flatnonzero(kind == number)
-        whole = len(numbers_of) == 1
-        group = _Group(
-            network, members if whole else members.part(numbers), samples, device
-        )
-        groups.append(group)
+    whole = len(groups) == 1
+    for number, (group, numbers) in enumerate(zip(groups, numbers_of, strict=True)):
+        kind[numbers] = number
         if group.refusal is None and not interrupted:
             with device_errors(session(device)):
                 finite = group.fit(start if whole else start[numbers], report)
@@ -125,6 +118,39 @@ def fit_members(
         len(members),
         lambda i: others[i] if place[i] < 0 else groups[kind[i]].history(int(place[i])),
     ), trained
+
+
+def explain_members(
+    network: Model, members: Members, samples: Samples, device: Device,
+    tune: bool | None, progress: bool | None,
+) -> str:
+    """Return how `fit_members` would train, and why; the arguments are its."""
+    groups, numbers_of = _groups(network, members, samples, device, tune, progress)
+    return "\n\n".join(
+        group.explanation if group.refusal is None else textwrap.fill(
+            f"{counted(len(numbers), 'network')} one after the other: {group.refusal}",
+            WIDTH,
+        )
+        for group, numbers in zip(groups, numbers_of, strict=True)
+    )
+
+
+def _groups(
+    network: Model, members: Members, samples: Samples, device: Device,
+    tune: bool | None, progress: bool | None,
+) -> tuple[list[_Group], list[Array]]:
+    """Return the groups of members that may train in one launch, and their numbers."""
+    kinds = kinds_of(members.options, _sizes(members, samples))
+    number_of = {one: number for number, one in enumerate(dict.fromkeys(kinds))}
+    kind = np.array([number_of[one] for one in kinds])[members.which]
+    numbers = [np.flatnonzero(kind == number) for number in number_of.values()]
+    return [
+        _Group(
+            network, members if len(numbers) == 1 else members.part(one), samples,
+            device, tune, progress,
+        )
+        for one in numbers
+    ], numbers
 
 
 def _history(network: Model, member: Member, parameters: Array) -> History:
@@ -174,33 +200,6 @@ def _shared(regularisation: Regularisation, penalises: bool) -> Regularisation:
     return replace(regularisation, l1=factor, l2=factor)
 
 
-def members_variants(
-    device: Device, members: int, samples: int, subsets: bool, alike: bool
-) -> tuple[MembersVariant, ...]:
-    """Return the variants for a device, the fastest first; no time is measured.
-
-    Parameters
-    ----------
-    device : Device
-        Where the members train.
-    members : int
-        Their number.
-    samples : int
-        Of the data set.
-    subsets : bool
-        Whether one may train on some of the data set's rows.
-    alike : bool
-        Whether all take the same samples in the same order.
-    """
-    if device.type != "cpu":
-        return LaneMembers(members, samples, subsets), GroupMembers(members, subsets)
-    cores = device.compute_units
-    rows = TrainMembers(min(cores, members), subsets)
-    if members < LANES * cores:  # lanes and cores would be idle
-        return (rows,)
-    return VectorMembers(min(cores, -(-members // LANES)), alike and not subsets), rows
-
-
 class _Group:
     """Members of one kind, and the program of their steps.
 
@@ -208,6 +207,8 @@ class _Group:
     ----------
     refusal : str or None
         Why they do not train in one launch.
+    explanation : str
+        Of the plan, where there is no refusal.
     interrupted : bool
         Whether Ctrl-C has ended the training.
     parameters : ndarray, shape [members, size]
@@ -215,13 +216,17 @@ class _Group:
     """
 
     parameters: Array
+    explanation: str
 
     def __init__(
-        self, network: Model, members: Members, samples: Samples, device: Device
+        self, network: Model, members: Members, samples: Samples, device: Device,
+        tune: bool | None = None, progress: bool | None = False,
     ) -> None:
         self._network, self._members, self._samples = network, members, samples
-        self._device = device
+        self._device, self._tune, self._progress = device, tune, progress
         self.interrupted: bool = False
+        self.refusal: str | None = None
+        self._validation: Step | None = None
         first, data = members.options[0], samples.training
         batch = max(one.batch for one in members.options)
         subsets, weighted = members.rows is not None, members.weights is not None
@@ -234,41 +239,46 @@ class _Group:
             regularisation=_shared(first.regularisation, penalises),
         )
         same_order = not first.shuffled or len(set(members.seeds.tolist())) == 1
-        self._step, self.refusal = self._step_of(
-            self._program, batch, data, subsets, same_order
-        )
-        self._validation = None
         if not all(one.predictable for one in members.options):
             self.refusal = "a schedule reads the training"
-        elif self.refusal is None and samples.validation is not None:
-            self._validation, self.refusal = self._validation_step(samples.validation)
+            return
+        try:
+            plans = [self._plan(self._program, batch, data, subsets, same_order)]
+            if samples.validation is not None:
+                plans.append(self._validation_plan(samples.validation))
+        except OutOfMemoryError:
+            raise
+        except DeviceError as error:
+            self.refusal = str(error)
+            return
+        self._step, *others = (one.steps[0] for one in plans)
+        self._validation = next(iter(others), None)
+        self.explanation = plans[0].explain()
 
-    def _step_of(
+    def _plan(
         self, program: Program, batch: int, data: DataSet, subsets: bool, alike: bool
-    ) -> tuple[Step, str | None]:
-        """Return the launch of a program, or its span alone and why there is none.
+    ) -> TrainingPlan:
+        """Return the plan of a program; `subsets`, `alike` as for `members_variants`.
 
-        `subsets` and `alike` as for `members_variants`.
+        Raises
+        ------
+        DeviceError
+            If no kernel takes it, or is right.
         """
-        span = program.span(0, len(program.ops), batch)
-        variants = members_variants(
-            self._device, len(self._members), len(data), subsets, alike
-        )
-        for variant in variants:
-            if isinstance(variant, (GroupMembers, LaneMembers)):
-                exact = exact_factors(data.x, self._device)
-                variant = replace(variant, exact=exact)
-            refusal = variant.refuse(span, self._device)
-            if refusal is None:
-                config = next(iter(variant.space(span, self._device)))
-                step = Step(span, variant, config, self._device)
-                refusal = refusal_of(
-                    step, self._network, self._members.options[0].rule,
-                    len(self._members), subsets,
-                )
-                if refusal is None:
-                    return step, None
-        return Step(span, variant, {}, self._device), refusal
+        exact = exact_factors(data.x, self._device)
+        variants = [
+            one.of_data(exact) for one in members_variants(
+                self._device, len(self._members), len(data), subsets, alike
+            )
+        ]
+        epochs = max(one.epochs for one in self._members.options)
+        with Search(progress=self._progress) as search:
+            if not self._tune:
+                search.runs = epochs * -(-len(data) // batch)
+            return plan_members(
+                self._network, program, self._device, batch, variants, self._tune,
+                search,
+            )
 
     def fit(self, start: Array, report: Callable[[int], object]) -> Array:
         """Train all members; return which ones are finite [members].
@@ -369,10 +379,7 @@ class _Group:
             parameters=self.parameters[number].copy(),
             values=self._states.of(number),
         )
-        history.plan = (
-            f"{self._step.variant.name} of {self._device.name}: "
-            f"{counted(len(self._members), 'network')} together"
-        )
+        history.plan = self.explanation
         return history
 
     def _reason(self, number: int, history: History) -> str:
@@ -453,8 +460,8 @@ class _Group:
             l2=members.each(lambda one: one.regularisation.l2),
         )
 
-    def _validation_step(self, samples: DataSet) -> tuple[Step, str | None]:
-        """Return what `_step_of` returns for the validation."""
+    def _validation_plan(self, samples: DataSet) -> TrainingPlan:
+        """Return the plan of the validation, as `_plan` does."""
         lists, first = self._members.rests, self._members.options[0]
         batch = len(samples) if lists is None else max(
             len(samples) if rows is None else len(rows) for rows in lists
@@ -464,7 +471,7 @@ class _Group:
             samples=None if lists is None and not samples.weighted else len(samples),
             weighted=samples.weighted,
         ))
-        return self._step_of(
+        return self._plan(
             program, batch, samples, lists is not None, lists is None
         )
 

@@ -16,7 +16,7 @@ from children import run_python
 from cli_output import ok
 
 import clnet
-from clnet import Dense, DeviceError, Network
+from clnet import Dense, DeviceError, Network, Population
 from clnet.cli import commands as cli_commands
 from clnet.cli.main import GROUPS, parser
 from clnet.errors import WIDTH, BuildError
@@ -250,6 +250,21 @@ def test_explain(clnet_command, unmeasured):
     assert Path("plan.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_explain_a_population(clnet_command, monkeypatch):
+    def explain(self, x, t, **options):
+        found.update(options, x=x.shape, t=t.shape, networks=len(self))
+        return "together\n\nchosen"
+
+    found = {}
+    monkeypatch.setattr(Population, "explain", explain)
+    command = "explain a.net --training rprop --population 9 --batch 5"
+    assert ok(clnet_command(command)).startswith("together")
+    assert found["networks"] == 9 and found["x"][0] == found["t"][0] == 5
+    assert found["optimiser"] == "rprop" and found["tune"] is None
+    ok(clnet_command(f"{command} --tune --device gpu"))
+    assert found["tune"] is True and found["device"] == "gpu"
+
+
 def test_explain_and_tune_pass_their_arguments_on(clnet_command, monkeypatch):
     calls = []
 
@@ -368,6 +383,7 @@ def test_version(clnet_command):
     ("explain a.net --batch none", "found 'none'"),
     ("explain a.net --plot plan.txt", "plots are .png, .svg, .pdf, not '.txt'"),
     ("explain a.net --training adam --plot plan.png", "--plot draws plans of"),
+    ("explain a.net --population 9", "--population explains a step of training: give"),
     ("tune no.net", "there is no such file in "),
     ("tune a.net --batch 1,,2", "found '', expected a whole number"),
 ])

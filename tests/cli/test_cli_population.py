@@ -125,7 +125,6 @@ def test_digits_keep_their_test_set(capsys, monkeypatch):
     (["--population", "3", "--grid", "l2=0"], "--population compares seeds, --grid"),
     (["--population", "3", "--checkpoint", "a.safetensors"], "--checkpoint is for one"),
     (["--folds", "3", "--checkpoint-every", "3"], "--checkpoint-every is for one"),
-    (["--folds", "3", "--tune"], "--tune is for one training"),
     (["--grid", "l2=0,1", "--curve", "a.csv"], "leave out it or --grid"),
     (["--folds", "3", "--mpi"], "--mpi is for one training"),
     (["--folds", "1"], "--folds is 1, expected at least 2"),

@@ -15,10 +15,11 @@ from unittest import mock
 import numpy as np
 
 from clnet import Population
-from clnet.errors import ClnetWarning
+from clnet.errors import ClnetWarning, DeviceError
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl.device import Device
-from clnet.runtime.binding import Step
+from clnet.planning.member_planner import plan_members
+from clnet.planning.training_planner import TrainingPlan
 from clnet.training import population
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
@@ -38,11 +39,10 @@ from .check import (
     lowered,
 )
 
-WORKERS = 2
 MEMBERS = (  # by the members, samples, subsets, and whether orders are alike
-    lambda members, samples, subsets, alike: TrainMembers(WORKERS, subsets),
+    lambda members, samples, subsets, alike: TrainMembers(members, subsets),
     lambda members, samples, subsets, alike: VectorMembers(
-        WORKERS, alike and not subsets
+        members, alike and not subsets
     ),
     lambda members, samples, subsets, alike: GroupMembers(members, subsets),
     lambda members, samples, subsets, alike: LaneMembers(members, samples, subsets),
@@ -156,7 +156,6 @@ class Populations(Fit):
     @contextlib.contextmanager
     def _together(self, case: Case) -> Iterator[None]:
         """Replace the choice of the variant, and of its configuration."""
-        step_of = population._Group._step_of
         rng = np.random.default_rng(case.cover)
         order, chosen = rng.permutation(len(MEMBERS)), int(rng.integers(1 << 31))
         name, config = case.only or ("", None)
@@ -167,17 +166,26 @@ class Populations(Fit):
             found = [MEMBERS[i](members, samples, subsets, alike) for i in order]
             return sorted(found, key=lambda one: one.name != name)
 
-        def drawn(*arguments: Any) -> tuple[Step, str | None]:
-            step, refusal = step_of(*arguments)
-            if refusal is None:
-                configs = list(step.variant.space(step.span, step.device))
-                known = config if config in configs else configs[chosen % len(configs)]
-                step = replace(step, config=known)
-                self.steps.append(step)
-            return step, refusal
+        def drawn(
+            network: Any, program: Any, device: Device, batch: int,
+            variants: list[Any], *others: Any,
+        ) -> TrainingPlan:
+            for variant in variants:  # the first that takes it
+                with contextlib.suppress(DeviceError):
+                    plan = plan_members(
+                        network, program, device, batch, [variant], *others
+                    )
+                    break
+            else:
+                raise DeviceError("no kernel takes it")
+            (step,) = plan.steps
+            configs = list(step.variant.space(step.span, step.device))
+            known = config if config in configs else configs[chosen % len(configs)]
+            self.steps.append(replace(step, config=known))
+            return replace(plan, steps=(self.steps[-1],))
 
         with (
             mock.patch.object(population, "members_variants", variants),
-            mock.patch.object(population._Group, "_step_of", drawn),
+            mock.patch.object(population, "plan_members", drawn),
         ):
             yield

@@ -11,9 +11,9 @@ from clnet import Network, Population
 from clnet.errors import ClnetWarning
 from clnet.opencl.discovery import device
 from clnet.planning.tuning import times
+from clnet.planning.tuning.member_trial import MOST, MemberTrial
 from clnet.runtime.member_replay import MemberReplay
 from clnet.training import population
-from clnet.training.member_trial import MOST, MemberTrial
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
 from clnet.variants.members.members import TrainMembers
@@ -29,7 +29,7 @@ KERNELS = {
     "group_members": lambda n, samples, subsets, alike: GroupMembers(n, subsets),
     "lane_members": lambda n, samples, subsets, alike: LaneMembers(n, samples, subsets),
     **({
-        "members": lambda n, samples, subsets, alike: TrainMembers(2, subsets),
+        "members": lambda n, samples, subsets, alike: TrainMembers(n, subsets),
         "vector_members": lambda n, samples, subsets, alike: VectorMembers(
             2, alike and not subsets
         ),
@@ -184,7 +184,8 @@ def test_large_trainings_are_compared_at_a_smaller_size(monkeypatch):
     x, t = np.zeros((n, 40), np.float32), np.zeros((n, 9), np.float32)
     made = Population(Network.mlp([40, 60, 9], "tanh", seed=0), 2)
     for batch in (None, 100):
-        made.fit(x, t, epochs=1, optimiser="adam", batch_size=batch or n, seed=0)
+        made.fit(x, t, epochs=1, optimiser="adam", batch_size=batch or n, seed=0,
+                 tune=False)
     whole, part = (step.span for step in steps)
     assert 256 <= whole.batch < n
     assert part.batch == 100

@@ -126,7 +126,7 @@ def compare(options, network=None):
 ])
 def test_each_network_as_if_alone(options, same_rounding):
     histories = compare({"epochs": 12, "seed": 3, **options})
-    assert all(one.plan.startswith("members") for one in histories)
+    assert all("networks together" in one.plan for one in histories)
 
 
 def test_another_batch_size_takes_other_launches(same_rounding):
@@ -191,13 +191,13 @@ def test_many_random_options(same_rounding, options):
 def test_all_others_train_one_after_the_other(network, options):
     options = {"epochs": 3, "optimiser": "rprop", "seed": 0, **options}
     histories = compare(options, network)
-    assert not any(one.plan.startswith("members") for one in histories)
+    assert not any("together" in one.plan for one in histories)
 
 
 KERNELS = [
     lambda device, n, samples, subsets, alike: GroupMembers(n, subsets),
     lambda device, n, samples, subsets, alike: LaneMembers(n, samples, subsets),
-    lambda device, n, samples, subsets, alike: VectorMembers(1, alike and not subsets),
+    lambda device, n, samples, subsets, alike: VectorMembers(n, alike and not subsets),
 ]
 
 
@@ -212,7 +212,7 @@ def test_weights_by_each_kernel(options, kernel, monkeypatch):
     monkeypatch.setattr(module, "members_variants", lambda *given: (kernel(*given),))
     options = {"epochs": 3, "seed": 4, "sample_weight": WEIGHTS, **options}
     histories = compare_with_oracle(Population(shape(), N), X, T, options)
-    assert "members of" in histories[0].plan
+    assert "networks together" in histories[0].plan
 
 
 def test_weights_of_0_leave_samples_out():
@@ -259,11 +259,14 @@ def test_interrupts_keep_what_is_trained(monkeypatch, cores):
             raise KeyboardInterrupt
         return original(self, *arguments)
 
+    options = {
+        "epochs": 10**6, "optimiser": ["rprop", "rprop", "batch"], "seed": 0,
+        "tune": False,
+    }
+    population.explain(X, T, **options)  # the kernels are compared with the oracle
     original = module.MemberReplay.run_members
     monkeypatch.setattr(module.MemberReplay, "run_members", run)
-    histories = population.fit(
-        X, T, epochs=10**6, optimiser=["rprop", "rprop", "batch"], seed=0
-    )
+    histories = population.fit(X, T, **options)
     assert all(one.stopped.startswith("interrupted after") for one in histories)
     assert [len(one) > 0 for one in histories] == [True, True, False]
     changed = (population.parameters != before).any(axis=1)

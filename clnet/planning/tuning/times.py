@@ -98,10 +98,15 @@ class Times:
         """Return ops start … stop-1 at the measured batch."""
         return self.program.span(start, stop, self.batch)
 
+    def signature(self, step: Step, span: Span) -> str:
+        """Return the store's name of a step's span: equal where times may be."""
+        return span.signature
+
     def lookup(self, step: Step, span: Span) -> Timing | None:
         """Return the remembered time of a step, whose `span` has the measured batch."""
-        known = store_of(self.device).times_of(span.signature)
-        given = self._given.get(span.signature)
+        signature = self.signature(step, span)
+        known = store_of(self.device).times_of(signature)
+        given = self._given.get(signature)
         if not known and not given:
             return None
         key = self._key_of(step)
@@ -116,7 +121,7 @@ class Times:
         """Return a candidate with its time, or its fault, measured once."""
         step = candidate.step
         span = self.span(candidate.start, candidate.stop)
-        key = (span.signature, self._key_of(step))
+        key = (self.signature(step, span), self._key_of(step))
         if key not in self._results:
             trial, *alike = (
                 replace(step, span=other) for other in self._alike(span, candidate)
@@ -203,8 +208,7 @@ class Times:
         steps, store = cover.steps, store_of(self.device)
         if all(step.device is None for step in steps):
             return []  # NumPy, as the oracle
-        exact = (f"{self._key_of(s)} {exact_fingerprint(s.span)}" for s in steps)
-        name = f"compared {'; '.join(exact)}"
+        name = self._compared_as(steps)
         if store.fact(name):
             return []
         self._search.show(f"{names_of(steps)}, comparison")
@@ -224,6 +228,11 @@ class Times:
         if compared:
             store.put_fact(name, True)
         return []
+
+    def _compared_as(self, steps: Sequence[Step]) -> str:
+        """Return the store's name of the fact that steps were compared."""
+        exact = (f"{self._key_of(s)} {exact_fingerprint(s.span)}" for s in steps)
+        return f"compared {'; '.join(exact)}"
 
     def compare(self, step: Step) -> None:
         """Compare a step alone with the oracle.
@@ -304,8 +313,8 @@ class Times:
     def _key_of(self, step: Step) -> str:
         """Return `key_of` a step, made once for steps whose times are comparable."""
         found = (
-            step.span.signature, step.variant.name, tuple(step.config.items()),
-            id(step.device),
+            self.signature(step, step.span), step.variant.name,
+            tuple(step.config.items()), id(step.device),
         )
         if found not in self._keys:
             self._keys[found] = key_of(step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from clnet.opencl.launch import (
     Table,
 )
 from clnet.opencl.program import matrix_units
+from clnet.variants.cost import gpu_kernel_efficiency
 from clnet.variants.members.members import (
     MEMBER_ARGUMENTS,
     MemberVariant,
@@ -57,6 +58,12 @@ SLICES = (16, 8, 32)  # samples of a warp on matrix units, the usually best firs
 PART = 32  # samples of a tile that one work-item sums to its record
 OWN_STATE_BYTES = 1 << 13  # of a member's state in local memory, at most
 GROUP_BYTES = 1 << 10  # of local memory that a group takes for itself
+EFFICIENCY = {False: 0.2, True: 0.35}  # of products; on matrix units
+SPLIT_WORK = 6  # three products of TF32, each at half the rate of halves
+UNIT_ROWS = 16  # of a product of matrix units
+BLOCK = 4  # rows and columns of a work-item's products without them
+BUSY_WARPS = 16  # of a compute unit, that hide each other's latency
+PHASES = 6  # of a tile and layer, that wait for the one before
 MOST_REGISTERS = 255  # of a work-item
 MOST_KEPT = 64  # gradients of a work-item that stay in registers
 BLOCKS = np.dtype([(name, "i4") for name in ("rows", "columns", "parts", "kept")])
@@ -72,11 +79,7 @@ class GroupMembers(MemberVariant):
 
     Attributes
     ----------
-    members : int
-        Networks of a launch, at most.
-    subsets : bool
-        Whether a network may train on some of the data set's rows.
-    exact : bool
+    members, subsets, exact
         As `MemberVariant`.
     """
 
@@ -85,6 +88,10 @@ class GroupMembers(MemberVariant):
     exact: bool = False
     name: str = "group_members"
     reach: Reach = "program"
+
+    def of_data(self, exact: bool) -> MemberVariant:
+        """Return it for a data set whose `exact_factors` are known."""
+        return replace(self, exact=exact)
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other dtypes, and networks too large for local memory."""
@@ -142,8 +149,26 @@ class GroupMembers(MemberVariant):
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count one network's samples, parameters and state."""
-        return member_cost(span)
+        """Count padded products, idle warps, and the waits between a tile's phases.
+
+        Configurations cost alike: the order of the space ranks them.
+        """
+        step, matrix = accepted_step(span), bool(matrix_units(device))
+        tile, group = next(iter(self.space(span, device))).values()
+        rows, columns = (UNIT_ROWS, ROWS) if matrix else (BLOCK, BLOCK)
+        padded = sum(
+            round_up(layer.n_out, rows) * round_up(layer.n_in, columns)
+            for layer in step.layers
+        ) / sum(layer.n_out * layer.n_in for layer in step.layers)
+        units = min(device.compute_units, self.members)
+        warps = -(-self.members // units) * group / WARP
+        efficiency = EFFICIENCY[matrix] * gpu_kernel_efficiency(device) / padded
+        waits = PHASES * len(step.layers) * -(-span.batch // tile)
+        return member_cost(
+            span, self.members, units, efficiency * min(1.0, warps / BUSY_WARPS),
+            unit="matrix" if matrix else "flops", work=SPLIT_WORK if matrix else 1.0,
+            loads=waits,
+        )
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launch of the members, a group each."""

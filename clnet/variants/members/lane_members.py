@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from clnet.ir.training_ops import RECORD
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import Launch, Launches, Parameters, Scalar, State
 from clnet.opencl.program import inline_ptx, matrix_units
+from clnet.variants.cost import gpu_kernel_efficiency
 from clnet.variants.members.members import (
     MEMBER_ARGUMENTS,
     MemberVariant,
@@ -43,6 +44,9 @@ TILES = (16, 8, 4, 2, 1)  # samples of a team at a time: more spill registers
 SHARED_TILE = 8  # the usually best where networks share a warp
 TEAMS = (1, 2, 4, 8)  # of a network
 WARPS = 32  # of a compute unit, that hide each other's latency
+EFFICIENCY = 0.5  # of busy warps
+BUSY_WARPS = 8  # of a compute unit, that issue as often as more
+PHASES = 3  # of a tile, and of an update, that wait for the one before
 LEAST_SAMPLES = 72  # of a team: each team updates the parameters
 LEAST_SHARED = 16  # lanes of a network that may do with half of them
 FEW_SAMPLES = 32  # the same where units are nearly idle
@@ -60,14 +64,10 @@ class LaneMembers(MemberVariant):
 
     Attributes
     ----------
-    members : int
-        Networks of a launch, at most.
+    members, subsets, exact
+        As `MemberVariant`.
     samples : int
         Of the data set.
-    subsets : bool
-        Whether a network may train on some of the data set's rows.
-    exact : bool
-        As `MemberVariant`.
     """
 
     of_samples: ClassVar[bool] = True
@@ -77,6 +77,10 @@ class LaneMembers(MemberVariant):
     exact: bool = False
     name: str = "lane_members"
     reach: Reach = "program"
+
+    def of_data(self, exact: bool) -> MemberVariant:
+        """Return it for a data set whose `exact_factors` are known."""
+        return replace(self, exact=exact)
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse all but a hidden layer of few neurons, and large sets of data."""
@@ -169,8 +173,21 @@ class LaneMembers(MemberVariant):
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count one network's samples, parameters and state."""
-        return member_cost(span)
+        """Count lanes without a neuron, idle warps, and the waits of each tile.
+
+        Configurations cost alike: the order of the space ranks them.
+        """
+        _, lanes, teams, tile = next(iter(self.space(span, device))).values()
+        groups = -(-self.members // _networks(lanes, device))
+        units = min(device.compute_units, groups)
+        warps = self.members * lanes * teams / (WARP * units)
+        hidden = accepted_step(span).layers[0].n_out
+        full = hidden / round_up(hidden, lanes) * gpu_kernel_efficiency(device)
+        return member_cost(
+            span, self.members, units,
+            EFFICIENCY * full * min(1.0, warps / BUSY_WARPS),
+            loads=PHASES * (1 + -(-span.batch // (teams * tile))),
+        )
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launch of the members."""

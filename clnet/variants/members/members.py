@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from clnet.variants.training.whole_step import WholeStep
 
 SYNC_WORDS = 16
+EFFICIENCY = 0.4  # of lanes that have samples
+SUM_SAMPLES = 15  # of a tile whose products take as long as the sums over lanes
 DROPPED_BITS = 13  # of a float32, by matrix units
 MEMBER_ARGUMENTS: tuple[Argument, ...] = (  # of all kernels of members (member.h)
     MemberTotals(), MemberEnds(), Members(), Scalar("members"), Subsets(), EpochTable(),
@@ -75,11 +77,39 @@ def lacks_gather(step: WholeStep) -> bool:
     return step.loss.weight is not None and step.gather is None
 
 
-def member_cost(span: Span) -> Cost:
-    """Return the cost of one network's step: its samples, parameters and state."""
-    step = accepted_step(span)
-    samples = span.batch * sum(value.width for value in step.data)
-    return Cost(span_flops(span), 4 * (samples + 3 * step.size), 1, 0, 1, 0.5)
+def member_cost(
+    span: Span, members: int, units: int, efficiency: float, **more: Any
+) -> Cost:
+    """Return the cost of a step of all networks: their operations, and the samples.
+
+    Parameters and state stay where they are for all epochs of a launch.
+
+    Parameters
+    ----------
+    span : Span
+        Of one network.
+    members : int
+        Networks.
+    units : int
+        Compute units that they keep busy.
+    efficiency : float
+        As in `Cost`.
+    **more
+        Other fields of `Cost`.
+    """
+    samples = span.batch * sum(value.width for value in accepted_step(span).data)
+    return Cost(
+        members * span_flops(span), 4 * samples, 0, 0, units, efficiency, **more
+    )
+
+
+def core_share(members: int, device: Device) -> tuple[int, float]:
+    """Return the cores that turns keep busy, and the share of their time.
+
+    A core takes one turn after the other, and the last ones leave cores idle.
+    """
+    cores = min(device.compute_units, members)
+    return cores, members / (-(-members // cores) * cores)
 
 
 def exact_factors(x: NDArray[Any], device: Device) -> bool:
@@ -98,6 +128,10 @@ class MemberVariant:
 
     Attributes
     ----------
+    members : int
+        Networks of a launch, at most.
+    subsets : bool
+        Whether a network may train on some of the data set's rows.
     of_samples : bool
         Whether a program is of the data set's number of samples.
     exact : bool
@@ -106,22 +140,26 @@ class MemberVariant:
     """
 
     of_samples: ClassVar[bool] = False
+    members: int
+    subsets: bool = False
     exact: bool = False
+
+    def of_data(self, exact: bool) -> MemberVariant:
+        """Return it for a data set whose `exact_factors` are known."""
+        return self
 
 
 @dataclass(frozen=True)
 class TrainMembers(Untuned, MemberVariant):
-    """A worker trains one network after the other (``members.cl``).
+    """A core's worker trains one network after the other (``members.cl``).
 
     Attributes
     ----------
-    workers : int
-        Threads, at most the device's.
-    subsets : bool
-        Whether a network may train on some of the data set's rows.
+    members, subsets
+        As `MemberVariant`.
     """
 
-    workers: int
+    members: int
     subsets: bool = False
     name: str = "members"
     reach: Reach = "program"
@@ -136,8 +174,12 @@ class TrainMembers(Untuned, MemberVariant):
         return refusal
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count one network's samples, parameters and state."""
-        return member_cost(span)
+        """Count lanes without a sample, and the sums over lanes of each tile."""
+        tile = balanced_tile(span.batch, 1, TILES[0])
+        lanes = span.batch / round_up(span.batch, LANES)
+        cores, share = core_share(self.members, device)
+        work = lanes * share / (1 + SUM_SAMPLES / tile)
+        return member_cost(span, self.members, cores, EFFICIENCY * work)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launches that transpose the data set, and that of the members."""
@@ -148,6 +190,7 @@ class TrainMembers(Untuned, MemberVariant):
         defines = {**step_defines(step, span), **rule, "SUBSETS": int(self.subsets)}
         x, t, *_ = step.data
         n = span.batch if step.gather is None else step.gather.samples
+        workers, _ = core_share(self.members, device)
         data: list[Argument] = [x, t, weights_of(step)]
         transposes: Launches = ()
         if step.gather is None:
@@ -156,12 +199,12 @@ class TrainMembers(Untuned, MemberVariant):
         return (
             *transposes,
             Launch(
-                "members/members.cl", "members", defines, (self.workers,), (1,),
+                "members/members.cl", "members", defines, (workers,), (1,),
                 (
                     Table.of(shape.layers), Table.of(neuron_table(step)), Parameters(),
-                    *data, n, Scratch("memory", 4 * self.workers * shape.memory_size),
-                    Scratch("gradients", 8 * self.workers * shape.gradient_pitch),
-                    Scratch("orders", 4 * self.workers * round_up(n, LANES)),
+                    *data, n, Scratch("memory", 4 * workers * shape.memory_size),
+                    Scratch("gradients", 8 * workers * shape.gradient_pitch),
+                    Scratch("orders", 4 * workers * round_up(n, LANES)),
                     Scratch("sync", 4 * SYNC_WORDS),
                     len(step.layers), shape.size, span.batch, tile, tile_pitch(tile),
                     shape.tiles, *shape.offsets, float(step.loss.bit_fail_limit),

@@ -20,6 +20,7 @@ from clnet.variants.members.members import (
     MEMBER_ARGUMENTS,
     SYNC_WORDS,
     MemberVariant,
+    core_share,
     member_cost,
     member_rule,
     weights_of,
@@ -42,22 +43,23 @@ if TYPE_CHECKING:
     from clnet.variants.cost import Cost
 
 SAMPLES = 4  # at a time
+EFFICIENCY = 0.45  # of lanes that have networks
 MAX_SIZE = 256  # elements of a network: eight of them stay in a core's first cache
 
 
 @dataclass(frozen=True)
 class VectorMembers(Untuned, MemberVariant):
-    """A worker trains eight networks at a time, one a lane (``vector_members.cl``).
+    """A core's worker trains eight networks, one a lane (``vector_members.cl``).
 
     Attributes
     ----------
-    workers : int
-        Threads, at most the device's.
+    members : int
+        As `MemberVariant`.
     alike : bool
         Whether all networks take the same samples in the same order.
     """
 
-    workers: int
+    members: int
     alike: bool = True
     name: str = "vector_members"
     reach: Reach = "program"
@@ -82,8 +84,11 @@ class VectorMembers(Untuned, MemberVariant):
         return None
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count one network's samples, parameters and state."""
-        return member_cost(span)
+        """Count lanes without a network."""
+        vectors = -(-self.members // LANES)
+        cores, share = core_share(vectors, device)
+        work = share * self.members / (vectors * LANES)
+        return member_cost(span, self.members, cores, EFFICIENCY * work)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launch of the members."""
@@ -99,14 +104,15 @@ class VectorMembers(Untuned, MemberVariant):
             "SIZE": step.size, "ROWS": allocate.end // SAMPLES,
         }
         vectors = (2 + slots) * step.size + allocate.end + 2 * len(RECORD)
+        workers, _ = core_share(-(-self.members // LANES), device)
         x, t, *_ = step.data
         return (
             Launch(
                 "members/vector_members.cl", "vector_members", defines,
-                (self.workers,), (1,),
+                (workers,), (1,),
                 (
                     Table.of(neuron_table(step)), Parameters(), x, t, weights_of(step),
-                    Scratch("memory", 4 * LANES * self.workers * vectors),
+                    Scratch("memory", 4 * LANES * workers * vectors),
                     Scratch("sync", 4 * SYNC_WORDS),
                     float(step.loss.bit_fail_limit), State(), live, t.width,
                     span.batch, *MEMBER_ARGUMENTS,

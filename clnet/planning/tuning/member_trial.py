@@ -1,118 +1,87 @@
-"""Trials of launches of many networks: no planner compares them with the oracle.
+"""Trials of launches of many networks: run on random data, checked, and timed.
 
-A few networks train for `EPOCHS`, each beside the oracle, before the first training
-counts. On an untested runtime they train in a child process first.
+A few networks train for `EPOCHS`, each beside the oracle; all of them train for the
+time. Parameters and state are of the trial: no network changes.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.training_ops import RECORD, Gather
-from clnet.nn.random import key, permuted
+from clnet.nn.random import key, keys, permuted
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl.launch import EPOCH
 from clnet.opencl.session import session
-from clnet.planning.tuning.fingerprint import exact_fingerprint, program_fingerprint
-from clnet.planning.tuning.first_use import FirstUse, refusal_of_kernels
+from clnet.planning.tuning import measure
 from clnet.planning.tuning.measure import (
     OVERFLOW_RATIO,
+    Run,
     WrongResultError,
     difference,
     quiet_errors,
     tolerance_of,
 )
-from clnet.planning.tuning.times import key_of
-from clnet.planning.tuning.trial import CHECKED_FLOPS, TRIES, run_perturbed
-from clnet.runtime.binding import Step
-from clnet.runtime.member_replay import MemberReplay
+from clnet.planning.tuning.trial import (
+    CHECKED_FLOPS,
+    LONGEST_SECONDS,
+    PASS_SECONDS,
+    TRIES,
+    WARM_UP_RATIO,
+    run_perturbed,
+)
+from clnet.runtime.member_replay import MAX_EPOCHS, MemberLaunch, MemberReplay
 from clnet.runtime.train_state import TrainState
 from clnet.variants.cost import span_flops
 from clnet.variants.training.whole_step import LANES, accepted_step
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Op, Span
+    from clnet.ir.ops import Op
     from clnet.nn.model import Model
     from clnet.nn.optimisers import Optimiser
-    from clnet.opencl.device import Device
+    from clnet.runtime.binding import Step
     from clnet.variants.members.members import MemberVariant
 
 Array = NDArray[Any]
 
 EPOCHS = 2
-MOST = LANES + 1  # networks: those of a vector, and one more
+MOST = LANES + 1  # networks of a check: those of a vector, and one more
 # Networks whose parameters, rates and seeds differ; the others repeat these. A prime:
 # networks that a kernel confuses at the distance of its lanes, powers of two, differ.
 DISTINCT = 3
 EXACT_STEPS = 1 << 7  # to 1, of inputs of a kernel that takes few bits
 LEAST = 256  # samples, whatever they cost
+GROWTH = 8  # of its epochs, until it takes `PASS_SECONDS`
 
 
-def refusal_of(
-    step: Step, network: Model, rule: Optimiser, members: int, subsets: bool
-) -> str | None:
-    """Return why a launch fails or is wrong, with a warning; None: it is right.
+@dataclass(frozen=True)
+class MemberTrial:
+    """Networks that train on random data.
 
-    A right one is remembered: comparing costs once per device.
-
-    Parameters
+    Attributes
     ----------
     step : Step
         Of a variant of `clnet.variants.members`.
     network : Model
         The shape of all networks, whose parameters are finite.
-    rule : Optimiser
-        Whose state the networks have.
-    members : int
-        Networks.
-    subsets : bool
-        Whether each network takes rows of its own.
-    """
-    device, variant = step.device, cast("Any", step.variant)
-    assert device is not None
-
-    def first_use() -> FirstUse:
-        trial = MemberTrial(_reduced(step), network, rule, min(members, MOST), subsets)
-        programs = f"{key_of(step)} {program_fingerprint(step)}"
-        return FirstUse(programs, (trial.results, 0), trial.check)
-
-    known = _key_of(step.span, variant, tuple(step.config.items()), device)
-    return refusal_of_kernels(device, variant.name, known, first_use, 2)
-
-
-@lru_cache(maxsize=64)  # it takes a millisecond
-def _key_of(
-    span: Span, variant: Any, config: tuple[tuple[str, int], ...], device: Device
-) -> str:
-    """Return the store's key of a step, its span's sizes included."""
-    step = Step(span, variant, dict(config), device)
-    return f"{key_of(step)} {exact_fingerprint(span)}"
-
-
-@dataclass(frozen=True)
-class MemberTrial:
-    """A few networks that train on random data.
-
-    Attributes
-    ----------
-    step : Step
-        Of a variant of `clnet.variants.members`, of few samples.
-    network, rule, subsets
-        As for `refusal_of`.
     members : int
         Networks that train.
     """
 
     step: Step
     network: Model
-    rule: Optimiser
     members: int
-    subsets: bool
+
+    @classmethod
+    def small(cls, step: Step, network: Model) -> MemberTrial:
+        """Return a trial of few networks and samples, for `check`."""
+        members = min(cast("MemberVariant", step.variant).members, MOST)
+        return cls(_reduced(step), network, members)
 
     def check(self) -> bool:
         """Compare the results with the oracle's; return whether their values allow it.
@@ -151,45 +120,87 @@ class MemberTrial:
 
     def results(self, seed: int) -> dict[str, Array]:
         """Train the networks; return parameters, state and totals [members, …]."""
-        step, count, size = self.step, self.members, self._start.size
-        assert step.device is not None
-        place, loss = session(step.device), accepted_step(step.span).loss
-        which, state = [i % DISTINCT for i in range(count)], self._state
-        with quiet_errors(place):
-            train_state = TrainState(
-                place, np.stack([self._parameters(i) for i in which]).reshape(-1),
-                np.tile(state, (count, 1)).reshape(len(state), count * size),
-            )
-            replay = MemberReplay(
-                place, step, self.network.layout, train_state,
-                [self._rows(i) if self.subsets else None for i in which],
-                self._samples, EPOCHS,
-            )
-            data = self._data(seed)
-            for value, rows in zip(accepted_step(step.span).data, data, strict=False):
-                replay.write(value, rows)
-            if loss.weight is not None:
-                weights = np.ones((count, self._samples))
-                for row, i in zip(weights, which, strict=True):
-                    row[self._rows(i)] = self._weights(seed, i)
-                replay.write_weights(weights)
-            replay.set_members(
-                seed=np.array(which, np.uint32), squares_limit=np.zeros(count),
-                fails_limit=np.zeros(count),
-            )
-            schedule = np.zeros((DISTINCT, EPOCHS + 1), EPOCH)
-            schedule["rate"] = [[self._rate(i)] for i in range(DISTINCT)]
-            schedule["key"][:, :EPOCHS] = [key(0, epoch) for epoch in range(EPOCHS)]
-            launch = replay.run_members(
-                np.arange(count), np.zeros(count, int), schedule, np.array(which)
-            )
+        count, size, slots = self.members, self._start.size, len(self._state)
+        assert self.step.device is not None
+        with quiet_errors(session(self.step.device)):
+            replay, train_state = self._replay(seed)
+            launch = self._run(replay, EPOCHS)
             values, states = train_state.values()
-        states = states.reshape(count, len(state), size)
+        states = states.reshape(count, slots, size)
         return {
             "parameters": values.reshape(count, size)[:, self._live],
             "state": states[:, :, self._live].reshape(count, -1),
             "totals": launch.last.reshape(count, 2, -1).sum(axis=1),
         }
+
+    def ready(self) -> Run:
+        """Return a run whose time is that of one step of all networks.
+
+        It is of launches as `fit` has them: of many epochs, unless one is long.
+        """
+        assert self.step.device is not None
+        place, epochs = session(self.step.device), 1
+        with quiet_errors(place):
+            replay, _ = self._replay(0)
+            most = replay.epochs
+            self._run(replay, 1, rate=0.0)  # builds
+            while True:
+                start = time.perf_counter()
+                self._run(replay, epochs, rate=0.0)
+                if epochs == most or time.perf_counter() - start >= PASS_SECONDS:
+                    break
+                epochs = min(most, GROWTH * epochs)
+
+        def again() -> None:
+            if epochs > 1:
+                replay.run()
+            else:  # in parts, between which Ctrl-C is handled
+                self._run(replay, 1, rate=0.0)
+
+        steps = epochs * -(-self._samples // self.step.span.batch)
+        return Run(
+            again, place.finish, 1 / steps, WARM_UP_RATIO * measure.WARM_UP_SECONDS,
+            LONGEST_SECONDS,
+        )
+
+    def _replay(self, seed: int) -> tuple[MemberReplay, TrainState]:
+        """Return the launches of the networks on random data, and their state."""
+        step, which = self.step, np.arange(self.members) % DISTINCT
+        assert step.device is not None
+        place, whole = session(step.device), accepted_step(step.span)
+        distinct = np.stack([self._parameters(i) for i in range(DISTINCT)])
+        train_state = TrainState(
+            place, distinct[which].reshape(-1), self._state, members=self.members
+        )
+        subsets = [self._rows(i) if self._subsets else None for i in range(DISTINCT)]
+        replay = MemberReplay(
+            place, step, self.network.layout, train_state,
+            [subsets[i] for i in which.tolist()], self._samples, MAX_EPOCHS,
+        )
+        for value, rows in zip(whole.data, self._data(seed), strict=False):
+            replay.write(value, rows)
+        if whole.loss.weight is not None:
+            weights = np.ones((DISTINCT, self._samples))
+            for i, row in enumerate(weights):
+                row[self._rows(i)] = self._weights(seed, i)
+            replay.write_weights(weights[which])
+        none = np.zeros(self.members)
+        replay.set_members(
+            seed=which.astype(np.uint32), squares_limit=none, fails_limit=none
+        )
+        return replay, train_state
+
+    def _run(
+        self, replay: MemberReplay, epochs: int, rate: float = 1.0
+    ) -> MemberLaunch:
+        """Train all networks for some epochs, at their rates times a factor."""
+        schedule = np.zeros((DISTINCT, epochs + 1), EPOCH)
+        schedule["rate"] = [[rate * self._rate(i)] for i in range(DISTINCT)]
+        schedule["key"][:, :epochs] = keys(0, 0, epochs)
+        numbers = np.arange(self.members)
+        return replay.run_members(
+            numbers, np.zeros(self.members, int), schedule, numbers % DISTINCT
+        )
 
     def _oracle(
         self, seed: int, number: int, relative: float
@@ -244,7 +255,7 @@ class MemberTrial:
     def _rows(self, number: int) -> Array:
         """Return the samples of a network: one in two leaves one out."""
         n = self._samples
-        if not self.subsets:
+        if not self._subsets:
             return np.arange(n)
         return np.random.default_rng(number).permutation(n)[: max(1, n - number % 2)]
 
@@ -274,7 +285,19 @@ class MemberTrial:
         return np.asarray(self._start * (1 - number / (2 * DISTINCT)), np.float32)
 
     def _rate(self, number: int) -> float:
-        return float(np.float32(self.rule.rate / (1 + number)))
+        rule = self._rule
+        return 0.0 if rule is None else float(np.float32(rule.rate / (1 + number)))
+
+    @property
+    def _subsets(self) -> bool:
+        """Whether each network takes rows of its own."""
+        return cast("MemberVariant", self.step.variant).subsets
+
+    @property
+    def _rule(self) -> Optimiser | None:
+        """The rule of the networks' updates; None: they only measure."""
+        update = accepted_step(self.step.span).update
+        return None if update is None else update.optimiser
 
     @property
     def _start(self) -> Array:
@@ -282,7 +305,10 @@ class MemberTrial:
 
     @property
     def _state(self) -> Array:
-        return self.rule.initial_state(self._start.size, self.step.span.dtype)
+        size, dtype = self._start.size, self.step.span.dtype
+        if self._rule is None:
+            return np.zeros((0, size), dtype)
+        return self._rule.initial_state(size, dtype)
 
     @property
     def _live(self) -> NDArray[np.bool_]:

@@ -1,0 +1,209 @@
+"""The planner's choices for populations beside the best of a search.
+
+For each case there are three plans, whose steps of all networks are timed in turn, in
+launches as `Population.fit` has them:
+
+`model`     by the cost model: nothing is measured
+`measured`  as a long training chooses: each kernel's usual configuration is measured
+`searched`  as with ``tune=True``: all configurations, as far as `--each` allows
+
+`over_best` is a plan's time over the least of all that are timed in turn: these, and
+all configurations near the best that the search has found.
+
+    python -m benchmarks.population_picks --device gpu    # rows and table
+    python -m benchmarks.population_picks --rows FILE.csv # the table of earlier rows
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from clnet.errors import ClnetWarning
+from clnet.ir.lowering import lower_training
+from clnet.nn.losses import loss_function
+from clnet.opencl import rate_probes, times_file
+from clnet.opencl.device import Device
+from clnet.opencl.discovery import device as find_device
+from clnet.opencl.session import session
+from clnet.planning.member_planner import MemberPlanner
+from clnet.planning.tuning.member_trial import MemberTrial
+from clnet.planning.tuning.search import Search
+from clnet.runtime.binding import Step
+from clnet.variants.member_variants import members_variants
+from clnet.variants.members.members import exact_factors
+
+from .environment import device_identity, load, now, versions
+from .measurements import RESULTS, slug
+from .picks import BLOCK_SECONDS, FINALIST, ROUNDS, cover_text, empty_store
+from .studies.population import population_cases
+from .studies.small import SmallCase
+from .studies.training import DATA
+
+PICKS = ("model", "measured", "searched")
+CORES_CASES = ("xor-1000", "iris-1000", "parity-1000", "robot-1000")
+CASE_SECONDS = 5.0  # of all timings in turn, about
+LEAST_ROUNDS = 5
+
+
+def cases_of(cpu: bool) -> dict[str, SmallCase]:
+    """Return the cases by name, those of the study of populations."""
+    found = {case.name: case for case in population_cases(DATA, full=True)}
+    return {name: found[name] for name in CORES_CASES} if cpu else found
+
+
+def rows_of(case: SmallCase, device: Device, each: float) -> Iterator[dict[str, Any]]:
+    """Choose, time the choices in turn, and yield a row of each.
+
+    Parameters
+    ----------
+    case : SmallCase
+        Its networks train on all samples a step.
+    device : Device
+        With measured rates, which `model` does not know.
+    each : float
+        Seconds of the search.
+    """
+    network, (x, _) = case.network(), case.data
+    program = lower_training(
+        network, loss_function(case.loss), case.optimiser, weighted=False
+    )
+    exact = exact_factors(np.asarray(x, np.float32), device)
+    variants: Any = tuple(
+        one.of_data(exact) for one in members_variants(
+            device, case.networks, case.samples, False, True
+        )
+    )
+    chosen: dict[str, Step] = {}
+    planners: dict[str, MemberPlanner] = {}
+    seconds: dict[str, float] = {}
+    with empty_store():
+        for name, tune in zip(PICKS, (False, None, True), strict=True):
+            start = time.perf_counter()
+            planners[name] = planner = MemberPlanner(
+                network, device if name != PICKS[0] else replace(device, measured=None),
+                case.samples, tune, variants, program,
+                Search(each if tune else np.inf),
+            )
+            (chosen[name],) = planner.training_plan().steps
+            seconds[name] = time.perf_counter() - start
+        report = planner.report
+        steps = [*chosen.values(), *(
+            one.step for one in report.candidates if one.timing is not None
+            and one.seconds <= FINALIST * report.covers[0].seconds
+        )]
+        times = in_turn({repr(step): step for step in steps}, case)
+    medians = {key: statistics.median(found) for key, found in times.items()}
+    best = min(medians, key=medians.__getitem__)
+    for name, step in chosen.items():
+        low, median, high = statistics.quantiles(times[repr(step)], n=4)
+        candidates = planners[name].report.candidates
+        yield {
+            "case": case.name, "networks": case.networks, "pick": name,
+            "median": median, "low": low, "high": high,
+            "over_best": median / medians[best], "chosen_in_s": seconds[name],
+            "modelled": min(one.modelled for one in candidates),
+            "candidates": len(candidates),
+            "measured": sum(one.timing is not None for one in candidates),
+            "kernel": cover_text([step]), "timed": len(times),
+            "best": cover_text([
+                next(one for one in steps if repr(one) == best)
+            ]),
+        }
+
+
+def in_turn(steps: dict[str, Step], case: SmallCase) -> dict[str, list[float]]:
+    """Return the seconds of a step of all networks, of rounds taken in turn."""
+    network = case.network()
+    runs = {
+        key: MemberTrial(step, network, case.networks).ready()
+        for key, step in steps.items()
+    }
+
+    device = next(iter(steps.values())).device
+    assert device is not None
+    place = session(device)
+
+    def block(key: str, repeats: int) -> float:
+        start = time.perf_counter()
+        for _ in range(repeats):
+            runs[key].start()
+        place.finish()
+        return (time.perf_counter() - start) / repeats
+
+    alone = {key: block(key, 1) for key in runs}
+    repeats = {key: max(1, int(BLOCK_SECONDS / one)) for key, one in alone.items()}
+    turn = sum(repeats[key] * one for key, one in alone.items())
+    rounds = max(LEAST_ROUNDS, min(ROUNDS, int(CASE_SECONDS / turn)))
+    found: dict[str, list[float]] = {key: [] for key in runs}
+    for number in range(rounds):
+        for key in sorted(runs, reverse=bool(number % 2)):
+            found[key].append(runs[key].share * block(key, repeats[key]))
+    return found
+
+
+def table(rows: pd.DataFrame) -> str:
+    """Return each pick's ratio to the best, and the time of the search's, in us."""
+    index = ["case", "networks"]
+    ratios = rows.pivot_table(
+        index=index, columns="pick", values="over_best", sort=False
+    )
+    rows = rows.assign(us=1e6 * rows["median"])
+    best = rows[rows["pick"] == PICKS[-1]].set_index(index)[["us", "kernel", "best"]]
+    return str(ratios[[*PICKS]].join(best).to_string(float_format="%.3g"))
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Measure, or show the rows of a file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--device", help="as for clnet.device")
+    add("--case", nargs="+", help='as "parity-1000", the most important first')
+    add("--seconds", type=float, default=np.inf, help="limit of all cases")
+    add("--each", type=float, default=np.inf, help="limit of the search of a case")
+    add("--out", type=Path, help="CSV, appended to; default: of the device, in results")
+    add("--rows", type=Path, metavar="CSV", help="show these; measure nothing")
+    arguments = parser.parse_args(given)
+    if arguments.rows is not None:
+        print(table(pd.read_csv(arguments.rows)))
+        return
+    warnings.simplefilter("ignore", ClnetWarning)
+    begin, rows = time.perf_counter(), []
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["CLNET_CACHE_DIR"] = folder
+        times_file.SHIPPED = Path(folder)
+        device = rate_probes.measured(find_device(arguments.device))
+        known = cases_of(device.type == "cpu")
+        file = arguments.out or RESULTS / f"population_picks-{slug(device.name)}.csv"
+        where = {"date": now(), **device_identity(device), **versions()}
+        for name in arguments.case or known:
+            if time.perf_counter() - begin > arguments.seconds:
+                break
+            for row in rows_of(known[name], device, arguments.each):
+                rows.append({**row, "load": load(), **where})
+                pd.DataFrame(rows[-1:]).to_csv(
+                    file, index=False, float_format="%.4g", mode="a",
+                    header=not file.exists(),
+                )
+                print(
+                    f"{row['case']} {row['pick']}: {1e6 * row['median']:.2f} us, "
+                    f"{row['over_best']:.2f}, {row['kernel']}", flush=True,
+                )
+    print(table(pd.DataFrame(rows)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The trainings of a population, by the arguments of its `fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from clnet.nn.scaling import scaling_to_apply
+
+if TYPE_CHECKING:
+    from clnet.network import Network
+    from clnet.opencl.device import Device
+    from clnet.training.members import Members, Samples
+    from clnet.training.options import TrainingOptions
+
+EACH = (  # arguments of `Population.fit` that may be lists of one value a network
+    "optimiser", "learning_rate", "epochs", "seed", "desired_error", "schedule", "l1",
+    "l2", "clip_norm", "clip_value",
+)
+
+
+def trainings(
+    network: Network, count: int, given: Mapping[str, Any]
+) -> tuple[Members, Samples, Device]:
+    """Return the trainings of so many networks, their data and their device.
+
+    Parameters
+    ----------
+    network : Network
+        The shape of all, which gets the classes of the data.
+    count : int
+        Networks.
+    given : mapping of str
+        The arguments of `Population.fit` by their names.
+    """
+    from clnet.opencl.discovery import device as find_device
+    from clnet.planning.tuning.search import check_tune
+    from clnet.training.members import members_of, rule_with_rate, samples_of
+
+    device, batch_size = find_device(given["device"]), given["batch_size"]
+    check_tune(given["tune"])
+    samples = samples_of(
+        network, given["x"], given["t"], given["validation"], given["patience"],
+        scaling_to_apply(network.scaling, given["scale"]),
+    )
+
+    def options_of(
+        n: int, optimiser: Any, learning_rate: Any, epochs: Any, desired_error: Any,
+        schedule: Any, **regularisation: Any,
+    ) -> TrainingOptions:
+        rule = rule_with_rate(network, optimiser, learning_rate, n, batch_size)
+        return network._training_options(
+            network.fann, n, rule, given["loss"], epochs, batch_size, given["shuffle"],
+            desired_error, given["stop"], schedule, *regularisation.values(),
+            given["precision"],
+        )
+
+    members = members_of(
+        network, samples, count, isinstance(given["validation"], str), given["rows"],
+        given["sample_weight"], {name: given[name] for name in EACH}, options_of,
+    )
+    return members, samples, device

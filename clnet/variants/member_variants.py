@@ -1,0 +1,44 @@
+"""The variants that train many networks of one shape, which only populations import."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clnet.variants.members.group_members import GroupMembers
+from clnet.variants.members.lane_members import LaneMembers
+from clnet.variants.members.members import TrainMembers
+from clnet.variants.members.vector_members import VectorMembers
+from clnet.variants.training.whole_step import LANES
+
+if TYPE_CHECKING:
+    from clnet.opencl.device import Device
+
+MembersVariant = VectorMembers | TrainMembers | LaneMembers | GroupMembers
+
+
+def members_variants(
+    device: Device, members: int, samples: int, subsets: bool, alike: bool
+) -> tuple[MembersVariant, ...]:
+    """Return the variants to search: on CPUs those for CPUs, on others all.
+
+    Parameters
+    ----------
+    device : Device
+        Where the members train.
+    members : int
+        Their number.
+    samples : int
+        Of the data set.
+    subsets : bool
+        Whether one may train on some of the data set's rows.
+    alike : bool
+        Whether all take the same samples in the same order.
+    """
+    rows = TrainMembers(members, subsets)
+    vectors = VectorMembers(members, alike and not subsets)
+    if device.type != "cpu":
+        lanes = LaneMembers(members, samples, subsets)
+        return lanes, GroupMembers(members, subsets), vectors, rows
+    if members < LANES * device.compute_units:
+        return (rows,)  # whose bits are those of `Network.fit`
+    return vectors, rows
