@@ -18,12 +18,14 @@
 // that no later layer reuses. So every wait is bounded and none fails, and no forward
 // progress between work-groups is needed.
 //
-// Register rule (AVX2, 16 registers): ROWS * 2 * PANELS sums, 2 weights, 1 input.
+// Register rule (AVX2, 16 registers): ROWS * 2 * PANELS sums, 2 weights, 1 input. With
+// registers of 512 bits (AVX-512, 32 of them): ROWS * PANELS sums, PANELS weights, 1 input.
 //
 // Sizes are arguments, so that one program serves all networks.
 //
 // FUNCTIONS(X)  the activations, X(code, act_NAME) …
-// PANEL         outputs per panel: 16, two float8, one cache line
+// PANEL         outputs per panel: 16, one cache line
+// LANES         floats of a vector: 8, two of them a panel, or 16
 // STATE         words of `state` before its counters: at least 4
 // MANY          1: batches above one sample; 0: without the taller tiles
 // MAX_POLLS     polls of a task that another worker holds before it is computed again
@@ -32,12 +34,12 @@
 #define WIDTH 8
 #include "include/activations.h"
 #include "include/atomics.h"
-#if !defined(FUNCTIONS) || !defined(PANEL) || !defined(STATE) || !defined(MANY) \
-    || !defined(MAX_POLLS) || !defined(SPIN_POLLS)
-#error "cpu.cl needs FUNCTIONS, PANEL, STATE, MANY, MAX_POLLS and SPIN_POLLS"
+#if !defined(FUNCTIONS) || !defined(PANEL) || !defined(LANES) || !defined(STATE)   \
+    || !defined(MANY) || !defined(MAX_POLLS) || !defined(SPIN_POLLS)
+#error "cpu.cl needs FUNCTIONS, PANEL, LANES, STATE, MANY, MAX_POLLS and SPIN_POLLS"
 #endif
-#if PANEL != 16
-#error "the tiles of cpu.cl hold a panel in two float8"
+#if PANEL != 16 || (LANES != 8 && LANES != 16)
+#error "the tiles of cpu.cl hold a panel of 16 in one float16 or two float8"
 #endif
 
 // A row of the table of layers (LAYER of clnet/variants/dense/cpu.py).
@@ -103,17 +105,35 @@ static inline void store(__global float *y, const float8 v, const int live)
     __global const float *w, const int panel_size, const int n_in,                 \
     __global const float *x, const int ldx, __global float *y, const int ldy,      \
     __global const Layer *layer, const int live
+#define ROW_POINTER(r) __global const float *x##r = x + r * ldx;
+#if LANES == 16
+// A parameter of 512 bits: without one the compiler takes two registers of 256.
+static inline float16 multiply_add(const float16 a, const float16 b, const float16 c)
+{
+    return a * b + c;
+}
+#define PANEL_POINTER(p)                                                           \
+    __global const float16 *w##p = (__global const float16 *)(w + p * panel_size);
+#define START(r, p) float16 sum##r##p = w##p[0];
+#define READ_WEIGHTS(p) const float16 a##p = w##p[i + 1];
+#define READ_INPUT(r) const float16 v##r = (float16)x##r[i];
+#define MULTIPLY_ADD(r, p) sum##r##p = multiply_add(a##p, v##r, sum##r##p);
+#define LOW(r, p) sum##r##p.lo
+#define HIGH(r, p) sum##r##p.hi
+#else
 #define PANEL_POINTER(p)                                                           \
     __global const float8 *w##p = (__global const float8 *)(w + p * panel_size);
-#define ROW_POINTER(r) __global const float *x##r = x + r * ldx;
 #define START(r, p) float8 low##r##p = w##p[0], high##r##p = w##p[1];
 #define READ_WEIGHTS(p) const float8 a##p = w##p[2 * i + 2], b##p = w##p[2 * i + 3];
 #define READ_INPUT(r) const float8 v##r = (float8)x##r[i];
 #define MULTIPLY_ADD(r, p) low##r##p += a##p * v##r; high##r##p += b##p * v##r;
+#define LOW(r, p) low##r##p
+#define HIGH(r, p) high##r##p
+#endif
 #define FINISH(r, p)                                                               \
-    store(y + r * ldy + p * PANEL, apply_function(layer, low##r##p),               \
+    store(y + r * ldy + p * PANEL, apply_function(layer, LOW(r, p)),               \
           live - p * PANEL);                                                       \
-    store(y + r * ldy + p * PANEL + 8, apply_function(layer, high##r##p),          \
+    store(y + r * ldy + p * PANEL + 8, apply_function(layer, HIGH(r, p)),          \
           live - p * PANEL - 8);
 // A tall tile reads one stream of weights so slowly that the hardware does not prefetch
 // far enough: rows of a panel are prefetched PREFETCH_DISTANCE rows ahead. (In the tiles
@@ -122,7 +142,8 @@ static inline void store(__global float *y, const float8 v, const int live)
 #define PREFETCH_DISTANCE 64
 #if defined(__clang__) && (defined(__x86_64__) || defined(__aarch64__))
 #define PREFETCH(p)                                                                \
-    __builtin_prefetch((const void *)(size_t)(w##p + 2 * (i + 1 + PREFETCH_DISTANCE)));
+    __builtin_prefetch(                                                            \
+        (const void *)(size_t)(w##p + PANEL / LANES * (i + 1 + PREFETCH_DISTANCE)));
 #else
 #define PREFETCH(p)
 #endif
@@ -156,6 +177,7 @@ static inline void store(__global float *y, const float8 v, const int live)
 #define BY_4_1(X) BY_3_1(X) X(3, 0)
 #define BY_5_1(X) BY_4_1(X) X(4, 0)
 #define BY_6_1(X) BY_5_1(X) X(5, 0)
+#define BY_6_2(X) BY_6_1(X) X(0, 1) X(1, 1) X(2, 1) X(3, 1) X(4, 1) X(5, 1)
 
 DEFINE_TILE(tile_1_1, TO_1, TO_1, BY_1_1, NO_PREFETCH)
 DEFINE_TILE(tile_1_2, TO_1, TO_2, BY_1_2, NO_PREFETCH)
@@ -167,6 +189,9 @@ DEFINE_TILE(tile_3_1, TO_3, TO_1, BY_3_1, PREFETCH)
 DEFINE_TILE(tile_4_1, TO_4, TO_1, BY_4_1, PREFETCH)
 DEFINE_TILE(tile_5_1, TO_5, TO_1, BY_5_1, PREFETCH)
 DEFINE_TILE(tile_6_1, TO_6, TO_1, BY_6_1, PREFETCH)
+#if LANES == 16
+DEFINE_TILE(tile_6_2, TO_6, TO_2, BY_6_2, PREFETCH)
+#endif
 #endif
 
 // A task: samples [0, rows) times panels [0, panels).
@@ -184,7 +209,15 @@ static inline void task(__global const float *w, const int n_in, const int panel
         for (int p = 0; p < panels; ++p) TILE(NAME);
     int row = 0;
 #if MANY
+#if LANES == 16
+    for (; row + 6 <= rows; row += 6) {
+        int p = 0;
+        for (; p + 2 <= panels; p += 2) TILE(tile_6_2);
+        for (; p < panels; ++p) TILE(tile_6_1);
+    }
+#else
     WHILE(6, tile_6_1)
+#endif
     WHILE(5, tile_5_1)
     WHILE(4, tile_4_1)
     WHILE(3, tile_3_1)

@@ -110,6 +110,7 @@ class Cpu:
                 for code, name in enumerate(ACTIVATIONS)
             ),
             "PANEL": PANEL,
+            "LANES": lanes(device),
             "STATE": STATE,
             "MANY": int(span.batch > 1),
             "MAX_POLLS": MAX_POLLS,
@@ -145,6 +146,11 @@ class Cpu:
             (Parameters(), table, len(layers), packed), when="parameters",
         )
         return (repack, *runs)
+
+
+def lanes(device: Device) -> int:
+    """Return the floats of the kernel's vectors: a panel where a register holds one."""
+    return PANEL if device.vector_width >= PANEL else PANEL // 2
 
 
 def serial_companion(device: Device) -> Device | None:

@@ -127,6 +127,15 @@ def test_a_sample_does_not_depend_on_its_neighbours():
     np.testing.assert_array_equal(y[others], together[others])
 
 
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_vectors_of_half_a_panel_or_a_whole_one(monkeypatch, lanes):
+    """Whatever the registers of this processor hold."""
+    monkeypatch.setattr(cpu, "lanes", lambda device: lanes)
+    for net, batch, group in ((EDGES, 1, 4), (EDGES, 13, 3), (WIDE, 97, 2)):
+        x = inputs(net, batch)
+        assert_right(net, x, run(executable(net, batch, "one", group), x))
+
+
 # Many calls -----------------------------------------------------------------------
 
 
