@@ -99,6 +99,18 @@ class Subsets:
 
 
 @dataclass(frozen=True)
+class MemberDrops:
+    """Argument: dropout of each member's layers [members, layers], as `DROP`."""
+
+
+DROP = np.dtype([
+    ("stream", np.uint32), ("threshold", np.int32), ("factor", np.float32),
+    ("share", np.float32),
+])
+"""A row of the table of dropouts (``member.h``)."""
+
+
+@dataclass(frozen=True)
 class MemberTotals:
     """Argument: the totals of each member's epochs of a launch."""
 
@@ -227,7 +239,7 @@ class ZeroCopyOutput:
 
 Argument = (
     Value | Parameters | Gradients | State | Scalar | EpochTable | Members | Subsets
-    | MemberTotals | MemberEnds | MemberWeights | Scratch | Packed
+    | MemberDrops | MemberTotals | MemberEnds | MemberWeights | Scratch | Packed
     | Table | HelperTimeout | TimeoutFlag | ByValueInput | ZeroCopyOutput | int | float
 )
 """An argument of a kernel; an int becomes OpenCL's `int`, a float REAL."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from inspect import signature
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
@@ -59,6 +60,8 @@ class Population:
     ----------
     network : Network
         The shape; its own parameters are not among the population's.
+    dropout : ndarray, shape [networks, layers]
+        The fraction of each layer's outputs that each network's training drops.
 
     Raises
     ------
@@ -89,6 +92,7 @@ class Population:
         if not isinstance(numbers, Iterable):
             raise InputError(f"seeds must be whole numbers, one a network: {seeds!r}")
         self.network: Network = copy(network)
+        self.dropout: Array = np.array([_dropout_of(network)])
         one = copy(network)
 
         def drawn(seed: Any) -> Array:
@@ -96,6 +100,7 @@ class Population:
             return one.parameters
 
         self._replace(np.stack([drawn(seed) for seed in _some(numbers)]))
+        self.dropout = self.dropout.repeat(len(self), axis=0)
 
     @classmethod
     def of(cls, networks: Iterable[Network]) -> Population:
@@ -104,7 +109,7 @@ class Population:
         Raises
         ------
         InputError
-            If there is none, or their layers or dtypes differ.
+            If there is none, or their layers, but for dropout, or dtypes differ.
 
         Examples
         --------
@@ -117,19 +122,22 @@ class Population:
         for number, one in enumerate(listed):
             if not isinstance(one, Network):
                 raise InputError(f"item {number} must be a Network, not {one!r}")
-            if (one.n_in, one.layers, one.dtype) != (
-                first.n_in, first.layers, first.dtype
-            ):
+            if not _alike(one, first):
                 raise InputError(
                     f"network {number} is {one!r}, expected the layers and dtype of "
                     f"the first, {first!r}"
                 )
-        return cls._made(first, np.stack([one.parameters for one in listed]))
+        return cls._made(
+            first, np.stack([one.parameters for one in listed]),
+            np.stack([_dropout_of(one) for one in listed]),
+        )
 
     @classmethod
-    def _made(cls, network: Network, parameters: Array) -> Population:
+    def _made(
+        cls, network: Network, parameters: Array, dropout: Array
+    ) -> Population:
         found = cls.__new__(cls)
-        found.network = copy(network)
+        found.network, found.dropout = copy(network), dropout
         found._replace(parameters)
         return found
 
@@ -139,7 +147,10 @@ class Population:
 
     @property
     def parameters(self) -> Array:
-        """The flat buffers [networks, size], read-only; assign to replace them."""
+        """The flat buffers [networks, size], read-only; assign to replace them.
+
+        Of another number of networks, all have the first one's dropout.
+        """
         return self._parameters
 
     @parameters.setter
@@ -153,6 +164,8 @@ class Population:
             )
         new = np.zeros(array.shape, self.network.dtype)
         np.copyto(new, array, where=self.network._live, casting="unsafe")
+        if len(new) != len(self):
+            self.dropout = self.dropout[:1].repeat(len(new), axis=0)
         self._replace(new)
 
     def __len__(self) -> int:
@@ -171,7 +184,7 @@ class Population:
         """Return one network, a copy, or the population of some."""
         if is_whole(index):
             number = as_whole("a network's number", index, -len(self), len(self) - 1)
-            found = copy(self.network)
+            found = _with_dropout(self.network, self.dropout[number])
             found.parameters = self._parameters[number]
             return found
         try:
@@ -181,7 +194,7 @@ class Population:
                 from None
         if chosen.ndim != 2 or not len(chosen):
             raise InputError(f"{index!r} names no networks: give numbers or a slice")
-        return self._made(self.network, chosen.copy())
+        return self._made(self.network, chosen.copy(), self.dropout[index].copy())
 
     def __repr__(self) -> str:
         shape = repr(self.network).removeprefix("<Network ")
@@ -328,16 +341,17 @@ class Population:
 
         Notes
         -----
-        Chains of dense layers of float32 without dropout train in one launch. Networks
-        whose optimisers or clipping differ train in a launch for each kind.
-        All others train one after the other.
+        Chains of dense layers of float32 train in one launch, each network by its own
+        dropout. Networks whose optimisers or clipping differ train in a launch for each
+        kind. All others train one after the other.
         """
         given = {name: value for name, value in locals().items() if name != "self"}
         if comm is not None:
             return self._fit_by_ranks(**given)
         from clnet.training.population import fit_members
 
-        members, samples, where = trainings(self.network, len(self), given)
+        members, samples, where = trainings(self.network, self.dropout, given)
+        network = _with_dropout(self.network, self.dropout.max(axis=0))
 
         def alone(number: int) -> tuple[History, Array]:
             one = self[number]
@@ -350,8 +364,8 @@ class Population:
         total = int(members.each(lambda one: one.epochs).sum())
         with _reporting(total, progress) as report:
             histories, parameters = fit_members(
-                self.network, self._parameters, members, samples, where, alone, report,
-                tune, progress,
+                network, self._parameters, members, samples, where, alone, report, tune,
+                progress,
             )
         self._replace(parameters)
         return histories
@@ -392,9 +406,10 @@ class Population:
             raise InputError("explain is of one process: leave out comm")
         bound = signature(Population.fit).bind(self, x, t, **options)
         bound.apply_defaults()
-        network, given = copy(self.network), bound.arguments
+        network = _with_dropout(self.network, self.dropout.max(axis=0))
+        given = bound.arguments
         return explain_members(
-            network, *trainings(network, len(self), given), given["tune"],
+            network, *trainings(network, self.dropout, given), given["tune"],
             given["progress"],
         )
 
@@ -465,8 +480,11 @@ class Population:
         ({'learning_rate': 0.05}, (2, 3))
         """
         return cross_validation(
-            lambda parameters: cls._made(network, parameters), network, x, t, grid,
-            folds,
+            lambda parameters: cls._made(
+                network, parameters,
+                np.tile(_dropout_of(network), (len(parameters), 1)),
+            ),
+            network, x, t, grid, folds,
             {"seed": seed, "device": device, "progress": progress, **options},
         )
 
@@ -486,7 +504,7 @@ class Population:
         >>> clnet.Population.load("four.safetensors")
         <Population of 4 networks 2-3-1 float32>
         """
-        files.save(path, self[0], self._parameters)
+        files.save(path, self[0], self._parameters, self.dropout)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Population:
@@ -497,10 +515,36 @@ class Population:
         FormatError
             If the file is missing, damaged, of a later version, or holds no population.
         """
-        network, parameters = files.load(path)
-        found = cls._made(network, np.empty((1, network.layout.size), network.dtype))
+        network, parameters, dropout = files.load(path)
+        one = np.empty((1, network.layout.size), network.dtype)
+        found = cls._made(network, one, np.array([_dropout_of(network)]))
         found.parameters = parameters
+        if dropout is not None:
+            found.dropout = dropout
         return found
+
+
+def _dropout_of(network: Network) -> list[float]:
+    return [layer.dropout for layer in network.layers]
+
+
+def _with_dropout(network: Network, fractions: Array) -> Network:
+    """Return a copy of a network whose layers drop other fractions of outputs."""
+    found = copy(network)
+    if _dropout_of(network) != fractions.tolist():
+        found._layers = tuple(
+            replace(layer, dropout=fraction)  # type: ignore[type-var]
+            for layer, fraction in zip(network.layers, fractions.tolist(), strict=True)
+        )
+    return found
+
+
+def _alike(one: Network, other: Network) -> bool:
+    """Return whether two networks differ in parameters and dropout at most."""
+    if len(one.layers) != len(other.layers):
+        return False
+    one = _with_dropout(one, np.array(_dropout_of(other)))
+    return (one.n_in, one.layers, one.dtype) == (other.n_in, other.layers, other.dtype)
 
 
 def _some(items: Any) -> list[Any]:

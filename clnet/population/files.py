@@ -5,6 +5,7 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import FormatError, quoted, reason
@@ -19,17 +20,24 @@ SUFFIX = ".safetensors"
 VERSION = 1  # of the part
 
 
-def save(path: str | PathLike[str], network: Network, parameters: Array) -> None:
-    """Write a network's file with the parameters [networks, size] of a population."""
+def save(
+    path: str | PathLike[str], network: Network, parameters: Array, dropout: Array
+) -> None:
+    """Write a network's file with what is a population's.
+
+    These are the parameters [networks, size] and, where networks differ, the dropout
+    [networks, layers].
+    """
     file = as_path(path)
     suffix_of(file, (SUFFIX,), "populations")
-    safetensors.save(
-        network, file, population=({"version": VERSION}, {"parameters": parameters})
-    )
+    arrays = {"parameters": parameters}
+    if (dropout != dropout[0]).any():
+        arrays["dropout"] = dropout
+    safetensors.save(network, file, population=({"version": VERSION}, arrays))
 
 
-def load(path: str | PathLike[str]) -> tuple[Network, Array]:
-    """Return the network of a file, and the parameters of its population.
+def load(path: str | PathLike[str]) -> tuple[Network, Array, Array | None]:
+    """Return the network of a file, and its population's parameters and dropout.
 
     Raises
     ------
@@ -59,4 +67,13 @@ def load(path: str | PathLike[str]) -> tuple[Network, Array]:
             f"{file} holds parameters of shape {list(shape)} and type "
             f"{parameters.dtype}, expected [networks, {size}] of {network.dtype}"
         )
-    return network, parameters
+    dropout = arrays.get("dropout")
+    if dropout is not None and (
+        dropout.shape != (shape[0], len(network.layers)) or dropout.dtype != np.float64
+        or not ((dropout >= 0) & (dropout < 1)).all() or dropout[:, -1].any()
+    ):
+        raise FormatError(
+            f"{file} holds dropout of shape {list(dropout.shape)}, expected fractions "
+            f"[{shape[0]}, {len(network.layers)}], none of the last layer"
+        )
+    return network, parameters, dropout

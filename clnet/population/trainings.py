@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from clnet.nn.scaling import scaling_to_apply
 
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
     from clnet.training.members import Members, Samples
     from clnet.training.options import TrainingOptions
 
+Array = NDArray[Any]
+
 EACH = (  # arguments of `Population.fit` that may be lists of one value a network
     "optimiser", "learning_rate", "epochs", "seed", "desired_error", "schedule", "l1",
     "l2", "clip_norm", "clip_value",
@@ -20,16 +25,16 @@ EACH = (  # arguments of `Population.fit` that may be lists of one value a netwo
 
 
 def trainings(
-    network: Network, count: int, given: Mapping[str, Any]
+    network: Network, dropout: Array, given: Mapping[str, Any]
 ) -> tuple[Members, Samples, Device]:
-    """Return the trainings of so many networks, their data and their device.
+    """Return the trainings of networks, their data and their device.
 
     Parameters
     ----------
     network : Network
         The shape of all, which gets the classes of the data.
-    count : int
-        Networks.
+    dropout : ndarray, shape [networks, layers]
+        The fractions that each drops.
     given : mapping of str
         The arguments of `Population.fit` by their names.
     """
@@ -56,7 +61,8 @@ def trainings(
         )
 
     members = members_of(
-        network, samples, count, isinstance(given["validation"], str), given["rows"],
-        given["sample_weight"], {name: given[name] for name in EACH}, options_of,
+        network, samples, len(dropout), isinstance(given["validation"], str),
+        given["rows"], given["sample_weight"], {name: given[name] for name in EACH},
+        options_of,
     )
-    return members, samples, device
+    return replace(members, dropout=dropout), samples, device

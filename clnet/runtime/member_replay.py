@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.training_ops import RECORD
-from clnet.nn.random import half_bits
+from clnet.nn.random import HASH_BITS, half_bits, stream
 from clnet.opencl.launch import (
+    DROP,
     EPOCH,
     MEMBER,
     Argument,
     EpochTable,
+    MemberDrops,
     MemberEnds,
     Members,
     MemberTotals,
@@ -146,6 +148,7 @@ class MemberReplay(Replay):
         self._own: dict[type, Memory] = {
             Members: Memory(session, count * MEMBER.itemsize),
             Subsets: Memory(session, max(1, joined.nbytes)),
+            MemberDrops: Memory(session, count * len(whole.drops) * DROP.itemsize),
             EpochTable: Memory(session, 2 * EPOCH.itemsize),
             MemberTotals: Memory(session, count * TOTAL * ITEM),
             MemberEnds: Memory(session, count * (TOTAL + 1) * ITEM),
@@ -162,6 +165,10 @@ class MemberReplay(Replay):
         if whole.update is not None:
             penalties = whole.update.regularisation
             self._rows["l1"], self._rows["l2"] = penalties.l1, penalties.l2
+        self._drops = [None if one is None else one.layer for one in whole.drops]
+        self.set_dropout(np.tile(
+            [0.0 if one is None else one.fraction for one in whole.drops], (count, 1)
+        ))
         end = 0
         for row, subset in enumerate(subsets if lists else ()):
             if subset is not None:
@@ -185,6 +192,16 @@ class MemberReplay(Replay):
         """Set columns [members] of the table: seed, limits, penalties."""
         for name, values in columns.items():
             self._rows[name] = values
+
+    def set_dropout(self, fractions: Array) -> None:
+        """Set the dropout of each member's layers [members, layers]."""
+        rows = np.zeros(fractions.shape, DROP)
+        for layer, number in enumerate(self._drops):
+            if number is not None:
+                rows["stream"][:, layer] = stream(number)
+        rows["threshold"] = np.rint(fractions * (1 << HASH_BITS))
+        rows["factor"], rows["share"] = 1 / (1 - fractions), 1 - fractions
+        self._own[MemberDrops].write(self.session, rows)
 
     def write_weights(self, weights: Array) -> None:
         """Set the weights of all samples for each member [members, samples]."""

@@ -79,6 +79,8 @@ class Members(Sequence[Member]):
         Those of each network; None: all samples.
     weights : ndarray, shape [members, samples], or None
         As `Member.weight`.
+    dropout : ndarray, shape [members, layers], or None
+        Fractions of the layers' outputs that are dropped; None: those of the layers.
     """
 
     options: Sequence[TrainingOptions]
@@ -87,6 +89,7 @@ class Members(Sequence[Member]):
     rows: Sequence[Array | None] | None = None
     rests: Sequence[Array | None] | None = None
     weights: Array | None = None
+    dropout: Array | None = None
 
     @classmethod
     def of(cls, members: Sequence[Member]) -> Members:
@@ -128,6 +131,7 @@ class Members(Sequence[Member]):
             [self.options[i] for i in chosen.tolist()], which, self.seeds[numbers],
             of(self.rows), of(self.rests),
             None if self.weights is None else self.weights[numbers],
+            None if self.dropout is None else self.dropout[numbers],
         )
 
     def balanced_weights(self) -> Array:

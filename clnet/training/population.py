@@ -71,7 +71,7 @@ def fit_members(
     Parameters
     ----------
     network : Model
-        The shape of all.
+        The shape of all, whose layers drop the largest fractions.
     start : ndarray, shape [members, size]
         The initial parameters.
     members : Members
@@ -445,6 +445,8 @@ class _Group:
     def _set_members(self, replay: MemberReplay) -> None:
         """Set the members' weights, seeds and limits."""
         members = self._members
+        if members.dropout is not None and members.dropout.any():
+            replay.set_dropout(members.dropout)
         if members.weights is not None:
             replay.write_weights(members.balanced_weights())
         sizes = _sizes(members, self._samples)

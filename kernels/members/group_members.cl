@@ -28,8 +28,8 @@
 #define RESIDENT 1
 #define STAGED 1
 #include "include/steps.h"
-#include "training/group_step_tile.h"
 #include "members/member.h"
+#include "training/group_step_tile.h"
 #if !UPDATE
 #define SLOTS 0
 #endif
@@ -137,6 +137,9 @@ group_members(__global const Neuron *neurons, __global float *parameters,
 #if SUBSETS
         member.first < 0 ? 0 : subsets + member.first,
 #endif
+#if DROPS
+        drops + member.index * LAYERS, member.seed,
+#endif
     };
     __global const Epoch *plan = schedule + (size_t)member.plan * (epochs + 1);
     Run run = {full, samples, 0, 1, 2 * RECORD, 1, plan, member.squares_limit,
@@ -152,7 +155,13 @@ group_members(__global const Neuron *neurons, __global float *parameters,
 #pragma unroll
         for (int i = 0; i < KEPT; ++i) kept[i] = 0;
 #endif
-        for (int start = 0; start < size; start += TILE)
+#if DROPS
+        net.count = member.epochs * steps + step;
+#endif
+        for (int start = 0; start < size; start += TILE) {
+#if DROPS
+            net.start = start;
+#endif
 #if MATRIX
             tile(&net, memory, begin + start, min(TILE, size - start), run.key, sums,
                  records, start > 0, &loaded, kept);
@@ -160,6 +169,7 @@ group_members(__global const Neuron *neurons, __global float *parameters,
             tile(&net, memory, begin + start, min(TILE, size - start), run.key, sums,
                  start > 0, &loaded);
 #endif
+        }
         barrier(CLK_LOCAL_MEM_FENCE);
 #if KEPT
         store_kept(kept, sums);

@@ -18,9 +18,9 @@
 #include "include/atomics.h"
 #include "include/steps.h"
 #include "include/tiles.h"
+#include "members/member.h"
 #include "training/epoch_task.h"
 #include "training/epoch_update.h"
-#include "members/member.h"
 #if !UPDATE
 #define SLOTS 0
 #endif
@@ -94,6 +94,9 @@ members(__global const Layer *layers, __global const Neuron *neurons,
 #if ORDERED
             order,
 #endif
+#if DROPS
+            drops + index * count_of_layers, member.seed, 0,
+#endif
         };
         const UpdateArguments update = {
             sum, state + index * SLOTS * size, live, outputs, member.seed,
@@ -121,6 +124,9 @@ members(__global const Layer *layers, __global const Neuron *neurons,
                     sum += net.weight[row_of(&net, step.first + i)];
                 net.weight_scale = weight_scale(sum, step.samples);
             }
+#endif
+#if DROPS
+            net.step = member.epochs * steps + s;
 #endif
             task(&net, &step, own, 0, gradient, gradient);
             finish_step(&net, &update, &run, 1, gradient, member.epochs * steps + s);

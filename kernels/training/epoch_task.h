@@ -5,6 +5,7 @@
 
 // SCALED   1: a step's weights have a factor
 // ORDERED  1: a table has the epoch's random order
+// DROPS    1: layers drop outputs, as a network's rows of Drop (member.h) say
 #ifndef SUBSETS
 #define SUBSETS 0
 #endif
@@ -13,6 +14,9 @@
 #endif
 #ifndef ORDERED
 #define ORDERED 0
+#endif
+#ifndef DROPS
+#define DROPS 0
 #endif
 
 // The constants of a network's steps.
@@ -41,6 +45,11 @@ typedef struct {
 #endif
 #if ORDERED
     __global const int *order;   // of the epoch's n samples
+#endif
+#if DROPS
+    __global const Drop *drops;  // of each layer
+    uint seed;
+    int step;                    // of the training
 #endif
 } Net;
 
@@ -113,9 +122,35 @@ static inline void transpose_rows(__global const float *data, const int width,
             (float8)(r0[i], r1[i], r2[i], r3[i], r4[i], r5[i], r6[i], r7[i]);
 }
 
-#if GATHERED == 2
+#if GATHERED == 2 || DROPS
 DEFINE_HASH(hash_lanes, uint8)
+#endif
 
+#if DROPS
+// to[j, s] = from[j, s], scaled, or 0 where outputs of layer l are dropped. start: index
+// in the step of the tile's first sample
+static inline void drop_outputs(const Net *net, const int l, const int start,
+                                __global const float *from, __global float *to,
+                                const int samples)
+{
+    const Drop drop = net->drops[l];
+    const uint8 word = (uint8)(drop_start(drop, net->seed, net->step));
+    const uint8 lanes = (uint8)(0, 1, 2, 3, 4, 5, 6, 7);
+    const int width = net->layers[l].n_out;
+    for (int j = 0; j < width; ++j)
+        for (int s = 0; s < samples; s += 8) {
+            const uint8 sample = lanes + (uint8)(start + s);
+            const uint8 index = sample * (uint8)(width) + (uint8)(j);
+            const int8 hashes = as_int8(hash_lanes(index ^ word) >> (uint8)(8));
+            const float8 v = *(__global const float8 *)(from + j * net->pitch + s);
+            *(__global float8 *)(to + j * net->pitch + s) =
+                hashes >= (int8)(drop.threshold) ? v * (float8)(drop.factor)
+                                                 : (float8)(0.0f);
+        }
+}
+#endif
+
+#if GATHERED == 2
 // `permuted` of 8 indices side by side.
 static inline uint8 permuted_lanes(const uint8 i, const uint n, const uint bits,
                                    const uint8 key)
@@ -256,11 +291,11 @@ static inline void losses(const Net *net, __global float *memory,
     record[2] += lane_sum(fails);
 }
 
-// The forward and backward pass of one tile. Its gradients are added to `gradient`, or
-// overwrite it without `add`.
+// The forward and backward pass of one tile, from sample `start` of the step on. Its
+// gradients are added to `gradient`, or overwrite it without `add`.
 static inline void tile(const Net *net, __global float *memory, __global const float *x,
                         __global const float *t, __global const float *weight,
-                        const int samples, const int valid_samples,
+                        const int start, const int samples, const int valid_samples,
                         __global float *gradient, const int add, float *record)
 {
     const int pitch = net->pitch;
@@ -278,6 +313,12 @@ static inline void tile(const Net *net, __global float *memory, __global const f
                              ? 0 : memory + layer->pre_activations + j * pitch,
                          samples);
         in = y;
+#if DROPS
+        if (l < net->count - 1) {
+            drop_outputs(net, l, start, y, memory + net->dx_offset, samples);
+            in = memory + net->dx_offset;
+        }
+#endif
     }
     losses(net, memory, t, weight, samples, valid_samples, record);
 #if BACKWARD
@@ -285,6 +326,12 @@ static inline void tile(const Net *net, __global float *memory, __global const f
         __global const Layer *layer = net->layers + l;
         __global const float *ds = memory + layer->values;
         __global const float *y = l ? memory + layer[-1].values : x;
+#if DROPS
+        if (l) {
+            drop_outputs(net, l - 1, start, y, memory + net->dx_offset, samples);
+            y = memory + net->dx_offset;
+        }
+#endif
         outer(ds, y, layer->n_out, samples, pitch, gradient + layer->weights,
               layer->stride, add);
         if (layer->bias >= 0) {
@@ -300,6 +347,9 @@ static inline void tile(const Net *net, __global float *memory, __global const f
             __global float *dx = memory + net->dx_offset;
             product(net->parameters + layer->weights, 1, layer->stride, ds,
                     layer->n_out, dx, layer->n_in, samples, pitch);
+#if DROPS
+            drop_outputs(net, l - 1, start, dx, dx, samples);
+#endif
             __global const Layer *below = layer - 1;
             __global const float *v =
                 memory + (below->pre_activations < 0 ? 0 : below->pre_activations);
@@ -334,7 +384,7 @@ static inline void task(const Net *net, const Step *step, __global float *memory
         __global const float *t = net->t + tile_values * net->t_offset;
         __global const float *weight = net->weight + tile_values * net->weight_offset;
 #endif
-        tile(net, memory, x, t, weight, samples, step->samples - start, sum,
+        tile(net, memory, x, t, weight, start, samples, step->samples - start, sum,
              start > begin, record);
     }
 #if BACKWARD

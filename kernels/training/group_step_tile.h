@@ -4,6 +4,7 @@
 // SUBSETS  1: networks train on rows of the data set that a list names
 // MATRIX   1: products by matrix units; members/matrix.h has the work on a tile
 // VALUES   parameters before the record behind gradients; undefined: SIZE
+// DROPS    1: layers drop outputs, as a network's rows of Drop (member.h) say
 // DELTAS   offset from hidden layers' values to their derivatives; 0 or undefined: those
 //          take the values' place
 #define LOADS 16  // loads of a work-item in flight
@@ -18,6 +19,9 @@
 #endif
 #ifndef DELTAS
 #define DELTAS 0
+#endif
+#ifndef DROPS
+#define DROPS 0
 #endif
 #if STAGED
 #define SPACE __local
@@ -48,6 +52,11 @@ typedef struct {
     float weight_scale;  // of the samples' weights
 #if SUBSETS
     __global const int *subset;  // rows of the data set; 0: all
+#endif
+#if DROPS
+    __global const Drop *drops;  // of each layer
+    uint seed;
+    int count, start;  // of the step; of the tile's first sample in it
 #endif
 } Net;
 
@@ -137,6 +146,27 @@ static inline float4 sum_of_slices(float4 v, const int slices)
     return v;
 }
 
+#if DROPS
+// What a sample's output of neuron o is multiplied by: 0 where it is dropped.
+static inline float drop_factor(const Net *net, const int l, const int o,
+                                const int sample)
+{
+    if (l == LAYERS - 1) return 1;
+    const Drop drop = net->drops[l];
+    const uint index = (uint)((net->start + sample) * layers[l].n_out + o);
+    const uint word = hash_word(index ^ drop_start(drop, net->seed, net->count));
+    return (int)(word >> 8) >= drop.threshold ? drop.factor : 0;
+}
+#define DROP2(l, o, s)                                                               \
+    ((float2)(drop_factor(net, l, o, s), drop_factor(net, l, o, (s) + 1)))
+#define DROP4(l, o, s) ((float4)(DROP2(l, o, s), DROP2(l, o, (s) + 2)))
+#define SHARE(l) (net->drops[l].share)
+#else
+#define DROP2(l, o, s) 1
+#define DROP4(l, o, s) 1
+#define SHARE(l) 1
+#endif
+
 // Activate samples' pre-activations v of neuron o, and store them.
 #define DEFINE_STORE_OUTPUTS(NAME, VECTOR, VALUES)                                   \
     static inline void NAME(const Net *net, const int l, const int o, VECTOR v,      \
@@ -156,9 +186,11 @@ static inline float4 sum_of_slices(float4 v, const int slices)
 
 DEFINE_STORE_OUTPUTS(store_outputs, float4,
                      ((float4)(activate(neuron, v.s0), activate(neuron, v.s1),
-                               activate(neuron, v.s2), activate(neuron, v.s3))))
+                               activate(neuron, v.s2), activate(neuron, v.s3))
+                      * DROP4(l, o, sample)))
 DEFINE_STORE_OUTPUTS(store_two_outputs, float2,
-                     ((float2)(activate(neuron, v.s0), activate(neuron, v.s1))))
+                     ((float2)(activate(neuron, v.s0), activate(neuron, v.s1))
+                      * DROP2(l, o, sample)))
 
 static inline void forward(const Net *net, const int l, __local const float *x,
                            __local float *memory)
@@ -333,7 +365,8 @@ static inline void bias_gradient(const Layer layer, __local const float *ds,
         const Layer layer = layers[l];                                               \
         const Neuron neuron = neuron_of(net, l, i);                                  \
         const int offset = i * PITCH + sample, pre = layer.pre_activations;          \
-        const VECTOR y = *(__local const VECTOR *)(memory + layer.values + offset);  \
+        const VECTOR y =                                                             \
+            *(__local const VECTOR *)(memory + layer.values + offset) * SHARE(l);    \
         const VECTOR v = pre < 0 ? y : *(__local const VECTOR *)(memory + pre + offset); \
         *(__local VECTOR *)(memory + deltas_of(l) + offset) = sum * VALUES;          \
     }
@@ -341,10 +374,12 @@ static inline void bias_gradient(const Layer layer, __local const float *ds,
 DEFINE_STORE_DERIVATIVES(
     store_derivatives, float4,
     ((float4)(derivative(neuron, y.s0, v.s0), derivative(neuron, y.s1, v.s1),
-              derivative(neuron, y.s2, v.s2), derivative(neuron, y.s3, v.s3))))
+              derivative(neuron, y.s2, v.s2), derivative(neuron, y.s3, v.s3))
+     * DROP4(l, i, sample)))
 DEFINE_STORE_DERIVATIVES(
     store_two_derivatives, float2,
-    ((float2)(derivative(neuron, y.s0, v.s0), derivative(neuron, y.s1, v.s1))))
+    ((float2)(derivative(neuron, y.s0, v.s0), derivative(neuron, y.s1, v.s1))
+     * DROP2(l, i, sample)))
 
 // The derivatives of the layer below.
 static inline void back(const Net *net, const int l, __local float *memory)

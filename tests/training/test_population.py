@@ -22,6 +22,7 @@ from clnet.runtime import member_replay
 from clnet.training import population as module
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
+from clnet.variants.members.members import TrainMembers
 from clnet.variants.members.vector_members import VectorMembers
 
 N, SAMPLES = 5, 60
@@ -127,6 +128,31 @@ def compare(options, network=None):
 def test_each_network_as_if_alone(options, same_rounding):
     histories = compare({"epochs": 12, "seed": 3, **options})
     assert all("networks together" in one.plan for one in histories)
+
+
+@pytest.mark.parametrize("kind", [TrainMembers, GroupMembers])
+def test_networks_of_any_dropout(kind, monkeypatch):
+    variant = kind(N)
+    if isinstance(variant, TrainMembers) and clnet.device().type != "cpu":
+        pytest.skip("a CPU-only kernel")
+    monkeypatch.setattr(module, "members_variants", lambda *_: (variant,))
+    fractions = [0.3, 0.0, 0.1, 0.5, 0.7]
+    networks = [
+        Network.mlp([3, 9, 7, 2], "tanh", seed=seed, dropout=fraction)
+        for seed, fraction in enumerate(fractions)
+    ]
+    population = Population.of(networks)
+    assert [one.layers for one in population] == [one.layers for one in networks]
+    options = {"optimiser": "adam", "batch_size": 16, "epochs": 5}
+    histories = population.fit(X, T, seed=list(range(N)), **options)
+    for number, one in enumerate(networks):
+        history = one.fit(X, T, seed=number, **options)
+        found = histories[number]
+        assert f"{N} networks together" in found.plan and variant.name in found.plan
+        np.testing.assert_allclose(
+            population.parameters[number], one.parameters, atol=1e-5
+        )
+        np.testing.assert_allclose(found.loss, history.loss, rtol=1e-4)
 
 
 def test_another_batch_size_takes_other_launches(same_rounding):
@@ -342,7 +368,33 @@ def test_files(tmp_path):
     found = Population.load(path)
     np.testing.assert_array_equal(found.parameters, population.parameters)
     assert found.network.classes == ("a", "b")
+    assert not found.dropout.any()
     np.testing.assert_array_equal(clnet.load(path).parameters, population.parameters[0])
+
+
+def test_files_of_networks_that_drop_other_outputs(tmp_path):
+    path = tmp_path / "x.safetensors"
+    population = Population.of([
+        Network.mlp([2, 3, 2], seed=0, dropout=fraction) for fraction in (0.0, 0.1, 0.5)
+    ])
+    population[1:].save(path)
+    found = Population.load(path)
+    np.testing.assert_array_equal(found.dropout, [[0.1, 0], [0.5, 0]])
+    assert [one.layers for one in found] == [one.layers for one in population[1:]]
+
+
+@pytest.mark.parametrize("dropout", [
+    np.zeros((1, 2)), np.ones((2, 2)), np.full((2, 2), 0.5), np.full((2, 2), np.nan),
+    np.zeros((2, 2), np.float32),
+])
+def test_damaged_dropout_is_refused(dropout, tmp_path):
+    path = tmp_path / "x.safetensors"
+    population = Population(shape(), 2)
+    safetensors.save(population[0], path, population=(
+        {"version": 1}, {"parameters": population.parameters, "dropout": dropout}
+    ))
+    with pytest.raises(FormatError, match="dropout"):
+        Population.load(path)
 
 
 @pytest.mark.parametrize(("described", "change"), [

@@ -95,7 +95,7 @@ class GroupMembers(MemberVariant):
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other dtypes, and networks too large for local memory."""
-        refusal = refuse_unless_float32_step(span, device)
+        refusal = refuse_unless_float32_step(span, device, drops=True)
         if refusal is not None:
             return refusal
         step, matrix = accepted_step(span), bool(matrix_units(device))
@@ -180,6 +180,7 @@ class GroupMembers(MemberVariant):
         x, t, *_ = step.data
         defines: dict[str, int | str] = {
             **step_defines(step, span), **rule, "SUBSETS": int(self.subsets),
+            "DROPS": int(any(step.drops)),
             "TILE": tile, "PITCH": layout.pitch, "GROUP": group,
             "LOCAL_VALUES": place.size, "PARTS": _parts(tile), "SIZE": step.size,
             "LAYERS": len(step.layers), "LAYER_TABLE": rows_text(place.layers),

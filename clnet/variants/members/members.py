@@ -14,6 +14,7 @@ from clnet.opencl.launch import (
     EpochTable,
     Launch,
     Launches,
+    MemberDrops,
     MemberEnds,
     Members,
     MemberTotals,
@@ -54,8 +55,8 @@ EFFICIENCY = 0.4  # of lanes that have samples
 SUM_SAMPLES = 15  # of a tile whose products take as long as the sums over lanes
 DROPPED_BITS = 13  # of a float32, by matrix units
 MEMBER_ARGUMENTS: tuple[Argument, ...] = (  # of all kernels of members (member.h)
-    MemberTotals(), MemberEnds(), Members(), Scalar("members"), Subsets(), EpochTable(),
-    Scalar("epochs"),
+    MemberTotals(), MemberEnds(), Members(), Scalar("members"), Subsets(),
+    MemberDrops(), EpochTable(), Scalar("epochs"),
 )
 
 
@@ -167,7 +168,8 @@ class TrainMembers(Untuned, MemberVariant):
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other devices and dtypes, and all but dense chains."""
         refusal = (
-            refuse_unless_cpu(span, device) or refuse_unless_whole_step(span, device)
+            refuse_unless_cpu(span, device)
+            or refuse_unless_whole_step(span, device, drops=True)
         )
         if refusal is None and lacks_gather(accepted_step(span)):
             return "it gathers samples with weights, and here the data set is the batch"
@@ -187,14 +189,17 @@ class TrainMembers(Untuned, MemberVariant):
         tile = balanced_tile(span.batch, 1, TILES[0])
         shape = Shape.of(step, span, {"workers": 1, "tile": tile})
         rule, live = member_rule(step, span)
-        defines = {**step_defines(step, span), **rule, "SUBSETS": int(self.subsets)}
+        defines = {
+            **step_defines(step, span), **rule, "SUBSETS": int(self.subsets),
+            "DROPS": int(any(step.drops)),
+        }
         x, t, *_ = step.data
         n = span.batch if step.gather is None else step.gather.samples
         workers, _ = core_share(self.members, device)
         data: list[Argument] = [x, t, weights_of(step)]
         transposes: Launches = ()
         if step.gather is None:
-            plain = {**defines, "SYNC_WORDS": SYNC_WORDS, "SHARED": 0}
+            plain = {**defines, "SYNC_WORDS": SYNC_WORDS, "SHARED": 0, "DROPS": 0}
             data, transposes = transposed_data(step, span, tile, plain)
         return (
             *transposes,

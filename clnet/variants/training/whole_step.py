@@ -15,6 +15,7 @@ from clnet.ir.training_ops import (
     ActGrad,
     ApplyT,
     BiasGrad,
+    Dropout,
     Gather,
     GradientNorm,
     Loss,
@@ -74,6 +75,8 @@ class WholeStep:
         Of the mini-batch; None where the data set is the mini-batch.
     layers : tuple of LayerOps
         The forward pass.
+    drops : tuple of (Dropout or None)
+        Of each layer's outputs.
     loss : Loss
         The loss and its gradient.
     tally : Tally
@@ -86,6 +89,7 @@ class WholeStep:
 
     gather: Gather | None
     layers: tuple[LayerOps, ...]
+    drops: tuple[Dropout | None, ...]
     loss: Loss
     tally: Tally
     backward: bool
@@ -115,19 +119,25 @@ def whole_step(span: Span) -> WholeStep | None:
     ops = list(span.ops)
     gather = ops.pop(0) if ops and isinstance(ops[0], Gather) else None
     layers: list[LayerOps] = []
+    drops: list[Dropout | None] = []
+    y: Value | None = None
     while len(ops) > 1 and isinstance(ops[0], Apply) and isinstance(ops[1], BiasAct):
         apply, act = ops[0], ops[1]
-        follows = not layers or apply.x == layers[-1].act.y
+        follows = y is None or apply.x == y
         if apply.accumulate or act.z != apply.z or not follows:
             return None
         layers.append(LayerOps(apply, act))
         del ops[:2]
+        drop = ops.pop(0) if ops and isinstance(ops[0], Dropout) else None
+        assert drop is None or isinstance(drop, Dropout)
+        y = act.y if drop is None else drop.y
+        drops.append(drop)
     if len(ops) < 2 or not layers:
         return None
     loss, tally = ops.pop(0), ops.pop(0)
     if not isinstance(loss, Loss) or not isinstance(tally, Tally):
         return None
-    if loss.y != layers[-1].act.y:
+    if loss.y != y:
         return None
     backward = bool(ops)
     last = ops.pop() if ops and isinstance(ops[-1], Update) else None
@@ -135,24 +145,32 @@ def whole_step(span: Span) -> WholeStep | None:
     clipped = update is not None and update.norm is not None
     if clipped and not (ops and isinstance(ops.pop(), GradientNorm)):
         return None
-    if backward and [_kind(op) for op in ops] != _backward_kinds(layers):
+    if backward and [_kind(op) for op in ops] != _backward_kinds(layers, drops):
         return None
     assert gather is None or isinstance(gather, Gather)
-    return WholeStep(gather, tuple(layers), loss, tally, backward, update)
+    return WholeStep(
+        gather, tuple(layers), tuple(drops), loss, tally, backward, update
+    )
 
 
 def _kind(op: Op) -> tuple[type[Op], object]:
     """Return the key that identifies an op of the backward pass."""
     if isinstance(op, (ApplyT, Outer)):
         return type(op), op.weights
+    if isinstance(op, Dropout):
+        return type(op), op.layer
     return type(op), op.bias if isinstance(op, (ActGrad, BiasGrad)) else None
 
 
-def _backward_kinds(layers: list[LayerOps]) -> list[tuple[type[Op], object]]:
+def _backward_kinds(
+    layers: list[LayerOps], drops: list[Dropout | None]
+) -> list[tuple[type[Op], object]]:
     """Return the keys of a chain's backward pass, the last layer first."""
     found: list[tuple[type[Op], object]] = []
-    for layer in reversed(layers):
+    for layer, drop in zip(reversed(layers), reversed(drops), strict=True):
         apply, act = layer.apply, layer.act
+        if drop is not None:
+            found.append((Dropout, drop.layer))
         if not act.nonlinearity.plain:
             found.append((ActGrad, act.bias))
         found.append((Outer, apply.weights))
@@ -191,11 +209,18 @@ class Allocator:
         return offset
 
 
-def refuse_unless_whole_step(span: Span, device: Device) -> str | None:
-    """Return why a span is not a training step of dense layers, or None."""
+def refuse_unless_whole_step(
+    span: Span, device: Device, drops: bool = False
+) -> str | None:
+    """Return why a span is not a training step of dense layers, or None.
+
+    `drops`: whether layers may drop outputs.
+    """
     step = whole_step(span)
     if step is None:
         return "it computes a step of training of a chain of layers, and this is none"
+    if not drops and any(step.drops):
+        return "it drops no outputs, and a layer here does"
     for layer in step.layers:
         if not isinstance(layer.apply.storage, DenseStorage):
             return f"it trains dense layers, not {layer.apply.storage.name}"
@@ -204,11 +229,16 @@ def refuse_unless_whole_step(span: Span, device: Device) -> str | None:
     return None
 
 
-def refuse_unless_float32_step(span: Span, device: Device) -> str | None:
-    """Refuse other dtypes, and all but training steps of dense layers."""
+def refuse_unless_float32_step(
+    span: Span, device: Device, drops: bool = False
+) -> str | None:
+    """Refuse other dtypes, and all but training steps of dense layers.
+
+    `drops` as for `refuse_unless_whole_step`.
+    """
     if span.dtype != "float32":
         return "it computes in float32 only"
-    return refuse_unless_whole_step(span, device)
+    return refuse_unless_whole_step(span, device, drops)
 
 
 def functions_of(step: WholeStep) -> list[tuple[str, str, str]]:

@@ -31,7 +31,7 @@ RATES = np.array([0.01, 0.03, 0.1])
 
 def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",
           loss="mse", subsets=None, regular=None, config=None, exact=False,
-          split=False):
+          split=False, dropout=0.0):
     """Train three networks for two epochs, and compare each with the oracle.
 
     `make` returns the variant of so many networks and samples, with subsets or without.
@@ -44,7 +44,12 @@ def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",
         for i in range(N)
     ]
     variant = make(N, samples, subsets is not None)
-    network = Network.mlp(sizes, activation=activation, seed=0)
+    fractions = [(i + 1) / N * dropout for i in range(N)]
+    networks = [
+        Network.mlp(sizes, activation=activation, seed=i, dropout=fraction)
+        for i, fraction in enumerate(fractions)
+    ]
+    network = networks[-1]
     rng = np.random.default_rng(samples)
     gathers = subsets is not None or batch < samples
     program = lower_training(
@@ -57,9 +62,7 @@ def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",
         pytest.skip(reason)  # as llvmpipe's 32 KiB
     assert reason is None
     config = config or next(iter(variant.space(span, DEVICE)))
-    parameters = np.stack([
-        Network.mlp(sizes, activation=activation, seed=i).parameters for i in range(N)
-    ])
+    parameters = np.stack([one.parameters for one in networks])
     state = rule.initial_state(network.layout.size, "float32")
     train_state = TrainState(
         SESSION, parameters.reshape(-1),
@@ -83,6 +86,10 @@ def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",
         fails_limit=np.zeros(N), l1=np.array([one.l1 for one in own_regular]),
         l2=np.array([one.l2 for one in own_regular]),
     )
+    if dropout:
+        bound.set_dropout(np.array([
+            [layer.dropout for layer in one.layers] for one in networks
+        ]))
     schedule = np.zeros((N, EPOCHS + 1), EPOCH)
     schedule["rate"] = RATES[:, np.newaxis]
     schedule["key"][:, :EPOCHS] = [key(3, epoch) for epoch in range(EPOCHS)]
@@ -98,7 +105,7 @@ def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",
         own = data if rows[i] is None else [array[rows[i]] for array in data]
         n = len(own[0])
         one = lower_training(
-            network, loss_function(loss), rule, samples=n if gathers else None,
+            networks[i], loss_function(loss), rule, samples=n if gathers else None,
             shuffled=gathers, regularisation=own_regular[i],
         )
         values = {

@@ -10,6 +10,7 @@ from clnet.nn.optimisers import SGD, Adam, Rprop
 from clnet.nn.regularisation import Regularisation
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
+from clnet.variants.members.members import TrainMembers
 from clnet.variants.members.vector_members import VectorMembers
 
 
@@ -21,6 +22,12 @@ def vector(count, samples, subsets):
     if DEVICE.type != "cpu":
         pytest.skip("a CPU-only kernel")
     return VectorMembers(1, not subsets)
+
+
+def rows(count, samples, subsets):
+    if DEVICE.type != "cpu":
+        pytest.skip("a CPU-only kernel")
+    return TrainMembers(count, subsets)
 
 
 def each(*cases):
@@ -56,6 +63,12 @@ def test_networks_with_rows_of_their_own(kernel, sizes, samples):
 @each((group, [7, 18, 5], 40), (LaneMembers, [4, 5, 3], 10), (vector, [4, 5, 3], 10))
 def test_functions(kernel, sizes, samples, activation, loss):
     check(kernel, sizes, samples, activation=activation, loss=loss)
+
+
+@each((group, [6, 20, 9, 4], 50), (rows, [6, 20, 9, 4], 50))
+def test_dropout(kernel, sizes, samples):
+    check(kernel, sizes, samples, dropout=0.6)
+    check(kernel, sizes, samples, SGD(), 16, dropout=0.6, activation="gelu")
 
 
 @pytest.mark.parametrize("regular", [
