@@ -55,7 +55,7 @@ class Rows(SphinxDirective):
 
     def _shown(self, path: str) -> list[nodes.Node]:
         self.env.note_dependency(str(RESULTS / path))
-        where = dict(one.split("=") for one in self.options["where"].split())
+        where = dict(one.split("=") for one in self.options.get("where", "").split())
         value = self.options.get("value", "us")
         table = values(
             path, where, parse_axis(self.options["lines"]),
