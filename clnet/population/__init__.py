@@ -378,7 +378,7 @@ class Population:
         Parameters
         ----------
         x, t, **options
-            As for `fit`; `comm` is none of them.
+            As for `fit`, without ``comm``.
 
         Returns
         -------
