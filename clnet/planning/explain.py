@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from clnet.errors import WIDTH
 from clnet.ir.lowering import lower
 from clnet.ir.ops import Apply, BiasAct, Program, Softmax
-from clnet.ir.training_ops import ActGrad, ApplyT, BiasGrad, Outer
+from clnet.ir.training_ops import ActGrad, ApplyT, BiasGrad, Dropout, Outer
 from clnet.nn.layers import Sparse
 from clnet.nn.storage.formats import AUTO
 from clnet.planning.cover import Candidate, Cover, PlanReport, device_name
@@ -284,6 +284,9 @@ def _layers(program: Program) -> list[int]:
             layer_of[slot] = before + (not op.accumulate)
         elif isinstance(op, (BiasAct, Softmax)):
             found.append(before)
+            continue
+        elif isinstance(op, Dropout):
+            found.append(op.layer)
             continue
         elif isinstance(op, (Outer, ApplyT)):
             slot = op.weights

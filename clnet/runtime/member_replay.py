@@ -148,7 +148,9 @@ class MemberReplay(Replay):
         self._own: dict[type, Memory] = {
             Members: Memory(session, count * MEMBER.itemsize),
             Subsets: Memory(session, max(1, joined.nbytes)),
-            MemberDrops: Memory(session, count * len(whole.drops) * DROP.itemsize),
+            MemberDrops: Memory(session, DROP.itemsize * (
+                count * len(whole.drops) if any(whole.drops) else 1  # not read
+            )),
             EpochTable: Memory(session, 2 * EPOCH.itemsize),
             MemberTotals: Memory(session, count * TOTAL * ITEM),
             MemberEnds: Memory(session, count * (TOTAL + 1) * ITEM),
@@ -166,9 +168,11 @@ class MemberReplay(Replay):
             penalties = whole.update.regularisation
             self._rows["l1"], self._rows["l2"] = penalties.l1, penalties.l2
         self._drops = [None if one is None else one.layer for one in whole.drops]
-        self.set_dropout(np.tile(
-            [0.0 if one is None else one.fraction for one in whole.drops], (count, 1)
-        ))
+        if any(whole.drops):
+            self.set_dropout(np.tile(
+                [0.0 if one is None else one.fraction for one in whole.drops],
+                (count, 1),
+            ))
         end = 0
         for row, subset in enumerate(subsets if lists else ()):
             if subset is not None:

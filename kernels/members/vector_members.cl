@@ -9,8 +9,8 @@
 //   weight    [n0 n1 n2 n3 n4 n5 n6 n7]
 //
 // The networks of a vector share samples, order and counts of epochs and steps; they have
-// rates, penalties, limits and sample weights of their own. One that has reached its limit keeps its
-// parameters until the others end.
+// rates, penalties, limits and sample weights of their own. One that has reached its limit
+// keeps its parameters until the others end.
 //
 // LAYERS, LAYER_TABLE, LAYER_NEURONS  the layers' table, where `values` and
 //              `pre_activations` are rows of four vectors in a worker's memory, and one

@@ -13,7 +13,6 @@ from clnet.benchmarks.cases.dense import Case
 from clnet.benchmarks.measurements import RESULTS
 
 from clnet.opencl import rate_probes, times_file
-from clnet.opencl.store import store_of
 
 FILES = sorted((Path(__file__).parents[2] / RESULTS).glob("picks-*.csv"))
 
@@ -29,15 +28,6 @@ def test_the_best_is_chosen_by_other_rounds_than_those_that_judge_it():
     # Each half of the rounds chooses a plan that is the slower one in the other half.
     found = picks.over_best({"a": [1.0, 1.0, 3.0, 3.0], "b": [2.0] * 4})
     assert found == pytest.approx({"a": 3 / 4, "b": 5 / 6})
-
-
-@pytest.fixture
-def own_store(tmp_path, monkeypatch):
-    """A store of times that no other test has."""
-    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
-    store_of.cache_clear()
-    yield
-    store_of.cache_clear()
 
 
 @pytest.mark.usefixtures("own_store")

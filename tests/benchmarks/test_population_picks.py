@@ -13,18 +13,8 @@ from clnet.benchmarks.studies.small import small_cases
 from clnet.benchmarks.studies.training import DATA
 
 from clnet.opencl import rate_probes, times_file
-from clnet.opencl.store import store_of
 
 FILES = sorted((Path(__file__).parents[2] / RESULTS).glob("population_picks-*.csv"))
-
-
-@pytest.fixture
-def own_store(tmp_path, monkeypatch):
-    """A store of times that no other test has."""
-    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
-    store_of.cache_clear()
-    yield
-    store_of.cache_clear()
 
 
 @pytest.mark.usefixtures("own_store")

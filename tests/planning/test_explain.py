@@ -281,3 +281,10 @@ def test_a_picture_shows_the_covers_by_their_times():
     names = {text.get_text() for text in axes.get_legend().get_texts()}
     assert names == {"fused", "naive", "host"}
     assert axes.get_title(loc="left").startswith("4-8-8-8-3, float32, batch 1")
+
+
+def test_layers_are_counted_past_dropout():
+    program = lower_training(
+        Network.mlp([3, 5, 4, 2], dropout=0.5), loss_function("mse"), Rprop()
+    )
+    assert explain._named(program, [(0, len(program.ops))]) == "1-3"

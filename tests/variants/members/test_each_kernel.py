@@ -21,7 +21,7 @@ def group(count, samples, subsets):
 def vector(count, samples, subsets):
     if DEVICE.type != "cpu":
         pytest.skip("a CPU-only kernel")
-    return VectorMembers(1, not subsets)
+    return VectorMembers(count, not subsets)
 
 
 def rows(count, samples, subsets):
