@@ -190,8 +190,9 @@ QUIRKS: tuple[Quirk, ...] = (
         effect={
             "environment": lambda _: ((target_cpu.VARIABLE, target_cpu.best_name()),)
         },
-        reason="compiles no kernel for a processor newer than its LLVM, so it is told"
-        " to compile for an older one with the same vectors (PoCL before 5.0)",
+        reason="compiles no kernel for a processor newer than its LLVM, or without the"
+        " AVX-512 that its library takes for granted, so it is told to compile for an"
+        " older one with the same vectors (PoCL before 5.0)",
     ),
     Quirk(
         match=_pocl_7,

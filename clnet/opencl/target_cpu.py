@@ -2,7 +2,9 @@
 
 PoCL hands LLVM's name of the processor to clang as ``-target-cpu``. LLVM calls each
 processor newer than itself "generic", a name that clang refuses on x86-64: no kernel
-builds. PoCL 5.0 and later read another name from a variable. Earlier ones read none, so
+builds. AMD's Zen 4 it calls by Zen 3's name, which lacks AVX-512. PoCL's library is then
+the one for AVX-512, by the machine's features: it takes vectors of 64 bytes in registers,
+kernels pass them in memory, and the compiler ends the process. PoCL 5.0 and later read another name from a variable. Earlier ones read none, so
 the name is replaced in PoCL's own record of the device, where it follows the target
 triple (PoCL 1.8 to 4.0, ``struct _cl_device_id`` in ``pocl_cl.h``).
 """
@@ -19,6 +21,7 @@ from typing import Any
 
 VARIABLE = "POCL_LLVM_CPU_NAME"  # as PoCL 5.0 calls it
 UNKNOWN = "generic"
+WITHOUT_AVX512 = {"znver1", "znver2", "znver3"}  # Zen 4 and later have it
 RECORD = 4096  # bytes of PoCL's record in which the name is looked for
 LONGEST = 64  # bytes of a name
 TRIPLE = b"x86_64-"
@@ -40,7 +43,7 @@ def is_unknown(handle: Any) -> bool:
         A CPU of PoCL's.
     """
     found = _find(handle)
-    return found is not None and (found[1] in _replaced or found[2] == UNKNOWN)
+    return found is not None and (found[1] in _replaced or _is_wrong(found[2]))
 
 
 @cache
@@ -65,7 +68,7 @@ def set_name(handle: Any, name: str) -> None:
         A name that LLVM knows.
     """
     found = _find(handle)
-    if found is None or found[2] != UNKNOWN:
+    if found is None or not _is_wrong(found[2]):
         return
     duplicate = ctypes.CDLL(None).strdup  # memory that PoCL may free
     duplicate.restype = ctypes.c_void_p
@@ -73,6 +76,11 @@ def set_name(handle: Any, name: str) -> None:
     if address:
         _replaced.add(address)
         ctypes.c_void_p.from_address(found[0]).value = address
+
+
+def _is_wrong(name: str) -> bool:
+    """Return whether the name is none of clang's, or lacks the machine's AVX-512."""
+    return name == UNKNOWN or (name in WITHOUT_AVX512 and best_name() == NAMES[0][0])
 
 
 def _find(handle: Any) -> tuple[int, int, str] | None:

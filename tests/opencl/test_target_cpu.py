@@ -33,8 +33,13 @@ class Record:
         return ctypes.string_at(self.words[80])
 
 
-def test_an_unknown_processor_is_named():
-    record = Record(b"x86_64-unknown-linux-gnu", UNKNOWN.encode())
+@pytest.mark.parametrize(
+    ("name", "best"),
+    [(UNKNOWN, "haswell"), (UNKNOWN, "skylake-avx512"), ("znver3", "skylake-avx512")],
+)
+def test_an_unknown_processor_is_named(name, best, monkeypatch):
+    monkeypatch.setattr(target_cpu, "best_name", lambda: best)
+    record = Record(b"x86_64-unknown-linux-gnu", name.encode())
     assert is_unknown(record.handle)
     before = list(record.words)
     set_name(record.handle, "haswell")
@@ -49,14 +54,15 @@ def test_an_unknown_processor_is_named():
 @pytest.mark.parametrize(
     ("triple", "name"),
     [
-        (b"x86_64-unknown-linux-gnu", b"znver3"),
+        (b"x86_64-unknown-linux-gnu", b"znver3"),  # without AVX-512, as the machine
         (b"aarch64-unknown-linux-gnu", UNKNOWN.encode()),  # valid there
         (b"x86_64-unknown-linux-gnu", b"\xff\xfe"),
         (b"x86_64-unknown-linux-gnu", b"n" * 200),
         (b"", b""),
     ],
 )
-def test_other_records_stay(triple, name):
+def test_other_records_stay(triple, name, monkeypatch):
+    monkeypatch.setattr(target_cpu, "best_name", lambda: "haswell")
     record = Record(triple, name)
     before = list(record.words)
     assert not is_unknown(record.handle)
@@ -134,4 +140,39 @@ def test_kernels_build_on_an_unknown_processor(tmp_path):
     assert not run_child(
         [sys.executable, "-c", code], POCL_CACHE_DIR=str(cache),
         CLNET_CACHE_DIR=str(tmp_path),
+    )
+
+
+def test_the_library_takes_vectors_as_kernels_pass_them(tmp_path):
+    code = """if True:
+        import numpy as np
+        import pyopencl as cl
+        import clnet
+        from clnet.opencl.session import session
+
+        one = session(clnet.device("pocl"))
+        program = cl.Program(one.context, '''
+            #pragma OPENCL EXTENSION cl_khr_fp64 : enable
+            __kernel void narrow(__global const double *x, __global float *y)
+            {
+                vstore8(convert_float8(vload8(0, x)), 0, y);
+                vstore16(sqrt(vload16(0, y)), 0, y);
+            }
+        ''').build()
+        x, y = np.arange(8.0), np.full(16, 9, np.float32)
+        given = cl.Buffer(one.context, cl.mem_flags.COPY_HOST_PTR, hostbuf=x)
+        result = cl.Buffer(one.context, cl.mem_flags.COPY_HOST_PTR, hostbuf=y)
+        program.narrow(one.queue, (1,), (1,), given, result)
+        cl.enqueue_copy(one.queue, y, result)
+        assert np.allclose(y[:8] ** 2, x, rtol=1e-6) and list(y[8:]) == [3] * 8, y
+    """
+    try:
+        if not clnet.device("pocl").fp64:
+            pytest.skip("no float64")
+    except clnet.DeviceError:
+        pytest.skip("no PoCL")
+    (cache := tmp_path / "pocl").mkdir()
+    assert not run_child(
+        [sys.executable, "-c", code], POCL_CACHE_DIR=str(cache),
+        CLNET_CACHE_DIR=str(tmp_path), PYOPENCL_NO_CACHE="1",
     )
