@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from clnet.network import Network
     from clnet.training.members import Member
-    from clnet.training.population import _Group
+    from clnet.training.population import MemberGroup
 
 Array = NDArray[Any]
 
@@ -97,7 +97,7 @@ class _Shape:
         """
         from clnet.opencl.session import device_errors, session
         from clnet.training.members import Members, Samples
-        from clnet.training.population import _Group, kinds_of
+        from clnet.training.population import MemberGroup, kinds_of
 
         kinds: dict[Any, list[_Start]] = {}
         for start, kind in zip(self._starts, kinds_of(
@@ -108,7 +108,7 @@ class _Shape:
         samples = Samples(self._data, None, None)
         for starts in kinds.values():
             begin = time.perf_counter()
-            group = _Group(
+            group = MemberGroup(
                 self.network, Members.of([one.member for one in starts]), samples,
                 self.device,
             )
@@ -124,7 +124,7 @@ class _Shape:
                         one.estimator.network_.parameters = parameters
 
 
-def _fit(group: _Group, starts: Sequence[_Start]) -> list[tuple[Fit, Array]]:
+def _fit(group: MemberGroup, starts: Sequence[_Start]) -> list[tuple[Fit, Array]]:
     """Train until scikit-learn's rules stop each.
 
     Return the fits that are finite, and their parameters.
@@ -138,18 +138,18 @@ def _fit(group: _Group, starts: Sequence[_Start]) -> list[tuple[Fit, Array]]:
     count, size = parameters.shape
     state = members[0].options.rule.initial_state(size, parameters.dtype.name)
     train_state = TrainState(
-        session(group._device), parameters.reshape(-1),
+        session(group.device), parameters.reshape(-1),
         state, members=count,
     )
-    replay = group.training_replay(train_state)
+    replay = group.launches.training_replay(train_state)
     most = np.array([one.options.epochs for one in members])
-    rates = Rates(group._members)
+    rates = Rates(group.members)
     done, finite = np.zeros(count, int), np.ones(count, bool)
     active = np.arange(count)
     while active.size:
         schedule = rates.schedule(active, done[active], 1)
         launch = replay.run_members(active, done[active], *schedule)
-        losses = group._measures(launch.last, replay.samples[active])[:, 0]
+        losses = group.measures(launch.last, replay.samples[active])[:, 0]
         parameters = train_state.member_parameters()
         done[active] += 1
         finite[active] = np.isfinite(losses)

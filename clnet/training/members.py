@@ -134,6 +134,15 @@ class Members(Sequence[Member]):
             None if self.dropout is None else self.dropout[numbers],
         )
 
+    def sizes(self, samples: int) -> list[int]:
+        """Return the samples of a training by each of the options."""
+        if self.rows is None:
+            return [samples] * len(self.options)
+        found = [0] * len(self.options)
+        for number, rows in zip(self.which.tolist(), self.rows, strict=True):
+            found[number] = samples if rows is None else len(rows)
+        return found
+
     def balanced_weights(self) -> Array:
         """Return the weights [members, samples] as a kernel takes them.
 

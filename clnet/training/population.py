@@ -18,12 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import WIDTH, DeviceError, OutOfMemoryError, counted
-from clnet.opencl.session import KEPT_BYTES, device_errors, session
+from clnet.opencl.session import device_errors, session
 from clnet.planning.member_planner import plan_members
 from clnet.planning.tuning.search import Search
-from clnet.runtime.member_replay import MAX_EPOCHS, MemberReplay
 from clnet.runtime.replay import RUN_SECONDS
-from clnet.runtime.train_state import TrainState
 from clnet.training.bound import program_of
 from clnet.training.histories import Histories, MemberLog
 from clnet.training.history import (
@@ -32,12 +30,11 @@ from clnet.training.history import (
     TrainingState,
     interrupted_after,
 )
-from clnet.training.member_bound import MemberBound, Rates
-from clnet.training.passes import LIMIT_MARGIN, measures
+from clnet.training.member_bound import MemberLaunches, Rates
+from clnet.training.passes import measures
 from clnet.training.plans import without_backward
 from clnet.variants.member_variants import members_variants
 from clnet.variants.members.members import exact_factors
-from clnet.variants.training.whole_step import accepted_step
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Program
@@ -45,7 +42,6 @@ if TYPE_CHECKING:
     from clnet.nn.regularisation import Regularisation
     from clnet.opencl.device import Device
     from clnet.planning.training_planner import TrainingPlan
-    from clnet.runtime.binding import Step
     from clnet.training.data_set import DataSet
     from clnet.training.members import Member, Members, Samples
     from clnet.training.options import TrainingOptions
@@ -53,7 +49,6 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 TOTALS_SHARE = 16  # of a device's memory is for totals that are not read yet
-KEPT_SHARE = 128  # of it is for launches that are kept
 # Why a member has stopped.
 RUNNING, ALL_DONE, REACHED, WAITED, DIVERGED = range(5)
 PENALTY = 1e-3  # of a program's weights, whose networks have penalties of their own
@@ -138,14 +133,14 @@ def explain_members(
 def _groups(
     network: Model, members: Members, samples: Samples, device: Device,
     tune: bool | None, progress: bool | None,
-) -> tuple[list[_Group], list[Array]]:
+) -> tuple[list[MemberGroup], list[Array]]:
     """Return the groups of members that may train in one launch, and their numbers."""
-    kinds = kinds_of(members.options, _sizes(members, samples))
+    kinds = kinds_of(members.options, members.sizes(len(samples.training)))
     number_of = {one: number for number, one in enumerate(dict.fromkeys(kinds))}
     kind = np.array([number_of[one] for one in kinds])[members.which]
     numbers = [np.flatnonzero(kind == number) for number in number_of.values()]
     return [
-        _Group(
+        MemberGroup(
             network, members if len(numbers) == 1 else members.part(one), samples,
             device, tune, progress,
         )
@@ -160,16 +155,6 @@ def _history(network: Model, member: Member, parameters: Array) -> History:
     return History(TrainingState(
         options.rule_text, 0, 0, member.seed, parameters.copy(), state, network.formats
     ))
-
-
-def _sizes(members: Members, samples: Samples) -> list[int]:
-    """Return the samples of a training by each of the options."""
-    if members.rows is None:
-        return [len(samples.training)] * len(members.options)
-    found = [0] * len(members.options)
-    for number, rows in zip(members.which.tolist(), members.rows, strict=True):
-        found[number] = len(samples.training) if rows is None else len(rows)
-    return found
 
 
 def kinds_of(options: Sequence[TrainingOptions], sizes: Sequence[int]) -> list[Any]:
@@ -200,11 +185,17 @@ def _shared(regularisation: Regularisation, penalises: bool) -> Regularisation:
     return replace(regularisation, l1=factor, l2=factor)
 
 
-class _Group:
+class MemberGroup:
     """Members of one kind, and the program of their steps.
 
     Attributes
     ----------
+    members : Members
+        Of one kind.
+    device : Device
+        Where they train.
+    launches : MemberLaunches
+        Of the steps, where there is no refusal.
     refusal : str or None
         Why they do not train in one launch.
     explanation : str
@@ -215,6 +206,7 @@ class _Group:
         Those that `fit` has trained.
     """
 
+    launches: MemberLaunches
     parameters: Array
     explanation: str
 
@@ -222,11 +214,10 @@ class _Group:
         self, network: Model, members: Members, samples: Samples, device: Device,
         tune: bool | None = None, progress: bool | None = False,
     ) -> None:
-        self._network, self._members, self._samples = network, members, samples
-        self._device, self._tune, self._progress = device, tune, progress
+        self._network, self.members, self._samples = network, members, samples
+        self.device, self._tune, self._progress = device, tune, progress
         self.interrupted: bool = False
         self.refusal: str | None = None
-        self._validation: Step | None = None
         first, data = members.options[0], samples.training
         batch = max(one.batch for one in members.options)
         subsets, weighted = members.rows is not None, members.weights is not None
@@ -251,8 +242,10 @@ class _Group:
         except DeviceError as error:
             self.refusal = str(error)
             return
-        self._step, *others = (one.steps[0] for one in plans)
-        self._validation = next(iter(others), None)
+        self.launches = MemberLaunches(
+            network, members, samples, device, self._program,
+            *(one.steps[0] for one in plans),
+        )
         self.explanation = plans[0].explain()
 
     def _plan(
@@ -265,18 +258,18 @@ class _Group:
         DeviceError
             If no kernel takes it, or is right.
         """
-        exact = exact_factors(data.x, self._device)
+        exact = exact_factors(data.x, self.device)
         variants = [
             one.of_data(exact) for one in members_variants(
-                self._device, len(self._members), len(data), subsets, alike
+                self.device, len(self.members), len(data), subsets, alike
             )
         ]
-        epochs = max(one.epochs for one in self._members.options)
+        epochs = max(one.epochs for one in self.members.options)
         with Search(progress=self._progress) as search:
             if not self._tune:
                 search.runs = epochs * -(-len(data) // batch)
             return plan_members(
-                self._network, program, self._device, batch, variants, self._tune,
+                self._network, program, self.device, batch, variants, self._tune,
                 search,
             )
 
@@ -286,15 +279,15 @@ class _Group:
         `start` are the initial parameters [members, size].
         """
         count = len(start)
-        place, members = session(self._device), self._members
-        bound = self._bound(start)
+        members = self.members
+        bound = self.launches.bound(start)
         train_state, replay = bound.train_state, bound.replay
-        validation = self._validation_replay(train_state)
+        validation = self.launches.validation_replay(train_state)
         rates = Rates(members)
         patience = self._samples.patience
         most = members.each(lambda one: one.epochs)
         self._start = start
-        self._log = MemberLog(count, self._device.global_memory // TOTALS_SHARE)
+        self._log = MemberLog(count, self.device.global_memory // TOTALS_SHARE)
         self._best = best = _Best(start if patience is None else start.copy())
         self._targets = [
             replay.samples, replay.samples if validation is None else validation.samples
@@ -312,7 +305,7 @@ class _Group:
                 launch = replay.run_members(active, before, *schedule)
                 seconds = time.perf_counter() - begin
                 done[active] += launch.ran
-                last = self._measures(launch.last, replay.samples[active])
+                last = self.measures(launch.last, replay.samples[active])
                 stopped = np.where(done[active] == most[active], ALL_DONE, RUNNING)
                 stopped[self._reached(active, last)] = REACHED
                 if validation is None:
@@ -324,7 +317,7 @@ class _Group:
                     self._log.add_checked(
                         active, before, launch.last, totals.last, seconds
                     )
-                    checks = self._measures(totals.last, validation.samples[active])
+                    checks = self.measures(totals.last, validation.samples[active])
                     better = best.improved(active, checks[:, 0], done[active])
                     if patience is not None:
                         if better.size:
@@ -341,7 +334,7 @@ class _Group:
         self.parameters = train_state.member_parameters()
         self._states = train_state.member_states()
         if bound.keeps and not self.interrupted:
-            place.keep(self._key, bound)
+            self.launches.keep(bound)
         if patience is not None:
             improved = best.loss < np.inf
             self.parameters[improved] = best.parameters[improved]
@@ -351,8 +344,8 @@ class _Group:
     def _reached(self, active: Array, last: Array) -> Array:
         """Return which members [active] have their desired error, by measures."""
         found = np.zeros(len(active), bool)
-        which = self._members.which[active]
-        for number, options in enumerate(self._members.options):
+        which = self.members.which[active]
+        for number, options in enumerate(self.members.options):
             if options.desired is not None:
                 own = which == number
                 found[own] = options.desired.reached_by(last[own])
@@ -360,7 +353,7 @@ class _Group:
 
     def history(self, number: int) -> History:
         """Return the history of one member."""
-        member, epochs = self._members[number], int(self._done[number])
+        member, epochs = self.members[number], int(self._done[number])
         history = _history(self._network, member, self._start[number])
         self._log.fill(history, number, epochs, np.array([
             [int(samples[number]), self._network.n_out] for samples in self._targets
@@ -390,81 +383,15 @@ class _Group:
         if code == WAITED:
             return f"EarlyStopping stopped after epoch {epochs}"
         if code == REACHED:
-            desired = self._members[number].options.desired
+            desired = self.members[number].options.desired
             assert desired is not None
             return str(desired.reached(history[-1]))
         subject = f"all {epochs} epochs are" if epochs > 1 else "the epoch is"
         return f"{subject} done"
 
-    def training_replay(self, train_state: TrainState) -> MemberReplay:
-        """Return the launches of steps, which end at the members' limits."""
-        members = self._members
-        replay = self._replay(
-            self._step, train_state, members.rows, self._samples.training,
-            self._most_epochs,
-        )
-        self._set_members(replay)
-        return replay
-
-    @property
-    def _most_epochs(self) -> int:
-        return min(MAX_EPOCHS, max(one.epochs for one in self._members.options))
-
-    @property
-    def _key(self) -> tuple[Any, ...]:
-        """The key of the launches of members that train alike."""
-        step = self._step
-        return (
-            id(self._program), step.span.batch, step.variant, *step.config.items(),
-            len(self._members), len(self._samples.training), self._most_epochs,
-        )
-
-    def _bound(self, start: Array) -> MemberBound:
-        """Return the launches of steps that begin at parameters [members, size]."""
-        place, (count, size) = session(self._device), start.shape
-        data = self._samples.training
-        state = self._members.options[0].rule.initial_state(size, start.dtype.name)
-        found: MemberBound | None = place.kept.pop(self._key, None)
-        if found is not None:
-            found.train_state.reset(start.reshape(-1), state)
-            if not all(map(_same, found.data, (data.x, data.t))):
-                self._write(found.replay, self._step, data)
-                found.data = data.x.copy(), data.t.copy()
-            self._set_members(found.replay)
-            return found
-        train_state = TrainState(place, start.reshape(-1), state, members=count)
-        held = start.nbytes + train_state.state.size
-        held += sum(one.nbytes for one in data.arrays)
-        most = max(KEPT_BYTES, self._device.global_memory // KEPT_SHARE)
-        keeps = self._members.rows is None and held <= most
-        return MemberBound(
-            self._program, train_state, self.training_replay(train_state), keeps,
-            (data.x.copy(), data.t.copy()) if keeps else (),
-        )
-
-    def _set_members(self, replay: MemberReplay) -> None:
-        """Set the members' weights, seeds and limits."""
-        members = self._members
-        if members.dropout is not None and members.dropout.any():
-            replay.set_dropout(members.dropout)
-        if members.weights is not None:
-            replay.write_weights(members.balanced_weights())
-        sizes = _sizes(members, self._samples)
-        limits = np.array([
-            (0.0, 0.0) if one.desired is None else
-            one.desired.limits(n * self._network.n_out)
-            for one, n in zip(members.options, sizes, strict=True)
-        ])[members.which] * (1 + LIMIT_MARGIN)
-        replay.set_members(
-            seed=(members.seeds & 0xFFFFFFFF).astype(np.uint32),
-            squares_limit=limits[:, 0], fails_limit=limits[:, 1],
-            l1=members.each(lambda one: one.regularisation.l1),
-            l2=members.each(lambda one: one.regularisation.l2),
-        )
-
     def _validation_plan(self, samples: DataSet) -> TrainingPlan:
         """Return the plan of the validation, as `_plan` does."""
-        lists, first = self._members.rests, self._members.options[0]
+        lists, first = self.members.rests, self.members.options[0]
         batch = len(samples) if lists is None else max(
             len(samples) if rows is None else len(rows) for rows in lists
         )
@@ -477,49 +404,12 @@ class _Group:
             program, batch, samples, lists is not None, lists is None
         )
 
-    def _validation_replay(self, train_state: TrainState) -> MemberReplay | None:
-        """Return the launches that measure the validation, if there is one."""
-        samples = self._samples.validation
-        if samples is None:
-            return None
-        assert self._validation is not None
-        replay = self._replay(
-            self._validation, train_state, self._members.rests, samples, 1
-        )
-        if samples.weight is not None:
-            shape = len(self._members), len(samples)
-            replay.write_weights(np.broadcast_to(samples.weight[:, 0], shape))
-        return replay
-
-    def _replay(
-        self, step: Step, train_state: TrainState,
-        subsets: Sequence[Array | None] | None, samples: DataSet, epochs: int,
-    ) -> MemberReplay:
-        replay = MemberReplay(
-            session(self._device), step, self._network.layout, train_state,
-            subsets or [None] * len(self._members), len(samples), epochs,
-        )
-        self._write(replay, step, samples)
-        return replay
-
-    def _write(self, replay: MemberReplay, step: Step, samples: DataSet) -> None:
-        x, t, *_ = accepted_step(step.span).data
-        replay.write(x, samples.x)
-        replay.write(t, samples.t)
-
-    def _measures(self, totals: Array, samples: Array) -> Array:
+    def measures(self, totals: Array, samples: Array) -> Array:
         """Return the `Measures` of an epoch of each member [active, 3]."""
         found = measures(totals, 1, 1)
         found[:, :2] /= samples[:, np.newaxis]
         found[:, 1] /= self._network.n_out
         return found
-
-
-def _same(one: Array, other: Array) -> bool:
-    """Return whether two arrays of a dtype have the same bits."""
-    return one.shape == other.shape and np.array_equal(
-        one.view(np.uint8), np.ascontiguousarray(other).view(np.uint8)
-    )
 
 
 class _Best:

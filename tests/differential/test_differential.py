@@ -19,7 +19,7 @@ from clnet.nn.optimisers import SGD
 from clnet.opencl.discovery import device
 from clnet.runtime.executable import Executable
 from clnet.runtime.replay import Replay
-from clnet.training import population as module
+from clnet.training.population import MemberGroup
 
 from . import pytorch
 from .__main__ import _todo
@@ -202,7 +202,7 @@ def test_a_wrong_network_of_a_population_is_found(monkeypatch, variant):
     case = dataclasses.replace(
         SIMPLE, task="population", options=options, only=(variant, {})
     )
-    fit = module._Group.fit
+    fit = MemberGroup.fit
 
     def wrong(self, *arguments):
         finite = fit(self, *arguments)
@@ -213,7 +213,7 @@ def test_a_wrong_network_of_a_population_is_found(monkeypatch, variant):
     assert outcome.fault is None
     if device().type == "cpu" or variant == "group_members":
         assert {name for name, _ in outcome.steps} == {variant}
-    monkeypatch.setattr(module._Group, "fit", wrong)
+    monkeypatch.setattr(MemberGroup, "fit", wrong)
     assert "times its bound" in Runner(device()).run(case).fault
 
 

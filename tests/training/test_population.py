@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from copy import copy
 
 import numpy as np
 import pytest
@@ -13,12 +12,9 @@ from population_oracle import check_network, compare_with_oracle
 
 import clnet
 from clnet import Dense, EarlyStopping, InputError, Network, Population, Sparse
-from clnet.errors import FormatError
-from clnet.formats import safetensors
-from clnet.nn.folds import folds_of
-from clnet.opencl.quirks import POCL
 from clnet.opencl.session import session
 from clnet.runtime import member_replay
+from clnet.training import member_bound
 from clnet.training import population as module
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
@@ -36,20 +32,6 @@ RESTS = [np.sort(fold) for fold in FOLDS]
 # The same terms, none negative, added in two orders: half an ulp an addition each.
 ORDER_OF_SUMS = (SAMPLES + 1) * np.finfo(np.float32).eps
 WEIGHTS = RNG.uniform(0, 2, (N, SAMPLES)) * (RNG.uniform(0, 1, (N, SAMPLES)) < 0.7)
-
-
-@pytest.fixture(scope="module")
-def cores():
-    """Skip the test on GPUs, whose sums are of another order: see `test_members`."""
-    if clnet.device().type != "cpu":
-        pytest.skip("bits are equal on CPUs alone")
-
-
-@pytest.fixture(scope="module")
-def same_rounding(cores):
-    """Skip the test where roundings depend on the rest of a kernel, as on Intel's."""
-    if clnet.device().platform != POCL:
-        pytest.skip("bits are equal on PoCL alone")
 
 
 def shape(**options):
@@ -290,8 +272,8 @@ def test_interrupts_keep_what_is_trained(monkeypatch, cores):
         "tune": False,
     }
     population.explain(X, T, **options)  # the kernels are compared with the oracle
-    original = module.MemberReplay.run_members
-    monkeypatch.setattr(module.MemberReplay, "run_members", run)
+    original = member_bound.MemberReplay.run_members
+    monkeypatch.setattr(member_bound.MemberReplay, "run_members", run)
     histories = population.fit(X, T, **options)
     assert all(one.stopped.startswith("interrupted after") for one in histories)
     assert [len(one) > 0 for one in histories] == [True, True, False]
@@ -319,219 +301,6 @@ def test_a_page_of_all_networks(tmp_path):
         histories.report(tmp_path / "a.txt")
 
 
-def test_labels_set_the_classes():
-    population = Population(Network.mlp([3, 8, 3], output="softmax"), 4)
-    labels = np.array(["a", "b", "c"])[np.digitize(X[:, 0], [-0.3, 0.3])]
-    histories = population.fit(X, labels, epochs=150, optimiser="rprop", seed=0)
-    assert population.network.classes == population[1].classes == ("a", "b", "c")
-    assert (population.classify(X) == labels).mean() > 0.9
-    assert len(histories) == 4
-
-
-def test_votes():
-    nets = [Network(2, [Dense(3)], seed=0) for _ in range(3)]
-    for net, biases in zip(nets, ([3, 0, 0], [0, 1, 0], [0, 2, 0]), strict=True):
-        net.set_layer(0, np.zeros((3, 2)), biases)
-    population = Population.of(nets)
-    assert population.classify(np.zeros((2, 2))).tolist() == [1, 1]
-    tie = population[[0, 1]]  # one vote each: the larger mean decides
-    assert tie.classify(np.zeros(2)).tolist() == 0
-    found = population.evaluate(np.zeros((2, 2)), np.eye(3)[[0, 1]])
-    assert [one.accuracy for one in found] == [0.5, 0.5, 0.5]
-    assert found[0] == population[0].evaluate(np.zeros((2, 2)), np.eye(3)[[0, 1]])
-    y = population.predict(np.zeros((4, 2)))
-    assert y.shape == (3, 4, 3)
-    np.testing.assert_array_equal(y[0, 0], [3, 0, 0])
-
-
-def test_a_sequence_of_networks():
-    population = Population(shape(), [7, 8, 9])
-    assert repr(population) == "<Population of 3 networks 3-9-2 float32>"
-    for network, seed in zip(population, (7, 8, 9), strict=True):
-        other = copy(shape())
-        other.initialise(seed=seed)
-        np.testing.assert_array_equal(network.parameters, other.parameters)
-    assert len(population[1:]) == len(population[np.array([2, 0])]) == 2
-    np.testing.assert_array_equal(population[-1].parameters, population.parameters[2])
-    network = population[0]
-    network.initialise(seed=5)  # a copy
-    assert (population.parameters[0] != network.parameters).any()
-    population.parameters = population.parameters[[2, 2]]
-    assert len(population) == 2
-
-
-def test_files(tmp_path):
-    path = tmp_path / "x.safetensors"
-    network = Network.mlp([2, 3, 2], output="softmax", classes=["a", "b"])
-    population = Population(network, 4)
-    population.save(path)
-    found = Population.load(path)
-    np.testing.assert_array_equal(found.parameters, population.parameters)
-    assert found.network.classes == ("a", "b")
-    assert not found.dropout.any()
-    np.testing.assert_array_equal(clnet.load(path).parameters, population.parameters[0])
-
-
-def test_files_of_networks_that_drop_other_outputs(tmp_path):
-    path = tmp_path / "x.safetensors"
-    population = Population.of([
-        Network.mlp([2, 3, 2], seed=0, dropout=fraction) for fraction in (0.0, 0.1, 0.5)
-    ])
-    population[1:].save(path)
-    found = Population.load(path)
-    np.testing.assert_array_equal(found.dropout, [[0.1, 0], [0.5, 0]])
-    assert [one.layers for one in found] == [one.layers for one in population[1:]]
-
-
-@pytest.mark.parametrize("dropout", [
-    np.zeros((1, 2)), np.ones((2, 2)), np.full((2, 2), 0.5), np.full((2, 2), np.nan),
-    np.zeros((2, 2), np.float32),
-])
-def test_damaged_dropout_is_refused(dropout, tmp_path):
-    path = tmp_path / "x.safetensors"
-    population = Population(shape(), 2)
-    safetensors.save(population[0], path, population=(
-        {"version": 1}, {"parameters": population.parameters, "dropout": dropout}
-    ))
-    with pytest.raises(FormatError, match="dropout"):
-        Population.load(path)
-
-
-@pytest.mark.parametrize(("described", "change"), [
-    ({"version": 2}, lambda p: p), ([], lambda p: p), ({"version": 1}, lambda p: p[0]),
-    ({"version": 1}, lambda p: p[:, 1:]), ({"version": 1}, lambda p: p[:0]),
-    ({"version": 1}, lambda p: p.astype("float64")), ({}, lambda p: p),
-])
-def test_damaged_files_are_refused(described, change, tmp_path):
-    path = tmp_path / "x.safetensors"
-    population = Population(shape(), 2)
-    safetensors.save(population[0], path, population=(
-        described, {"parameters": change(population.parameters)}
-    ))
-    with pytest.raises(FormatError, match=r"population|parameters") as raised:
-        Population.load(path)
-    assert "\n" not in str(raised.value)
-
-
-def test_a_network_is_no_population(tmp_path):
-    shape().save(tmp_path / "x.safetensors")
-    with pytest.raises(FormatError, match="without a population"):
-        Population.load(tmp_path / "x.safetensors")
-    with pytest.raises(FormatError, match="safetensors"):
-        Population.load(tmp_path / "x.net")
-
-
-@pytest.mark.parametrize(("options", "sentence"), [
-    ({"epochs": [1, 2]}, "epochs has 2 values, expected one, or one for each of the 3"),
-    ({"epochs": 0}, "epochs"),
-    ({"seed": [1, 2, -3]}, "seed"),
-    ({"learning_rate": 0.1, "optimiser": "rprop"}, "no learning rate"),
-    ({"learning_rate": "fast"}, "learning_rate"),
-    ({"rows": [[0]]}, "rows has 1 list"), ({"rows": 5}, "rows has 0 lists"),
-    ({"rows": [[0], [1], []]}, "rows of network 2"),
-    ({"rows": [[0], [1], [0.5]]}, "rows of network 2"),
-    ({"rows": [[0], [1], [SAMPLES]]}, "expected 0 to 59"),
-    ({"rows": [[0], [1], [-1]]}, "expected 0 to 59"),
-    ({"validation": "others"}, "rest"),
-    ({"validation": "rest"}, "network 0 has none"),
-    ({"validation": (X,)}, "validation"),
-    ({"patience": 3}, "patience takes a validation"),
-    ({"patience": 0, "validation": (X, T)}, "patience"),
-    ({"sample_weight": np.ones((2, SAMPLES))}, "sample_weight has shape"),
-    ({"sample_weight": -np.ones(SAMPLES)}, "sample_weight holds -1.0 at"),
-    ({"sample_weight": np.outer([1, 0, 1], np.ones(SAMPLES))}, "samples of network 1"),
-    ({"optimiser": "none"}, "optimiser"), ({"batch_size": "full"}, "batch_size"),
-    ({"l2": [0, 0]}, "l2 has 2 values"),
-    ({"l2": -1.0}, "l2"),
-    ({"precision": "none"}, "precision"),
-])
-def test_wrong_arguments(options, sentence):
-    population = Population(shape(), 3)
-    before = population.parameters
-    with pytest.raises(InputError, match=sentence) as raised:
-        population.fit(X, T, **options)
-    assert "\n" not in str(raised.value)
-    assert population.parameters is before
-
-
-@pytest.mark.parametrize("make", [
-    lambda: Population(shape(), 0), lambda: Population(shape(), []),
-    lambda: Population(shape(), 1 << 40),
-    lambda: Population(shape(), 1.5), lambda: Population(shape(), ["a"]),
-    lambda: Population.of([]), lambda: Population.of([1]),
-    lambda: Population.of([shape(), Network.mlp([3, 8, 2])]),
-    lambda: Population(shape(), 2)[2], lambda: Population(shape(), 2)[[]],
-    lambda: Population(shape(), 2)[[5]], lambda: Population(shape(), 2)["a"],
-    lambda: setattr(Population(shape(), 2), "parameters", np.ones(4)),
-    lambda: setattr(Population(shape(), 2), "parameters", np.ones((2, 3))),
-    lambda: Population("net", 2),
-])
-def test_wrong_populations(make):
-    with pytest.raises(InputError) as raised:
-        make()
-    assert "\n" not in str(raised.value)
-
-
-def test_cross_validation_is_each_training_alone():
-    labels = np.array(["a", "b", "c"])[np.digitize(X[:, 0] * X[:, 1], [-0.1, 0.1])]
-    network = Network.mlp([3, 8, 3], "tanh", output="softmax", seed=1)
-    grid = {"learning_rate": [1e-3, 0.1], "epochs": [2, 9]}
-    found = Population.cross_validate(
-        network, X, labels, grid, folds=4, optimiser="adam", batch_size=16, seed=5
-    )
-    assert network.classes is None
-    folds = folds_of(np.unique(labels, return_inverse=True)[1], SAMPLES, 4, 5)
-    assert sorted(np.concatenate(folds).tolist()) == list(range(SAMPLES))
-    for label in "abc":  # spread evenly
-        counts = [(labels[fold] == label).sum() for fold in folds]
-        assert max(counts) - min(counts) <= 1
-    expected = []
-    for rate in grid["learning_rate"]:
-        for epochs in grid["epochs"]:
-            scores = []
-            for fold in folds:
-                one, rest = copy(network), np.setdiff1d(np.arange(SAMPLES), fold)
-                one.fit(
-                    X[rest], labels[rest], optimiser=RULES["adam"](learning_rate=rate),
-                    epochs=epochs, batch_size=16, seed=5,
-                )
-                scores.append(one.evaluate(X[fold], labels[fold]).accuracy)
-            expected.append(scores)
-    np.testing.assert_array_equal(found.scores, expected)
-    results = found.results
-    assert results["params"][2] == {"learning_rate": 0.1, "epochs": 2}
-    assert results["param_epochs"] == [2, 9, 2, 9]
-    order = np.argsort(results["mean_test_score"])[::-1]
-    assert results["rank_test_score"][order[0]] == 1
-    assert found.best == results["params"][results["rank_test_score"].argmin()]
-    assert "4 settings over 4 folds" in repr(found)
-    assert found._repr_html_().count("<tr>") == 5
-
-
-def test_cross_validation_of_numbers_by_given_folds(same_rounding):
-    network = shape(output="identity")
-    found = Population.cross_validate(network, X, T, folds=RESTS, epochs=3)
-    assert found.scores.shape == (1, N)
-    assert found.best == {}
-    one = copy(network)
-    one.fit(X[ROWS[0]], T[ROWS[0]], epochs=3, seed=0)
-    wanted = one.evaluate(X[RESTS[0]], T[RESTS[0]]).r2
-    assert found.scores[0, 0] == wanted
-
-
-@pytest.mark.parametrize(("options", "sentence"), [
-    ({"grid": {"layers": [1]}}, "argument of a grid"),
-    ({"grid": {"epochs": 3}}, "list of values"), ({"grid": {"epochs": []}}, "list"),
-    ({"grid": [1]}, "mapping"), ({"folds": 1}, "folds"), ({"folds": 61}, "61 folds"),
-    ({"folds": []}, "folds"), ({"folds": [[60]]}, "0 to 59"), ({"folds": [[]]}, "fold"),
-    ({"seed": -1}, "seed"), ({"epochs": 0}, "epochs"),
-])
-def test_wrong_cross_validations(options, sentence):
-    with pytest.raises(InputError, match=sentence) as raised:
-        Population.cross_validate(shape(), X, T, **options)
-    assert "\n" not in str(raised.value)
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_training_takes_the_launches_of_an_earlier_one_alike(monkeypatch, weighted):
     def train(rate, x, weight):
@@ -549,7 +318,7 @@ def test_a_training_takes_the_launches_of_an_earlier_one_alike(monkeypatch, weig
     session(clnet.device()).kept.clear()
     losses, parameters = train(rates, X[::-1], WEIGHTS[::-1])
     train(0.5, X, WEIGHTS)
-    monkeypatch.setattr(module, "MemberReplay", None)
+    monkeypatch.setattr(member_bound, "MemberReplay", None)
     again, parameters_again = train(rates, X[::-1], WEIGHTS[::-1])
     assert again == losses
     np.testing.assert_array_equal(parameters_again, parameters)
