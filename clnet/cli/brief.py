@@ -8,7 +8,6 @@ from dataclasses import dataclass
 CHOSEN = 6  # entries of the chosen cover
 OTHERS = 3  # entries of each other section
 LINES = 6  # of a section
-LEFT_OUT = ("inputs of scipy.sparse",)
 _ENTRY = re.compile(r"\s{0,3}\S|\s*(?:[\d.]+ [mun]?s|not tried)  ")
 _FAILED = ": failed: "
 
@@ -57,9 +56,6 @@ def brief(text: str) -> str:
     summary, *sections = sections_of(text)
     parts, left = [summary.title], 0
     for section in sections:
-        if section.title in LEFT_OUT:
-            left += 1
-            continue
         entries = section.entries
         if section.title == "refused":
             entries = tuple(one for one in entries if _FAILED in one)

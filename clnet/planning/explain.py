@@ -8,14 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clnet.errors import WIDTH
+from clnet.errors import WIDTH, counted
 from clnet.ir.lowering import lower
 from clnet.ir.ops import Apply, BiasAct, Program, Softmax
 from clnet.ir.training_ops import ActGrad, ApplyT, BiasGrad, Dropout, Outer
 from clnet.nn.layers import Sparse
 from clnet.nn.storage.formats import AUTO
 from clnet.planning.cover import Candidate, Cover, PlanReport, device_name
-from clnet.runtime.plan import CHUNK
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
@@ -154,7 +153,9 @@ def explanation(
     if losers:
         parts.append("spans that lost\n" + _table(program, losers))
     if report.unmeasured and untried:
-        parts.append("not measured\n" + _indented(f"{untried} {report.unmeasured}"))
+        parts.append("not measured\n" + _indented(
+            f"{counted(untried, 'candidate')}: {report.unmeasured}"
+        ))
     refusals = [
         f"{name} ({_named(program, spans)}): {sentence}"
         for (name, sentence), spans in report.refusals.items()
@@ -162,7 +163,6 @@ def explanation(
     refusals += report.failures
     if refusals:
         parts.append("refused\n" + "\n".join(map(_indented, refusals)))
-    parts.append("inputs of scipy.sparse\n" + _indented(_dense_inputs(training)))
     return "\n\n".join(parts)
 
 
@@ -174,13 +174,6 @@ def _auto_formats(network: Model) -> str:
         if isinstance(layer, Sparse) and layer.format == AUTO
     )
     return ", ".join(dict.fromkeys(found))
-
-
-def _dense_inputs(training: Program | None) -> str:
-    """Return how sparse inputs are handled, and why."""
-    if training is not None:
-        return "made dense as a whole: the data stay on the device, where rows are read"
-    return f"made dense, {CHUNK} samples at a time: kernels read whole rows of x"
 
 
 def _losers(report: PlanReport) -> list[Candidate]:

@@ -33,7 +33,7 @@ from clnet.planning.planner import Planner
 from clnet.planning.tuning.search import Search, check_tune
 from clnet.runtime.data_parallel import ParallelPlan, alike
 from clnet.runtime.pipeline import Pipeline
-from clnet.runtime.plan import CHUNK, Plan
+from clnet.runtime.plan import Plan
 from clnet.variants import ALL_VARIANTS, VARIANTS
 from clnet.variants.reference.host import Host
 
@@ -47,6 +47,7 @@ Where = str | tuple[Device, ...]
 
 SEARCH_SECONDS = 5.0  # limit of measuring for `predict`, which then takes the best
 CALL_SECONDS = 2e-5  # of a call by NumPy, at least: some operations of 5 us each
+CHUNK = 8192  # samples per call of `predict` and device, on average at most
 CHUNK_BYTES = 1 << 25  # of the widest layer's values in a call of a GPU, at most
 LEAST_CALLS = 4  # of large chunks: fewer overlap little
 MAX_CACHED_PLANS = 16  # cached by a network for `predict`

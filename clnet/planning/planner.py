@@ -297,7 +297,7 @@ class Planner:
             incumbent = self._incumbent(found)
             if incumbent is not None and not self.search.pays(incumbent.seconds):
                 self.report.unmeasured = (
-                    "candidates: pruned, or the search's limit of "
+                    "pruned, or the search's limit of "
                     f"{self.search.seconds:g} s was over; `compile` and `clnet tune` "
                     "search to the end"
                 )

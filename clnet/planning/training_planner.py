@@ -334,7 +334,7 @@ class TrainingPlanner(Planner):
     def training_plan(self) -> TrainingPlan:
         """Return the plan of the best cover whose results are right."""
         best = self._right_cover()
-        self.report.unmeasured = "candidates: " + (
+        self.report.unmeasured = (
             "nothing new may be measured" if self.tune is False else
             "the training is too short to measure them; fit(tune=True) does"
             if self.short else

@@ -54,9 +54,6 @@ class Explanation(Protocol):
         ...
 
 
-CHUNK = 8192  # samples per call of `predict` and device, on average at most
-
-
 class Plan:
     """A network compiled for a device and a batch size: call it.
 
