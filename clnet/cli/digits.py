@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from clnet.cli.samples import TABLE_OPTIONS, Samples
 from clnet.errors import ClnetError, InputError
+from clnet.nn.activations import SOFTMAX
 from clnet.nn.optimisers import CASCADE, Adam
 
 DIGITS = "digits"
@@ -30,10 +31,11 @@ def shuffled(arguments: argparse.Namespace) -> tuple[Samples, Samples]:
     order = np.random.default_rng(0).permutation(len(labels))
     x = (images[order] / images.max()).astype(np.float32)
     t: NDArray[Any] = np.eye(10, dtype=np.float32)[labels[order]]
-    grows = arguments.optimiser == CASCADE
-    if arguments.network is None and arguments.layers is None and not grows:
-        arguments.layers, arguments.hidden = LAYERS, "relu"
-        arguments.output = "softmax"
+    if arguments.network is None and arguments.optimiser != CASCADE:
+        arguments.layers = arguments.layers or LAYERS
+        arguments.output = arguments.output or SOFTMAX
+        if arguments.hidden is None and arguments.layers.count("-") > 1:
+            arguments.hidden = "relu"
     if arguments.optimiser is None:
         arguments.optimiser = Adam.name
         arguments.rate = arguments.rate or RATE

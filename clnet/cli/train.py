@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clnet.cli import digits, json_output, long_training, mpi, population
+from clnet.cli import digits, json_output, long_training, mpi, new_network, population
 from clnet.cli.digits import DIGITS
+from clnet.cli.new_network import network_of, scales
 from clnet.cli.samples import Samples, check_labels, read
 from clnet.cli.summary import confusion_text, evaluation_rows, pairs
 from clnet.errors import InputError, nearest
 from clnet.formats import NETWORK_SUFFIXES, check_save
 from clnet.formats.pictures import PICTURES, figure, picture_file
 from clnet.network import Network, load
-from clnet.nn.activations import SOFTMAX
 from clnet.nn.defaults import EPOCHS, MAX_NEURONS, default_optimiser
 from clnet.nn.fann_parameters import STOP_FUNCTIONS
-from clnet.nn.initialisers import INITIALISER_NAMES, WIDROW_NGUYEN
-from clnet.nn.labels import output_middles
 from clnet.nn.optimisers import CASCADE, FANN, MINI_BATCH, OPTIMISER_NAMES, Adam, Rprop
 
 if TYPE_CHECKING:
@@ -32,9 +30,6 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.training.callbacks import Training
     from clnet.training.history import Epoch
-
-HIDDEN = 64  # neurons of the hidden layer: docs/explanation/defaults.md
-SCALES = (-1.0, 1.0)  # of columns that are known by name
 
 
 def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
@@ -47,8 +42,6 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
     count : callable
         Parses a whole number of at least 1.
     """
-    from clnet.nn.activations import ACTIVATION_NAMES
-    from clnet.nn.layers import Dense
     from clnet.nn.losses import LOSSES
     from clnet.nn.schedules import SCHEDULES
 
@@ -56,43 +49,7 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
         "data", metavar="DATA",
         help=f'a data file; "{DIGITS}": scikit-learn\'s handwritten digits',
     )
-    add = sub.add_argument_group("the network").add_argument
-    add(
-        "--layers", metavar="N-N-N",
-        help="inputs, then neurons of each layer, as in 125-32-2; default: a hidden "
-        f"layer of {HIDDEN}",
-    )
-    add(
-        "--network", metavar="NET",
-        help="train this network instead; a .net file also has training parameters",
-    )
-    add(
-        "--hidden", metavar="NAME", default="tanh",
-        help=f"activation of the hidden layers: {', '.join(ACTIVATION_NAMES)}; "
-        "default: %(default)s",
-    )
-    add(
-        "--output", metavar="NAME",
-        help="activation of the last layer, one of the same; default: softmax for "
-        "columns of classes, sigmoid for targets 0 and 1, tanh for -1 and 1, identity "
-        "for other numbers",
-    )
-    add(
-        "--initialiser", metavar="NAME",
-        help=f"draw the weights: {', '.join(INITIALISER_NAMES)}; default: "
-        f"{Dense.initialiser}, or with --network those of its file",
-    )
-    add(
-        "--scale", type=float, nargs=2, metavar=("LOW", "HIGH"),
-        help="scale each input: map one standard deviation around its mean to this "
-        "range; saved with the network; default with columns by name: -1 1",
-    )
-    add(
-        "--scale-outputs", type=float, nargs=2, metavar=("LOW", "HIGH"),
-        help="scale the targets likewise: for regression, not for classes; default "
-        "with --target and an unbounded output: -1 1",
-    )
-    add("--no-scale", action="store_true", help="scale nothing with --target either")
+    new_network.add_arguments(sub.add_argument_group("the network").add_argument)
     add = sub.add_argument_group("training").add_argument
     add(
         "--optimiser", metavar="NAME",
@@ -228,7 +185,7 @@ def _prepared(
         network = load(arguments.network, memory_limit=arguments.memory_limit)
     columns = None if network is None else network.columns
     training, test = digits.shuffled(arguments) if demo else _files(arguments, columns)
-    network, scale = _network(arguments, training, network)
+    network, scale = network_of(arguments, training, network)
     for path, samples in ((arguments.data, training), (arguments.validation, test)):
         if samples is not None:
             check_labels(path, samples, network.classes)
@@ -399,88 +356,13 @@ def _share(text: str | None) -> float | None:
 def _file(
     arguments: argparse.Namespace, path: str, columns: Columns | None
 ) -> Samples:
-    scaled = arguments.target is not None or columns is not None or _scales(arguments)
+    scaled = arguments.target is not None or columns is not None or scales(arguments)
     samples = read(arguments, path, "float64" if scaled else "float32", columns)
     if not samples.t.size:
         raise InputError(
             f"{path} has no targets to train on: see --target and --outputs"
         )
     return samples
-
-
-def _scales(arguments: argparse.Namespace) -> bool:
-    """Return whether the command asks for scaling."""
-    return arguments.scale is not None or arguments.scale_outputs is not None
-
-
-def _network(
-    arguments: argparse.Namespace, data: Samples, network: Network | None
-) -> tuple[Network, bool]:
-    """Return the network to train, and whether it is trained on scaled data."""
-    new = network is None
-    if network is None:
-        sizes, names = _layers(arguments, data)
-        network = Network.mlp(
-            sizes, names, seed=arguments.seed, dropout=arguments.dropout
-        )
-    else:
-        for option in ("dropout", "output"):
-            if getattr(arguments, option):
-                raise InputError(f"--{option} is for --layers, not for --network")
-    two = data.labelled and data.n_out == 2 and network.n_out == 1
-    fewer = data.labelled and network.classes is not None  # some may not occur
-    n_out = network.n_out if two or fewer else data.n_out
-    if (data.x.shape[1], n_out) != (network.n_in, network.n_out):
-        raise InputError(
-            f"{arguments.data} has {data.counts}, the network {network.n_in} and "
-            f"{network.n_out}"
-        )
-    if data.labelled and network.classes is None:
-        network.classes = data.classes
-    if network.columns is None:
-        network.columns = data.columns
-    by_name = data.columns is not None and not arguments.no_scale and new
-    inputs, outputs = arguments.scale, arguments.scale_outputs
-    if by_name:
-        free = not data.labelled and output_middles(network) == (None,)
-        inputs, outputs = inputs or SCALES, outputs or (SCALES if free else None)
-    x = data.x
-    if inputs is not None or outputs is not None:
-        if data.labelled and outputs is not None:
-            raise InputError("--scale-outputs is for numbers, not for classes")
-        network.scaling = data.scaling(inputs, outputs, network.n_out)
-        x = network.scaling.scale_input(x)
-    if arguments.initialiser is not None:
-        name = arguments.initialiser
-        if name == WIDROW_NGUYEN and data.source is not None:
-            raise InputError(
-                f"--initialiser {name} needs the ranges of all inputs: give another, "
-                f"or a --buffer in which {arguments.data} fits"
-            )
-        network.initialise(
-            name, x if name == WIDROW_NGUYEN else None, seed=arguments.seed
-        )
-    named = network.columns is not None and not arguments.no_scale
-    return network, network.scaling is not None and (named or _scales(arguments))
-
-
-def _layers(
-    arguments: argparse.Namespace, data: Samples
-) -> tuple[list[int], list[str]]:
-    """Return the sizes and activations of a new network."""
-    cascade = arguments.optimiser == CASCADE
-    hidden = "" if cascade else f"-{HIDDEN}"
-    layers = arguments.layers or f"{data.x.shape[1]}{hidden}-{data.n_out}"
-    parts = layers.split("-")
-    if len(parts) < 2 or not all(part.isdecimal() for part in parts):
-        raise InputError(f"--layers is {layers!r}, expected sizes as in 125-32-2")
-    sizes = [int(part) for part in parts]
-    output = arguments.output or (
-        SOFTMAX if data.labelled and sizes[-1] > 1 and not cascade else
-        "sigmoid" if data.labelled or data.are_binary(0) else
-        "tanh" if data.are_binary(-1) else "identity"
-    )
-    return sizes, [arguments.hidden] * (len(sizes) - 2) + [output]
 
 
 def _optimiser(

@@ -347,12 +347,14 @@ def suffix_of(path: str | PathLike[str], known: Iterable[str], what: str) -> str
     Raises
     ------
     FormatError
-        If the name ends in none of them.
+        If the name ends in none of them, or is a folder's.
     """
     name = as_path(path).name.lower()
     for suffix in known:
         if name.endswith(suffix):
             return suffix
+    if as_path(path).is_dir():
+        raise FormatError(f"{path} is a folder, expected a file of {what}")
     raise FormatError(f"{path} has no suffix for {what}: known are {', '.join(known)}")
 
 

@@ -8,7 +8,7 @@ from cli_output import ok
 
 import clnet
 from clnet import Network
-from clnet.cli.train import HIDDEN
+from clnet.cli.new_network import HIDDEN
 
 
 @pytest.fixture(autouse=True)
