@@ -26,14 +26,17 @@
 // WIDTH_X values of x
 // SLOTS   1: values are gathered through the table `slots`; 0: they lie in CSR order
 // COLUMN  type of the column indices: ushort where they fit, or int
+// L2_PERCENT  percent of the entries that stay in the L2 cache between launches
+//         (l2_policy.h, with REAL float and SLOTS 0); 0: the cache decides
 // and the macros of sparse.h
 #define WIDTH 1
 #include "include/activations.h"
 #include "sparse/sparse.h"
 #if !defined(TILE) || !defined(PARTS) || !defined(ROWS) || !defined(GROUP)           \
     || !defined(UNROLL) || !defined(STAGES) || !defined(STAGE)                       \
-    || !defined(WIDTH_X) || !defined(SLOTS) || !defined(COLUMN)
-#error "sparse_team.cl needs the shape of its tiles, UNROLL, SLOTS and COLUMN"
+    || !defined(WIDTH_X) || !defined(SLOTS) || !defined(COLUMN)                      \
+    || !defined(L2_PERCENT)
+#error "sparse_team.cl needs the shape of its tiles, UNROLL, SLOTS, COLUMN, L2_PERCENT"
 #endif
 
 #define VEC JOIN(REAL, 4)
@@ -46,6 +49,14 @@
 #define ACC VEC
 #define PITCH (PARTS * TILE + 4)
 #endif
+#if L2_PERCENT
+#include "include/l2_policy.h"
+#define LOAD(type, p) JOIN(load_, type)((__global const type *)(p), policy)
+#else
+#define LOAD(type, p) *(__global const type *)(p)
+#endif
+#define COLUMNS JOIN(COLUMN, 4)
+
 #define ITEMS (PARTS * LANES)
 #define TEAMS (GROUP / ITEMS)
 
@@ -102,6 +113,9 @@ void sparse_team(__global const REAL *parameters, const int weights, const int b
     __global const REAL *x = source + sample * (WIDTH_X + 1);
 #endif
     __global const REAL *values = parameters + weights;
+#if L2_PERCENT
+    const ulong policy = create_l2_policy(L2_PERCENT);
+#endif
     for (int stage = 0; stage < SEGMENTS; ++stage) {
 #if STAGES
         const int values_of_x = min(STAGE, WIDTH_X - stage * STAGE);
@@ -128,9 +142,9 @@ void sparse_team(__global const REAL *parameters, const int weights, const int b
                     v[u] = (VEC)(values[s.s0], values[s.s1], values[s.s2],
                                  values[s.s3]);
 #else
-                    v[u] = ((__global const VEC *)values)[i];
+                    v[u] = LOAD(VEC, values + 4 * i);
 #endif
-                    c[u] = convert_int4(((__global const JOIN(COLUMN, 4) *)columns)[i]);
+                    c[u] = convert_int4(LOAD(COLUMNS, columns + 4 * i));
                 }
 #pragma unroll
                 for (int u = 0; u < UNROLL; ++u) {

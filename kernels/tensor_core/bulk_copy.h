@@ -8,6 +8,7 @@
 #if !defined(PTX) || PTX < 90
 #error "bulk_copy.h needs PTX of at least 90"
 #endif
+#include "include/l2_policy.h"
 typedef ulong Mbarrier;
 
 // An address of PTX's .shared window.
@@ -46,15 +47,6 @@ static inline void mbarrier_wait(__local Mbarrier *mbarrier, const uint phase)
                      "selp.u32 %0, 1, 0, over;}"
                      : "=r"(done) : "r"(shared_address(mbarrier)), "r"(phase) : "memory");
     } while (!done);
-}
-
-// An L2 cache policy: `percent` of the lines are evicted last, the others first.
-static inline ulong create_l2_policy(const int percent)
-{
-    ulong policy;
-    asm volatile("createpolicy.fractional.L2::evict_last.L2::evict_first.b64 %0, %1;"
-                 : "=l"(policy) : "f"(0.01f * percent));
-    return policy;
 }
 
 // Start a copy of whole vectors: one arrival, which expects their bytes.

@@ -26,6 +26,7 @@ from clnet.variants.base import (
 )
 from clnet.variants.cost import Cost, span_bytes, span_cost
 from clnet.variants.dense.chain import chain, chain_defines, strides, wide_table
+from clnet.variants.l2_cache import cached_percent, kept_cache
 from clnet.variants.packing import LINE_WORDS, WARP
 from clnet.variants.team import warp_team
 
@@ -42,7 +43,6 @@ DEPTHS = ((256, 8), (128, 4), (192, 8), (256, 16), (512, 16))
 # between launches, and for others.
 CACHED_SHAPES = ((1, 128, 4, 4), (1, 128, 8, 4), (1, 256, 4, 4))
 STREAMED_SHAPES = ((1, 256, 8, 6), (1, 256, 4, 4), (2, 128, 4, 2), (2, 256, 4, 2))
-KEPT_SHARE = 0.56  # of the L2 cache, for weights to keep there: words and x need room
 COPY_BYTES = 12 << 10  # of a copy of several rows, at most, if not from the L2 cache
 MOST_SLOTS = 32  # one work-item initialises the mbarriers of each
 # Of the unit's local memory, for the ring of its only group, of weights that are not in
@@ -178,7 +178,7 @@ def _row(span: Span) -> int:
 
 def _ring_configs(span: Span, device: Device) -> tuple[Config, ...]:
     """Return the configs of ``persistent_ring.cl`` to try."""
-    kept = int(KEPT_SHARE * device.rates.cache_bytes) >> 20
+    kept = kept_cache(device)
     streamed = span_bytes(span) > kept << 20
     shapes = STREAMED_SHAPES if streamed else CACHED_SHAPES
     most = COPY_BYTES if streamed else device.declared_local_memory // 3
@@ -220,7 +220,7 @@ def _ring_defines(span: Span, config: Config, device: Device) -> dict[str, int]:
         "MAX_SHARE": most,
         "HALVINGS": halvings,
         "REDUCERS": reducers,
-        "L2_PERCENT": 100 * (config["kept"] << 20) // span_bytes(span) if streamed
+        "L2_PERCENT": cached_percent(config["kept"], span_bytes(span)) if streamed
         else 100,
         "BACKOFF_NS": 0,
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from clnet.opencl.launch import Launch, Launches
 from clnet.variants.cost import Cost, item_size
+from clnet.variants.l2_cache import cached_percent, kept_cache
 from clnet.variants.sparse.sparse import (
     ALIGNMENT_SLACK,
     MAX_CONFIGS,
@@ -43,7 +44,8 @@ class SparseTeam:
 
     Config: ``group``, work-items of a group; ``rows``, of a group; ``parts``, of a row
     (slice-k); ``tile``, samples; ``stages``, in which x is copied to local memory, 0:
-    x is not copied.
+    x is not copied; ``kept``, MiB of entries to keep in the L2 cache, if it does not
+    hold all.
     """
 
     name: str = "sparse_team"
@@ -58,7 +60,8 @@ class SparseTeam:
         product = sparse_product(span)
         configs = _tiled(product, span, device) if span.batch > 1 else []
         if span.batch < TILES[-1]:
-            configs = _single(product, span, device) + configs
+            single = _single(product, span, device)
+            configs = _kept(single, product, span, device) + configs
         room = device.local_memory
         fitting = [
             c for i, c in enumerate(configs)
@@ -70,9 +73,9 @@ class SparseTeam:
         """Count entries for every tile of samples, and transposed values twice."""
         product = sparse_product(span)
         blocks = -(-product.rows // config["rows"])
-        entries = product.index_bytes() + item_size(span) * product.entries
         return team_cost(
-            span, device, entries, config["tile"], blocks, config["stages"]
+            span, device, _entry_bytes(product, span), config["tile"], blocks,
+            config["stages"],
         )
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
@@ -94,6 +97,9 @@ class SparseTeam:
                     "ROWS": config["rows"], "GROUP": group, "UNROLL": UNROLL,
                     "STAGES": stages, "STAGE": width, "WIDTH_X": product.columns,
                     "SLOTS": int(not product.direct), "COLUMN": product.column_type,
+                    "L2_PERCENT": cached_percent(
+                        config.get("kept", 0), _entry_bytes(product, span)
+                    ),
                 },
                 (-(-product.rows // config["rows"]) * group, -(-span.batch // tile)),
                 (group, 1),
@@ -103,6 +109,25 @@ class SparseTeam:
                 ),
             ),
         )
+
+
+def _entry_bytes(product: SparseProduct, span: Span) -> int:
+    """Return the bytes of all entries: their values and indices."""
+    return product.index_bytes() + item_size(span) * product.entries
+
+
+def _kept(
+    configs: list[Config], product: SparseProduct, span: Span, device: Device
+) -> list[Config]:
+    """Return the configs, with a part of the entries kept in L2 if it cannot hold all.
+
+    Of single samples: consecutive calls read the same entries.
+    """
+    kept = kept_cache(device)
+    fits = _entry_bytes(product, span) <= kept << 20
+    if fits or not product.direct or span.dtype != "float32" or not kept:
+        return configs
+    return [{**config, "kept": kept} for config in configs]
 
 
 def _sums(config: Config) -> int:
