@@ -11,6 +11,7 @@ from dataclasses import fields
 from functools import cache, partial
 
 from clnet.ir.ops import Apply, BiasAct, Program, Span, Value
+from clnet.ir.training_ops import Loss
 from clnet.nn.storage.layout import Slot
 from clnet.opencl.device import Device
 from clnet.planning.cover import Candidate
@@ -20,6 +21,9 @@ from clnet.variants.cost import modelled
 from clnet.variants.reference.host import Host
 
 LONGEST = {"op": 1, "pair": 2, "triple": 3}  # ops of a span
+# Ops of a training step's last layer: `Apply` and `BiasAct`; and, from the loss on,
+# `Loss`, `Tally`, `Outer`, `BiasGrad`, `ApplyT`, `ActGrad`.
+BEFORE_LOSS, FROM_LOSS = 2, 6
 LONGEST_ALIKE = 4  # ops of spans whose shapes are compared: two dense layers
 
 Configs = Callable[[Variant, Span, Device], Sequence[Config]]
@@ -140,6 +144,9 @@ def _spans(
     n = len(program.ops)
     if reach == "program":
         return [(0, n)]
+    if reach == "output":
+        losses = [i for i, op in enumerate(program.ops) if isinstance(op, Loss)]
+        return [(i - BEFORE_LOSS, i + FROM_LOSS) for i in losses if i + FROM_LOSS <= n]
     if reach in LONGEST:
         lengths = range(1, LONGEST[reach] + 1)
         return [(i, i + k) for k in lengths for i in range(n - k + 1)]

@@ -31,9 +31,10 @@ VECTOR_BYTES = 32  # on CPUs: without AVX-512 PoCL miscomputes sums in longer ve
 Config = Mapping[str, int]
 """One point of a variant's tuning space: named whole numbers."""
 
-Reach = Literal["op", "pair", "triple", "layer", "run", "program"]
+Reach = Literal["op", "pair", "triple", "layer", "output", "run", "program"]
 """Length of a span: one op, one or two, up to three, one layer (`Apply` + `BiasAct`),
-several layers, or all ops of a program."""
+the last layer of a training step with the loss, several layers, or all ops of a
+program."""
 
 
 class Variant(Protocol):

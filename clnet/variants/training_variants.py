@@ -11,6 +11,7 @@ from clnet.variants.training.group_step import GroupStep
 from clnet.variants.training.mma_backward import MmaBackward
 from clnet.variants.training.optimisers import Optimisers
 from clnet.variants.training.outer import Outer
+from clnet.variants.training.output_loss import OutputLoss
 from clnet.variants.training.sequential import Sequential
 from clnet.variants.training.sparse_outer import SparseOuter
 from clnet.variants.training.stencil_backward import StencilBackward
@@ -21,6 +22,7 @@ STEP_VARIANTS: tuple[Variant, ...] = (
     Outer(),
     GemmBackward(),
     MmaBackward(),
+    OutputLoss(),
     SparseOuter(),
     StencilBackward(),
     StencilGradients(),

@@ -1,0 +1,159 @@
+"""output_loss: a last layer with the loss against the float64 oracle."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from variant_cases import selected
+
+import clnet
+from clnet import Dense, Network
+from clnet.ir import reference
+from clnet.ir.lowering import lower_training
+from clnet.ir.training_ops import ActGrad, BiasGrad, Loss, Outer, Tally
+from clnet.nn.losses import LOSSES, loss_function
+from clnet.opencl.session import session
+from clnet.planning.candidates import BEFORE_LOSS, FROM_LOSS
+from clnet.runtime.binding import Step
+from clnet.runtime.replay import Replay
+from clnet.runtime.train_state import TrainState
+from clnet.variants.training.output_loss import MAX_OUTPUTS, OutputLoss
+
+DEVICE = clnet.device()
+GPU = dataclasses.replace(DEVICE, type="gpu", simd_width=32)
+SESSION = session(DEVICE)
+VARIANT = OutputLoss()
+TOLERANCE = {"float32": 3e-6, "float64": 1e-13}
+
+
+def span_of(network, loss, batch, **options):
+    """The program of a step without an update, and the span of its last layer."""
+    program = lower_training(network, loss_function(loss), None, **options)
+    at = next(i for i, op in enumerate(program.ops) if isinstance(op, Loss))
+    return program, program.span(at - BEFORE_LOSS, at + FROM_LOSS, batch)
+
+
+def check(network, loss, batch, *, samples=None, weighted=False, fresh=(1,)):
+    """Compare all that the span writes, in every configuration, with the oracle."""
+    program, span = span_of(network, loss, batch, weighted=weighted)
+    assert VARIANT.refuse(span, GPU) is None
+    rng = np.random.default_rng(batch)
+    t = rng.uniform(0, 1, (batch, network.n_out))
+    if LOSSES[loss].fused == "softmax":
+        t /= t.sum(axis=1, keepdims=True)
+    values = {
+        "x": rng.uniform(-1, 1, (batch, network.n_in)), "t": t,
+        "weight": rng.uniform(0, 2, (batch, 1)), "batch": np.array(batch),
+        "samples": samples or batch,
+    }
+    values |= {name: values[name].astype(network.dtype) for name in ("x", "t")}
+    for number in fresh:
+        values["fresh"] = number
+        reference.run_ops(program.ops, values, network.parameters.astype("float64"))
+    configs = list(VARIANT.space(span, GPU))
+    assert configs
+    for config in configs:
+        found = results_of(span, config, network, values, fresh)
+        for op in span.ops:
+            for value in set(op.writes) & set(span.outputs):
+                exact = values[value.name]
+                tolerance = TOLERANCE[network.dtype] * max(1.0, np.abs(exact).max())
+                np.testing.assert_allclose(
+                    found[value.name].reshape(exact.shape), exact, rtol=0,
+                    atol=tolerance, err_msg=f"{value.name} {config}",
+                )
+
+
+def results_of(span, config, network, values, fresh):
+    """The span's outputs by name, from buffers poisoned before."""
+    train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
+    replay = Replay(
+        SESSION, [Step(span, VARIANT, config, DEVICE)], network.layout, train_state
+    )
+    replay.write_gradients(np.full(network.layout.size, np.nan, network.dtype))
+    for op in span.ops:
+        for value in set(op.writes) & set(span.outputs):
+            if not isinstance(op, (BiasGrad, Outer)):
+                rows = np.full((value.height(span.batch), value.width), np.nan)
+                replay.write(value, rows.astype(network.dtype))
+    for value in span.inputs:
+        if value.name in values and not value.name.startswith("totals"):
+            replay.write(value, values[value.name].astype(network.dtype))
+    for number in fresh:
+        replay.set(samples=values["samples"], fresh=number)
+        replay.run()
+    found = {}
+    for op in span.ops:
+        for value in set(op.writes) & set(span.outputs):
+            if isinstance(op, (BiasGrad, Outer)):
+                slot = op.bias if isinstance(op, BiasGrad) else op.weights
+                flat = replay.read_gradients()
+                found[value.name] = flat[slot.offset : slot.offset + slot.size]
+            elif isinstance(op, (Tally, ActGrad)):
+                found[value.name] = replay.read(value)
+    return found
+
+
+def network_of(hidden, n_out, loss, activation="tanh", dtype="float32", **options):
+    last = LOSSES[loss].fused or "identity"
+    layers = [Dense(hidden, activation, **options), Dense(n_out, last)]
+    return Network(5, layers, seed=hidden, dtype=dtype)
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize(("loss", "weighted"), selected(
+    {loss: loss for loss in LOSSES}, {"plain": False, "weighted": True},
+    quick=lambda loss, weighted: loss % 2 == weighted,
+))
+def test_every_loss(loss, weighted):
+    """With padding samples, and totals of two steps."""
+    check(
+        network_of(37, 3, loss), loss, 11, samples=10, weighted=weighted, fresh=(1, 0)
+    )
+
+
+@pytest.mark.parametrize("n_out", [1, 4, 5, 31, MAX_OUTPUTS])
+def test_numbers_of_outputs(n_out):
+    loss = "categorical_cross_entropy"
+    check(network_of(70 + n_out, n_out, loss), loss, 9)
+
+
+@pytest.mark.parametrize("hidden", [1, 3, 4, 127, 128, 129, 260])
+def test_widths(hidden):
+    check(network_of(hidden, 2, "mse", "relu"), "mse", 5)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 8, 9, 127, 128, 129, 300])
+def test_batches(batch):
+    check(network_of(20, 6, "mse", "sigmoid"), "mse", batch)
+
+
+@pytest.mark.skipif(not DEVICE.fp64, reason="the device has no float64")
+def test_float64():
+    loss = "categorical_cross_entropy"
+    check(network_of(33, 7, loss, dtype="float64"), loss, 17, weighted=True)
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "softplus", "sin", "leaky_relu"])
+def test_layers_below(name):
+    """Derivatives from outputs and from pre-activations, with a steepness."""
+    check(network_of(19, 3, "mse", name, steepness=0.7), "mse", 10)
+
+
+def refusal(network, loss="mse", device=GPU, **options):
+    return VARIANT.refuse(span_of(network, loss, 8, **options)[1], device)
+
+
+def test_refusals():
+    assert "is for GPUs" in refusal(
+        network_of(9, 3, "mse"), device=dataclasses.replace(DEVICE, type="cpu")
+    )
+    assert "no other ops" in refusal(Network(5, [Dense(3)], seed=1))
+    sparse = clnet.Sparse(3, "identity", density=0.5, seed=1)
+    assert "dense layers only" in refusal(Network(5, [Dense(9, "tanh"), sparse], seed=1))
+    many = MAX_OUTPUTS + 1
+    assert f"here are {many}" in refusal(network_of(9, many, "mse"))
+    bent = Network(5, [Dense(9, "tanh"), Dense(3, "tanh", bias=False)], seed=1)
+    assert "no other ops" in refusal(bent)
