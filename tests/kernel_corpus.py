@@ -199,7 +199,8 @@ def spans(program: Program, batch: int, variant: Variant) -> Iterator[Span]:
     """Yield a program's spans of a variant's reach; of long programs, few runs."""
     n = len(program.ops)
     lengths = {
-        "op": (1,), "pair": (1, 2), "layer": (2,), "triple": (1, 2, 3), "output": (8,),
+        "op": (1,), "pair": (1, 2), "layer": (2,), "triple": (1, 2, 3),
+        "quad": (1, 2, 4), "output": (8,),
         "run": range(2, n + 1) if n <= SHORT else (4, n), "program": (n,),
     }[variant.reach]
     for length in lengths:

@@ -20,7 +20,7 @@ from clnet.variants.base import Config, Reach, Variant
 from clnet.variants.cost import modelled
 from clnet.variants.reference.host import Host
 
-LONGEST = {"op": 1, "pair": 2, "triple": 3}  # ops of a span
+LONGEST = {"op": 1, "pair": 2, "triple": 3, "quad": 4}  # ops of a span
 # Ops of a training step's last layer: `Apply` and `BiasAct`; and, from the loss on,
 # `Loss`, `Tally`, `Outer`, `BiasGrad`, `ApplyT`, `ActGrad`.
 BEFORE_LOSS, FROM_LOSS = 2, 6

@@ -31,10 +31,12 @@ VECTOR_BYTES = 32  # on CPUs: without AVX-512 PoCL miscomputes sums in longer ve
 Config = Mapping[str, int]
 """One point of a variant's tuning space: named whole numbers."""
 
-Reach = Literal["op", "pair", "triple", "layer", "output", "run", "program"]
-"""Length of a span: one op, one or two, up to three, one layer (`Apply` + `BiasAct`),
-the last layer of a training step with the loss, several layers, or all ops of a
-program."""
+Reach = Literal[
+    "op", "pair", "triple", "quad", "layer", "output", "run", "program"
+]
+"""Length of a span: one op, one or two, up to three or four, one layer (`Apply` and
+`BiasAct`), the last layer of a training step with the loss, several layers, or all ops
+of a program."""
 
 
 class Variant(Protocol):

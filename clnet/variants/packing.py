@@ -20,6 +20,7 @@ TERM_MULTIPLE: Mapping[int, int] = MappingProxyType({WARP_MMA: 32, WARP_GROUP_MM
 """Terms are padded to it, for each kind of units."""
 VECTOR_BYTES = 16  # the unit of offsets in packed buffers: 4 words
 PACKERS = 1024  # work-items that pack a block of rows, at most
+MATRICES = 4  # that a launch packs, at most
 CORE, HELD = 8, 4  # rows and terms of a core matrix; its rows that a work-item holds
 SPLITS: Mapping[str, int] = MappingProxyType({"highest": 2, "high": 1, "medium": 1})
 """Halves of a value, for each precision."""
@@ -114,7 +115,7 @@ class Packing:
             defines["SECOND"] = int(second)
         else:
             text, groups = TILES, self.row_blocks * BLOCK // CORE
-            defines.update(PANEL_ROWS=self.panel, HELD=HELD, PAIR=0)
+            defines.update(PANEL_ROWS=self.panel, HELD=HELD, MATRICES=1)
             held = -(-self.blocks * BLOCK // CORE // HELD)  # work-items of a row
             packers = min(PACKERS, max(2 * WARP, CORE << (held - 1).bit_length()))
         return Launch(
@@ -130,34 +131,37 @@ class Packing:
 
 
 def merge_packings(launches: Iterable[Launch]) -> list[Launch]:
-    """Return a training step's launches, with consecutive packings merged in pairs.
+    """Return a training step's launches, with up to four consecutive packings merged.
 
-    Both are of panels, in groups of one size, and the second stores no totals.
+    All are of panels, in groups of one size, and only the first stores totals.
     """
     merged: list[Launch] = []
     for launch in launches:
-        if merged and _can_pair(merged[-1], launch):
-            merged[-1] = _paired(merged[-1], launch)
+        if merged and _can_merge(merged[-1], launch):
+            merged[-1] = _merged(merged[-1], launch)
         else:
             merged.append(launch)
     return merged
 
 
-def _can_pair(first: Launch, second: Launch) -> bool:
+def _can_merge(first: Launch, second: Launch) -> bool:
     shapes = [launch.defines.get("PACKERS") for launch in (first, second)]
     return (
         first.source == second.source == TILES and shapes[0] == shapes[1]
         and "inputs" not in (first.when, second.when)
-        and not first.defines["PAIR"] and not second.defines["TOTALS"]
+        and first.defines["MATRICES"] != MATRICES and not second.defines["TOTALS"]
     )
 
 
-def _paired(first: Launch, second: Launch) -> Launch:
+def _merged(first: Launch, second: Launch) -> Launch:
+    count = first.defines["MATRICES"]
+    assert isinstance(count, int)
     macros = ("PANEL_ROWS", "TRANSPOSED", "SOURCE_PADDED")
-    second_defines = {f"{name}_2": second.defines[name] for name in macros}
+    further = {f"{name}_{count + 1}": second.defines[name] for name in macros}
     (size,), (group,) = first.global_size, first.local_size
     return Launch(
-        first.source, first.kernel, {**first.defines, **second_defines, "PAIR": 1},
+        first.source, first.kernel,
+        {**first.defines, **further, "MATRICES": count + 1},
         (size + second.global_size[0],), (group,),
         (*first.arguments, size // group, *second.arguments[:-2]), when=second.when,
     )

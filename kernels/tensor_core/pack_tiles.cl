@@ -7,14 +7,14 @@
 // TRANSPOSED     1: rows of the matrix are columns of the source; 0: rows
 // SOURCE_PADDED  1: rows of the source start on a vector of 4 and end in zeros; 0: not
 // TOTALS         1: also sum the rows; 0: not
-// PAIR           1: the launch packs a second matrix; 0: not
+// MATRICES       matrices that the launch packs: 1 to 4
 // SPLITS, PTX    as in fp16_split.h
 #include "tensor_core/fp16_split.h"
 #include "tensor_core/core_matrices.h"
 #if !defined(PANEL_ROWS) || !defined(PACKERS) || !defined(HELD) || !defined(TRANSPOSED) \
-    || !defined(SOURCE_PADDED) || !defined(TOTALS) || !defined(PAIR)
+    || !defined(SOURCE_PADDED) || !defined(TOTALS) || !defined(MATRICES)
 #error "pack_tiles.cl needs PANEL_ROWS, PACKERS, HELD, TRANSPOSED, SOURCE_PADDED, TOTALS \
-and PAIR"
+and MATRICES"
 #endif
 #define ACROSS (PACKERS / CORE)     // rows of core matrices that are packed at once
 
@@ -74,52 +74,72 @@ UNROLLED
     if (with_totals && id < CORE && row < rows) totals[row] = sums[id];
 }
 
+// The arguments of a further matrix, with X for each of them, the last one first.
+#define ARGUMENTS(n)                                                                     \
+    , const int groups##n, __global const float *source##n, const int offset##n,         \
+    const int ld##n, const int rows##n, const int terms##n, __global uint4 *packed##n,   \
+    const int at##n, __global float *inverse##n, const int inverse_at##n,                \
+    const int blocks##n
+#if MATRICES == 1
+#define ALL_ARGUMENTS
+#define FURTHER(X)
+#elif MATRICES == 2
+#define ALL_ARGUMENTS ARGUMENTS(_2)
+#define FURTHER(X) X(_2)
+#elif MATRICES == 3
+#define ALL_ARGUMENTS ARGUMENTS(_2) ARGUMENTS(_3)
+#define FURTHER(X) X(_3) X(_2)
+#else
+#define ALL_ARGUMENTS ARGUMENTS(_2) ARGUMENTS(_3) ARGUMENTS(_4)
+#define FURTHER(X) X(_4) X(_3) X(_2)
+#endif
+
 // packed  [panels, blocks, SPLITS, PANEL_ROWS / 8, 2, 8] of 4 words, 8 halves, from `at`
 //         on: `rows` rows of `terms` values
 // inverse [PANEL_ROWS * panels] from `inverse_at` on: the inverse scales of the rows
 // totals  [rows] from `totals_at` on, with TOTALS: the rows' sums
 // source  term k of row r at offset + r * ld + k; if TRANSPOSED at offset + k * ld + r
-// …_2     with PAIR: the second matrix, of PANEL_ROWS_2, TRANSPOSED_2, SOURCE_PADDED_2;
-//         its groups follow the first's `groups`
+// …_2     and so on: further matrices, of PANEL_ROWS_2, TRANSPOSED_2, SOURCE_PADDED_2;
+//         their groups begin at `groups_2`
 // index map: work-group: 8 rows; work-item: a row, and every ACROSS-th 8 terms of it
 __kernel __attribute__((reqd_work_group_size(PACKERS, 1, 1)))
 void pack(__global const float *source, const int offset, const int ld, const int rows,
           const int terms, __global uint4 *packed, const int at,
           __global float *inverse, const int inverse_at, const int blocks,
-          __global float *totals, const int totals_at
-#if PAIR
-          , const int groups, __global const float *source_2, const int offset_2,
-          const int ld_2, const int rows_2, const int terms_2, __global uint4 *packed_2,
-          const int at_2, __global float *inverse_2, const int inverse_at_2,
-          const int blocks_2
-#endif
-          )
+          __global float *totals, const int totals_at ALL_ARGUMENTS)
 {
     __local uint largest[PACKERS];
     __local float sums[TOTALS ? PACKERS : 1];
     const int group = get_group_id(0);
-#if PAIR && PTX < 80
+#if PTX < 80
     // One call: PoCL 3.0's threads mix up groups with barriers in different branches.
-    const int second = group >= groups;
-    pack_rows(largest, sums, second ? group - groups : group,
-              second ? TRANSPOSED_2 : TRANSPOSED,
-              second ? !TRANSPOSED_2 && SOURCE_PADDED_2 : !TRANSPOSED && SOURCE_PADDED,
-              second ? PANEL_ROWS_2 : PANEL_ROWS, second ? 0 : TOTALS,
-              second ? source_2 + offset_2 : source + offset, second ? ld_2 : ld,
-              second ? rows_2 : rows, second ? terms_2 : terms,
-              second ? packed_2 + at_2 : packed + at,
-              second ? inverse_2 + inverse_at_2 : inverse + inverse_at,
-              second ? blocks_2 : blocks, totals + totals_at);
-#else
-#if PAIR
-    if (group >= groups) {
-        pack_rows(largest, sums, group - groups, TRANSPOSED_2,
-                  !TRANSPOSED_2 && SOURCE_PADDED_2, PANEL_ROWS_2, 0,
-                  source_2 + offset_2, ld_2, rows_2, terms_2, packed_2 + at_2,
-                  inverse_2 + inverse_at_2, blocks_2, totals);
-        return;
+    int begin = 0, transposed = TRANSPOSED, panel = PANEL_ROWS, with_totals = TOTALS;
+    int padded = SOURCE_PADDED, stride = ld, all_rows = rows, all_terms = terms;
+    int all_blocks = blocks;
+    __global const float *from = source + offset;
+    __global uint4 *to = packed + at;
+    __global float *scales = inverse + inverse_at;
+#define SELECT(n)                                                                        \
+    if (begin == 0 && group >= groups##n) {                                              \
+        begin = groups##n, transposed = TRANSPOSED##n, panel = PANEL_ROWS##n;            \
+        with_totals = 0, padded = SOURCE_PADDED##n, stride = ld##n, all_rows = rows##n;  \
+        all_terms = terms##n, all_blocks = blocks##n, from = source##n + offset##n;      \
+        to = packed##n + at##n, scales = inverse##n + inverse_at##n;                     \
     }
-#endif
+    FURTHER(SELECT)
+    pack_rows(largest, sums, group - begin, transposed, !transposed && padded, panel,
+              with_totals, from, stride, all_rows, all_terms, to, scales, all_blocks,
+              totals + totals_at);
+#else
+#define PACK(n)                                                                          \
+    if (group >= groups##n) {                                                            \
+        pack_rows(largest, sums, group - groups##n, TRANSPOSED##n,                       \
+                  !TRANSPOSED##n && SOURCE_PADDED##n, PANEL_ROWS##n, 0,                  \
+                  source##n + offset##n, ld##n, rows##n, terms##n, packed##n + at##n,    \
+                  inverse##n + inverse_at##n, blocks##n, totals);                        \
+        return;                                                                          \
+    }
+    FURTHER(PACK)
     pack_rows(largest, sums, group, TRANSPOSED, !TRANSPOSED && SOURCE_PADDED, PANEL_ROWS,
               TOTALS, source + offset, ld, rows, terms, packed + at,
               inverse + inverse_at, blocks, totals + totals_at);

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clnet.ir.training_ops import ApplyT, BiasGrad, Outer
+from clnet.ir.training_ops import ActGrad, ApplyT, BiasGrad, Outer
 from clnet.nn.storage.dense import RowStorage
 from clnet.opencl.launch import (
     Argument,
@@ -16,6 +16,7 @@ from clnet.opencl.launch import (
     Parameters,
     Scratch,
 )
+from clnet.opencl.program import WARP_GROUP_MMA
 from clnet.variants.dense.mma import (
     Product,
     configs_of,
@@ -28,49 +29,101 @@ from clnet.variants.packing import SPLITS, Packing
 from clnet.variants.training.gemm_backward import GemmBackward, carried
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.ops import Op, Span
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Reach
     from clnet.variants.cost import Cost
 
 SOURCE = "training/mma_backward.cl"
+OUTER, APPLY_T = 1, 2  # of the macro PRODUCTS
+BOTH = (Outer, BiasGrad, ApplyT, ActGrad)  # ops of the longest span
 
 
 @dataclass(frozen=True)
 class MmaBackward:
     """The products of a dense layer's backward pass (``mma_backward.cl``).
 
-    Alone, or with the op that follows, as `GemmBackward`.
+    Each alone, or with the op that follows, as `GemmBackward`; or both with these ops,
+    in one launch.
 
     Config: as `Mma`'s; ``parts`` is 1.
     """
 
     name: str = "mma_backward"
-    reach: Reach = "pair"
+    reach: Reach = "quad"
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse what `GemmBackward` refuses, and devices without matrix units."""
-        refusal = GemmBackward().refuse(span, device)
-        return refusal or refuse_unless_tiles_fit(span, device)
+        kinds = tuple(map(type, span.ops))
+        if len(kinds) > 2 and kinds != BOTH:
+            return "it computes both gradients of a layer, and these ops are others"
+        if kinds == BOTH and span.ops[0].reads[0] != span.ops[2].reads[0]:
+            return "it computes gradients of one layer, and these ops are of two"
+        for part in _parts(span):
+            refusal = GemmBackward().refuse(part, device)
+            if refusal is not None:
+                return refusal
+        return refuse_unless_tiles_fit(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles, the best by the model first."""
-        return configs_of([_product(span)], device)
+        return configs_of(_products(span), device)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count both operands once packed, and again for every tile that reads them."""
-        return cost_of([_product(span)], span, config, device, launches=3)
+        """Count operands once packed, and again for every tile that reads them."""
+        products = _products(span)
+        merged = config["units"] == WARP_GROUP_MMA  # by `merge_packings`
+        packings = 1 if merged else 2 * len(products)
+        return cost_of(products, span, config, device, launches=1 + packings)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
-        """Return the packing of both operands, and the product."""
-        if isinstance(span.ops[0], ApplyT):
-            return _apply_t(span, config)
-        return _outer(span, config)
+        """Return the packing of the operands, and the launch of the products."""
+        group, packings = group_of(config), list[Launch]()
+        arguments: list[Argument] = []
+        defines: dict[str, int | str] = {"HAS_BIAS": 0}
+        kinds = tiles = 0
+        for part in _parts(span):
+            outer = isinstance(part.ops[0], Outer)
+            add = _outer if outer else _apply_t
+            packing, more, macros = add(part, config)
+            packings += packing
+            arguments += more
+            defines.update(macros)
+            kinds |= OUTER if outer else APPLY_T
+            tiles += _product(part).tiles(config)
+        storage = _matrix(span.ops[0]).storage
+        return (
+            *packings,
+            Launch(
+                SOURCE, "products",
+                {
+                    "REAL": real(span), **_product(_parts(span)[0]).defines(config),
+                    **defines, "PRODUCTS": kinds,
+                },
+                (tiles * group,), (group,),
+                (storage.n_in, storage.n_out, span.batch, *arguments),
+            ),
+        )
+
+
+def _parts(span: Span) -> tuple[Span, ...]:
+    """Return the span of each product, with the op that follows."""
+    if len(span.ops) <= 2:
+        return (span,)
+    return replace(span, ops=span.ops[:2]), replace(span, ops=span.ops[2:])
+
+
+def _matrix(op: Op) -> ApplyT | Outer:
+    assert isinstance(op, (ApplyT, Outer))
+    return op
+
+
+def _products(span: Span) -> list[Product]:
+    return [_product(part) for part in _parts(span)]
 
 
 def _product(span: Span) -> Product:
-    op, splits = span.ops[0], SPLITS[span.precision]
-    assert isinstance(op, (ApplyT, Outer))
+    op, splits = _matrix(span.ops[0]), SPLITS[span.precision]
     storage = op.storage
     if isinstance(op, ApplyT):
         return Product(span.batch, storage.n_in, storage.n_out, splits)
@@ -82,26 +135,17 @@ def _scratch(name: str, packing: Packing) -> tuple[Scratch, Scratch]:
     return (Scratch(name, packing.size), Scratch(f"{name} scales", packing.scales_size))
 
 
-def _product_launch(
-    kernel: str, span: Span, config: Config, operands: tuple[Argument, ...],
-    defines: dict[str, int | str], rest: tuple[Argument, ...],
-) -> Launch:
-    product, group = _product(span), group_of(config)
-    return Launch(
-        SOURCE, kernel,
-        {"REAL": real(span), **product.defines(config), **defines},
-        (product.tiles(config) * group,), (group,),
-        (*operands, product.a(config).blocks, *rest),
-    )
+_Added = tuple[tuple[Launch, Launch], tuple[Argument, ...], dict[str, int | str]]
+"""A product's packings, and its arguments and macros of the kernel."""
 
 
-def _apply_t(span: Span, config: Config) -> Launches:
+def _apply_t(span: Span, config: Config) -> _Added:
     op, to, product = span.ops[0], carried(span), _product(span)
     assert isinstance(op, ApplyT)
     storage, first, second = op.storage, product.a(config), product.b(config)
     assert isinstance(storage, RowStorage)
     ds, a = _scratch("ds", first), _scratch("A", second)
-    return (
+    packings = (
         first.launch(
             op.dz, 0, op.dz.stride, *ds, second=False, source_padded=padded(op.dz)
         ),
@@ -109,37 +153,32 @@ def _apply_t(span: Span, config: Config) -> Launches:
             Parameters(), op.weights.offset, storage.stride, *a, second=True,
             transposed=True,
         ),
-        _product_launch(
-            "apply_t", span, config, (*ds, *a), {"OUTER": 0, **to.defines},
-            (
-                to.out, to.out.stride, to.kept, to.kept.stride, Parameters(),
-                0 if to.bias is None else to.bias.offset, storage.n_in, span.batch,
-            ),
-        ),
     )
+    arguments = (
+        *ds, *a, first.blocks, to.out, to.out.stride, to.kept, to.kept.stride,
+        Parameters(), 0 if to.bias is None else to.bias.offset,
+    )
+    return packings, arguments, to.defines
 
 
-def _outer(span: Span, config: Config) -> Launches:
+def _outer(span: Span, config: Config) -> _Added:
     op, *more = span.ops
     assert isinstance(op, Outer)
     storage, product = op.storage, _product(span)
     assert isinstance(storage, RowStorage)
     first, second = product.a(config), product.b(config)
-    ds, x = _scratch("ds", first), _scratch("x", second)
+    ds, x = _scratch("dsT", first), _scratch("xT", second)
     totals = None
     for other in more:
         assert isinstance(other, BiasGrad)
         totals = Gradients(), other.bias.offset
-    return (
+    packings = (
         first.launch(
             op.dz, 0, op.dz.stride, *ds, second=False, transposed=True, totals=totals
         ),
         second.launch(op.x, 0, op.x.stride, *x, second=True, transposed=True),
-        _product_launch(
-            "outer", span, config, (*ds, *x), {"OUTER": 1, "HAS_BIAS": 0},
-            (
-                Gradients(), op.weights.offset, storage.stride, storage.n_in,
-                storage.n_out,
-            ),
-        ),
     )
+    arguments = (
+        *ds, *x, first.blocks, Gradients(), op.weights.offset, storage.stride,
+    )
+    return packings, arguments, {}

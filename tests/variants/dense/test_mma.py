@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from devices import H200
 from spans import DEVICE, SESSION, check, program_of, span_at
+from variant_cases import alternate
 
 from clnet import Dense, Local, Network
 from clnet.checks import PRECISIONS
@@ -138,6 +139,19 @@ def test_outer(sizes, biased):
     network = Network(n_in, [Dense(n_out, bias=biased)], seed=1)
     span = span_at(program_of(network), Outer, 1 + biased, batch)
     checked(network, span, config_of(SHAPES[2][-4 + 3 * biased]), MmaBackward())
+
+
+@pytest.mark.parametrize(("sizes", "shape"), alternate(SIZES, SHAPES[2][-4::3]))
+def test_both_products(sizes, shape):
+    """Of a layer, in one launch; of two layers, none."""
+    n_in, n_out, batch = sizes
+    function = "silu" if n_in == 37 else "tanh"
+    network = Network(3, [Dense(n_in, function), Dense(n_out)], seed=1)
+    program = program_of(network)
+    checked(network, span_at(program, Outer, 4, batch), config_of(shape), MmaBackward())
+    assert "these ops are others" in MmaBackward().refuse(
+        span_at(program, Outer, 3, batch), H200
+    )
 
 
 def fused(network, batch, shape, precision):

@@ -152,7 +152,8 @@ def test_refusals():
     )
     assert "no other ops" in refusal(Network(5, [Dense(3)], seed=1))
     sparse = clnet.Sparse(3, "identity", density=0.5, seed=1)
-    assert "dense layers only" in refusal(Network(5, [Dense(9, "tanh"), sparse], seed=1))
+    network = Network(5, [Dense(9, "tanh"), sparse], seed=1)
+    assert "dense layers only" in refusal(network)
     many = MAX_OUTPUTS + 1
     assert f"here are {many}" in refusal(network_of(9, many, "mse"))
     bent = Network(5, [Dense(9, "tanh"), Dense(3, "tanh", bias=False)], seed=1)
