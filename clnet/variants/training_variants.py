@@ -2,6 +2,7 @@
 
 from clnet.variants.base import Variant
 from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.sparse.sparse_outer import SparseOuter
 from clnet.variants.training.dropout import Dropping
 from clnet.variants.training.epoch import Epoch
 from clnet.variants.training.fused_step import FusedStep
@@ -13,7 +14,6 @@ from clnet.variants.training.optimisers import Optimisers
 from clnet.variants.training.outer import Outer
 from clnet.variants.training.output_loss import OutputLoss
 from clnet.variants.training.sequential import Sequential
-from clnet.variants.training.sparse_outer import SparseOuter
 from clnet.variants.training.stencil_backward import StencilBackward
 from clnet.variants.training.stencil_gradients import StencilGradients
 from clnet.variants.training.wide import Wide

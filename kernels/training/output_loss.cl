@@ -56,7 +56,8 @@ void output_loss(__global const REAL *parameters, const int weights, const int l
 {
     __local REAL partial[SAMPLES][N_OUT][PITCH], logits[SAMPLES][N_OUT];
     __local REAL slopes[SAMPLES][N_OUT], terms[SAMPLES][N_OUT][3];
-    const int team = get_local_id(0) / TEAM, item = get_local_id(0) % TEAM;
+    // Unsigned: PoCL 5.0 takes signed quotients of an item's number for the group's.
+    const uint team = get_local_id(0) / TEAM, item = get_local_id(0) % TEAM;
     const int number = get_group_id(0) * SAMPLES + team;
     const size_t b = min(number, batch - 1);
     __global const VEC *inputs = (__global const VEC *)(x + b * ldx);
@@ -136,8 +137,8 @@ void output_loss(__global const REAL *parameters, const int weights, const int l
 // Sums over slices, in slice 0
 static inline void add_slices(__local VEC sums[4][GROUP])
 {
-    const int id = get_local_id(0);
-    for (int step = SLICES / 2; step > 0; step /= 2) {
+    const uint id = get_local_id(0);
+    for (uint step = SLICES / 2; step > 0; step /= 2) {
         barrier(CLK_LOCAL_MEM_FENCE);
         if (id / LANES < step)
             for (int i = 0; i < 4; ++i) sums[i][id] += sums[i][id + step * LANES];
@@ -160,7 +161,7 @@ void output_gradients(__global const REAL *dy, __global const REAL *x, const int
                       const int fresh)
 {
     __local VEC sums[4][GROUP];
-    const int id = get_local_id(0), lane = id % LANES, slice = id / LANES;
+    const uint id = get_local_id(0), lane = id % LANES, slice = id / LANES;
     const bool last = get_group_id(0) == get_num_groups(0) - 1;
     const int column = get_group_id(0) * LANES + lane;
     VEC all[OUTPUTS];

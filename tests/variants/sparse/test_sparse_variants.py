@@ -21,8 +21,8 @@ from clnet.runtime.train_state import TrainState
 from clnet.variants.sparse.csr import Csr
 from clnet.variants.sparse.dia import Dia
 from clnet.variants.sparse.sell import Sell
+from clnet.variants.sparse.sparse_outer import SparseOuter
 from clnet.variants.sparse.sparse_team import SparseTeam
-from clnet.variants.training.sparse_outer import SparseOuter
 
 RNG = np.random.default_rng(1)
 LENGTHS = np.array([0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 0])

@@ -119,7 +119,7 @@ class SparseOuter:
         return (
             *before,
             Launch(
-                "training/sparse_outer.cl", "outer",
+                "sparse/sparse_outer.cl", "outer",
                 {
                     "REAL": real(span), "TILE": tile, "GROUP": group,
                     "SLOTS": int(not direct), "ROW": index_type(storage.n_out),
@@ -149,7 +149,7 @@ def _by_rows(op: Outer, span: Span, config: Config, ds: Scratch, x: Scratch) -> 
     assert isinstance(storage, SparseStorage)
     rows = CsrTables(storage, op.weights)
     return Launch(
-        "training/sparse_outer.cl", "outer_rows",
+        "sparse/sparse_outer.cl", "outer_rows",
         {
             "REAL": real(span), "TILE": tile, "GROUP": 1, "LANES": vector_lanes(span),
             "SLOTS": int(not rows.direct), "ROW": index_type(storage.n_out),
