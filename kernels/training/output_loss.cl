@@ -11,8 +11,8 @@
 // The layer is linear: the loss includes its activation, or it has none.
 //
 // REAL      float or double
-// N_OUT     outputs, up to 32
-// TEAM      work-items of a sample
+// N_OUT     outputs
+// TEAM      work-items of a sample: as many as outputs, or more
 // SAMPLES   samples of a group
 // LANES     work-items that read neighbouring vectors of x, of a group of GROUP
 // HALF      0.5 where FANN halves errors, else 1
@@ -30,6 +30,9 @@
     || !defined(GROUP) || !defined(HALF) || !defined(HAS_BIAS) || !defined(MEAN)         \
     || !defined(WEIGHTED) || !defined(BELOW_HAS_BIAS)
 #error "output_loss.cl needs N_OUT, the shapes of its groups, and the macros of the loss"
+#endif
+#if N_OUT > TEAM
+#error "output_loss.cl needs a TEAM of at least N_OUT"
 #endif
 #define VEC JOIN(REAL, 4)
 #define PITCH (TEAM + 1)             // of partial sums: no bank conflicts
@@ -55,13 +58,17 @@ void output_loss(__global const REAL *parameters, const int weights, const int l
                  const int batch, const int samples, const REAL bit_fail_limit)
 {
     __local REAL partial[SAMPLES][N_OUT][PITCH], logits[SAMPLES][N_OUT];
-    __local REAL slopes[SAMPLES][N_OUT], terms[SAMPLES][N_OUT][3];
+    __local REAL goals[SAMPLES][N_OUT], slopes[SAMPLES][N_OUT];
+    __local REAL terms[SAMPLES][N_OUT][3];
     // Unsigned: PoCL 5.0 takes signed quotients of an item's number for the group's.
     const uint team = get_local_id(0) / TEAM, item = get_local_id(0) % TEAM;
     const int number = get_group_id(0) * SAMPLES + team;
     const size_t b = min(number, batch - 1);
     __global const VEC *inputs = (__global const VEC *)(x + b * ldx);
     __global const VEC *rows = (__global const VEC *)(parameters + weights);
+    const bool has_output = item < N_OUT;  // and its loss
+    const REAL target = has_output ? t[b * ldt + item] : (REAL)0;
+    const REAL factor = WEIGHTED ? weight[b] : (REAL)1;
     REAL sums[N_OUT];
 #pragma unroll
     for (int o = 0; o < N_OUT; ++o) sums[o] = 0;
@@ -80,35 +87,37 @@ void output_loss(__global const REAL *parameters, const int weights, const int l
 #pragma unroll
     for (int o = 0; o < N_OUT; ++o) partial[team][o][item] = sums[o];
     barrier(CLK_LOCAL_MEM_FENCE);
-    for (int o = item; o < N_OUT; o += TEAM) {
-        REAL sum = 0;
+    REAL logit = 0;
+    if (has_output) {
 #pragma unroll
-        for (int i = 0; i < TEAM; ++i) sum += partial[team][o][i];
-        logits[team][o] = sum + (HAS_BIAS ? parameters[bias + o] : (REAL)0);
+        for (int i = 0; i < TEAM; ++i) logit += partial[team][item][i];
+        if (HAS_BIAS) logit += parameters[bias + item];
+        logits[team][item] = logit;
+        goals[team][item] = target;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     const bool counts = number < samples;
-    const REAL factor = WEIGHTED ? weight[b] : (REAL)1;
-    for (int o = item; o < N_OUT; o += TEAM) {
-        const REAL logit = logits[team][o], target = t[b * ldt + o];
+    if (has_output) {
 #if SOFTMAX
         REAL top = logits[team][0], total = 0, targets = 0;
-        for (int j = 1; j < N_OUT; ++j)
-            top = logits[team][j] > top ? logits[team][j] : top;
-        for (int j = 0; j < N_OUT; ++j) {
-            total += exponential(logits[team][j] - top);
-            targets += t[b * ldt + j];
+#pragma unroll
+        for (int o = 1; o < N_OUT; ++o)
+            top = logits[team][o] > top ? logits[team][o] : top;
+#pragma unroll
+        for (int o = 0; o < N_OUT; ++o) {
+            total += exponential(logits[team][o] - top);
+            targets += goals[team][o];
         }
         const REAL log_total = logarithm(total);
 #endif
         const REAL output = LOSS_OUTPUT(logit), error = (target - output) * (REAL)HALF;
         REAL slope = factor * LOSS_SLOPE(logit, output, target, (REAL)HALF);
         slope = counts ? MEAN ? slope / N_OUT : slope : (REAL)0;
-        slopes[team][o] = slope;
-        if (number < batch) dy[b * OUTPUTS + o] = slope;
-        terms[team][o][0] = LOSS_TERM(logit, target, (REAL)HALF);
-        terms[team][o][1] = error * error;
-        terms[team][o][2] = fabs(error) >= bit_fail_limit ? 1 : 0;
+        slopes[team][item] = slope;
+        if (number < batch) dy[b * OUTPUTS + item] = slope;
+        terms[team][item][0] = LOSS_TERM(logit, target, (REAL)HALF);
+        terms[team][item][1] = error * error;
+        terms[team][item][2] = fabs(error) >= bit_fail_limit ? 1 : 0;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     if (item == 0 && number < batch) {
@@ -168,7 +177,7 @@ void output_gradients(__global const REAL *dy, __global const REAL *x, const int
 #pragma unroll
     for (int o = 0; o < OUTPUTS; ++o) all[o] = (VEC)(0);
     if (!last && column < vectors) {
-#pragma unroll 2
+#pragma unroll 4
         for (int b = slice; b < batch; b += SLICES) {
             const VEC input = ((__global const VEC *)(x + (size_t)b * ldx))[column];
 #pragma unroll

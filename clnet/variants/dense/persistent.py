@@ -43,6 +43,7 @@ DEPTHS = ((256, 8), (128, 4), (192, 8), (256, 16), (512, 16))
 # between launches, and for others.
 CACHED_SHAPES = ((1, 128, 4, 4), (1, 128, 8, 4), (1, 256, 4, 4))
 STREAMED_SHAPES = ((1, 256, 8, 6), (1, 256, 4, 4), (2, 128, 4, 2), (2, 256, 4, 2))
+KEPT_SHARE = 0.56  # of the L2 cache, for weights to keep there: words and x need room
 COPY_BYTES = 12 << 10  # of a copy of several rows, at most, if not from the L2 cache
 MOST_SLOTS = 32  # one work-item initialises the mbarriers of each
 # Of the unit's local memory, for the ring of its only group, of weights that are not in
@@ -178,7 +179,7 @@ def _row(span: Span) -> int:
 
 def _ring_configs(span: Span, device: Device) -> tuple[Config, ...]:
     """Return the configs of ``persistent_ring.cl`` to try."""
-    kept = kept_cache(device)
+    kept = kept_cache(device, KEPT_SHARE)
     streamed = span_bytes(span) > kept << 20
     shapes = STREAMED_SHAPES if streamed else CACHED_SHAPES
     most = COPY_BYTES if streamed else device.declared_local_memory // 3

@@ -35,6 +35,7 @@ GROUPS = (1024, 512)  # work-items of a group with x in local memory
 OCCUPANCY = (2, 1)  # such groups of a compute unit, the better first
 GROUP = 256  # work-items of a group without
 ROWS = (1, 2)  # of a team
+KEPT_SHARE = 0.75  # of the L2 cache, for entries to keep there
 MAX_STAGES = 4  # every group copies all of x: more stages gain nothing
 
 
@@ -123,7 +124,7 @@ def _kept(
 
     Of single samples: consecutive calls read the same entries.
     """
-    kept = kept_cache(device)
+    kept = kept_cache(device, KEPT_SHARE)
     fits = _entry_bytes(product, span) <= kept << 20
     if fits or not product.direct or span.dtype != "float32" or not kept:
         return configs

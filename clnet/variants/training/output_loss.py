@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
 
 SOURCE = "training/output_loss.cl"
-MAX_OUTPUTS = 32  # sums of a work-item, in registers
+MAX_OUTPUTS = WARP  # sums of a work-item in registers; a work-item has an output
 GROUP = 256  # work-items
 VECTOR = 4  # elements
 LANES = (2, 4, 8, 1)  # vectors of a row that a group reads
@@ -165,7 +165,7 @@ def _local_bytes(samples: int, span: Span, device: Device) -> int:
     """Return the bytes of local memory of a group of either launch."""
     n_out = _Ops._make(span.ops).apply.storage.n_out
     sums = VECTOR * VECTOR * team_group(GROUP, device)
-    return item_size(span) * max(samples * n_out * (WARP + 1 + 5), sums)
+    return item_size(span) * max(samples * n_out * (WARP + 1 + 6), sums)
 
 
 def _below(span: Span) -> Span:
