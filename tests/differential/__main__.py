@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .cases import CASCADES
+from .cases import CASCADES, POPULATIONS
 from .shrink import shrunk
 from .workers import FAMILY, Job, Result, Worker, jobs, wait
 
@@ -28,8 +28,8 @@ SHRUNK = 10  # faults that are shrunk, one of a family
 def main() -> int:
     """Run the command; return 1 if a case failed."""
     args = _arguments()
-    if args.cascades:
-        args.seed += CASCADES * FAMILY
+    if args.cascades or args.populations:
+        args.seed += (CASCADES if args.cascades else POPULATIONS) * FAMILY
     # Workers compute the oracle on one thread each.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
@@ -61,8 +61,12 @@ def _arguments() -> argparse.Namespace:
     add("--cases", type=int, default=1000, help="how many (%(default)s)")
     add("--each", type=int, default=FAMILY,
         help="cases of a network at most (%(default)s): fewer try more networks")
-    add("--cascades", action="store_true",
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
+        "--cascades", action="store_true",
         help="cascade trainings alone, which the others do not have; adds to the seed")
+    kind.add_argument("--populations", action="store_true",
+        help="populations alone; adds to the seed")
     add("--device", help="as for `clnet.device`; the default device otherwise")
     add("--processes", type=int, default=1, help="worker processes (%(default)s)")
     add("--seconds", type=float, default=float("inf"), help="limit of the time")

@@ -28,7 +28,8 @@ from clnet.nn.storage.formats import AUTO, FORMATS
 FAMILY = 128  # cases of one network
 BATCHES = 4  # batch sizes of one network
 SEASON = 16 * FAMILY  # cases of one palette
-CASCADES = 1 << 30  # families from this number on are cascade trainings
+POPULATIONS = 1 << 29  # families from this number on are populations,
+CASCADES = 1 << 30  # and from this one on cascade trainings
 
 TASKS = {"predict": 0.6, "gradients": 0.15, "train": 0.15, "fit": 0.06,
          "population": 0.04}
@@ -84,8 +85,9 @@ class Options:
         if it is not 0.
     members : int
         Networks of a population.
-    subsets, rates : bool
-        Whether each trains on samples of its own, and at a rate of its own.
+    subsets, rates, penalties, dropouts : bool
+        Whether each trains on samples of its own, at a rate, with penalties and with
+        dropout of its own.
     """
 
     rule: Optimiser
@@ -102,6 +104,8 @@ class Options:
     members: int = 1
     subsets: bool = False
     rates: bool = False
+    penalties: bool = False
+    dropouts: bool = False
 
 
 @dataclass(frozen=True)
@@ -302,13 +306,15 @@ def family(number: int) -> Iterator[Case]:
     draw = Draw(number, 0)
     season = number * FAMILY // SEASON
     palette = Palette.of(season)
-    task = draw.one(TASKS)
+    task = "population" if number >= POPULATIONS else draw.one(TASKS)
     dtype = "float32" if task == "population" else palette.dtype  # of its kernels
     most = PARAMETERS.get(task, TRAINED_PARAMETERS)
     size = most + 1
     while size > most:
         n_in, layers = _layers(draw, palette, task)
         size = Network(n_in, layers, seed=0).layout.size
+    if task == "population":
+        layers = _dropped(Draw(number, 6), layers)
     limit = PRODUCTS * most / size
     few = [n for n in BATCH_SIZES if n <= max(1, limit)]
     many = [n for n in LARGE_BATCHES if n <= limit] or few
@@ -450,7 +456,7 @@ def _options(
         "members": draw.count(1, 5), "subsets": draw.chance(0.5),
         "rates": draw.chance(0.5),
     }
-    return Options(
+    options = Options(
         rule, loss, samples=draw.count(size, 3 * size + 2) if batches else size,
         batches=batches, shuffled=batches and draw.chance(0.5),
         weighted=draw.chance(0.25),
@@ -459,6 +465,18 @@ def _options(
         validation=draw.count(1, 40) if fits and draw.chance(0.3) else 0,
         **several,
     )
+    return options if task != "population" else replace(
+        options, penalties=draw.chance(0.5), dropouts=draw.chance(0.5)
+    )
+
+
+def _dropped(draw: Draw, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Return a population's layers, of which half have hidden neurons left out."""
+    if draw.chance(0.5):
+        return layers
+    return tuple(
+        replace(layer, dropout=draw.one((0.0, 0.1, 0.5))) for layer in layers[:-1]
+    ) + layers[-1:]
 
 
 def _rule(draw: Draw) -> Optimiser:

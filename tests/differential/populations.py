@@ -77,10 +77,19 @@ def members_of(case: Case) -> list[Member]:
             rows = rng.permutation(rows)[: rng.integers(1, options.samples + 1)]
         if options.rates and hasattr(rule, "learning_rate"):
             rule = replace(rule, learning_rate=rule.rate * rng.choice([0.1, 0.5, 1, 2]))
+        penalty = options.regularisation
+        if options.penalties:
+            l1, l2 = rng.choice([0, 0.5, 1, 2], 2) * (penalty.l1, penalty.l2)
+            penalty = replace(penalty, l1=float(l1), l2=float(l2))
+        factor = rng.choice([0, 0.5, 1]) if options.dropouts else 1.0
         found.append(Member(replace(
             case, seed=int(rng.integers(1 << 62)), batch=min(batch(case), len(rows)),
+            layers=tuple(
+                replace(layer, dropout=layer.dropout * factor) for layer in case.layers
+            ),
             options=replace(
                 options, rule=rule, samples=len(rows), batches=True,
+                regularisation=penalty,
                 epochs=int(rng.integers(1, options.epochs + 1)),
             ),
         ), rows))
@@ -97,11 +106,14 @@ class Populations(Fit):
         members = members_of(case)
         cases = [member.case for member in members]
         made = Population(network, len(members))
+        made.dropout = np.array([[layer.dropout for layer in one.layers]
+                                 for one in cases])
         made.parameters = [one.parameters(network) for one in cases]
         start = made.parameters
         arrays = list(data(case, lowered(case, network), network).values())
         x, t, *weight = arrays
         regular = options.regularisation
+        penalties = [one.options.regularisation for one in cases]
         rates = [getattr(one.options.rule, "learning_rate", None) for one in cases]
         self.steps.clear()
         diverged = None
@@ -116,9 +128,9 @@ class Populations(Fit):
                     sample_weight=weight[0][:, 0] if weight else None,
                     seed=[one.seed for one in cases], schedule=options.schedule,
                     validation=(x, t) if options.validation else None,
-                    l1=regular.l1, l2=regular.l2, clip_norm=regular.clip_norm,
-                    clip_value=regular.clip_value, precision=case.precision,
-                    device=self._device,
+                    l1=[one.l1 for one in penalties], l2=[one.l2 for one in penalties],
+                    clip_norm=regular.clip_norm, clip_value=regular.clip_value,
+                    precision=case.precision, device=self._device,
                 )
         except ClnetWarning as warning:
             if "timed out" in str(warning):
@@ -129,7 +141,7 @@ class Populations(Fit):
         worst = 0.0
         for number, (member, one) in enumerate(zip(members, cases, strict=True)):
             own = [rows[member.rows] for rows in arrays]
-            program = lowered(one, network)
+            program = lowered(one, made[number])
             oracle = Oracle(
                 one, program,
                 {**{v.name: rows for v, rows in zip(program.inputs, own, strict=True)},

@@ -96,6 +96,7 @@ def _smaller(case: Case) -> Iterator[Case]:
         "samples": max(1, options.samples // 2), "batches": False, "shuffled": False,
         "weighted": False, "regularisation": PLAIN, "epochs": 1, "schedule": None,
         "devices": 1, "validation": 0, "members": 1, "subsets": False, "rates": False,
+        "penalties": False, "dropouts": False,
     }
     for name, value in plain.items():
         if getattr(options, name) != value:

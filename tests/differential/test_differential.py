@@ -23,7 +23,17 @@ from clnet.training.population import MemberGroup
 
 from . import pytorch
 from .__main__ import _todo
-from .cases import FAMILY, SEASON, TASKS, Case, Options, Outcome, Palette, family
+from .cases import (
+    FAMILY,
+    POPULATIONS,
+    SEASON,
+    TASKS,
+    Case,
+    Options,
+    Outcome,
+    Palette,
+    family,
+)
 from .covers import candidates
 from .runner import Runner
 from .shrink import _simpler, shrunk
@@ -72,7 +82,7 @@ def test_fresh_seeds(runner):
     """Others in each run; the message of a failure names the seed."""
     stop = time.monotonic() + FRESH_SECONDS
     while time.monotonic() < stop:
-        for case in list(family(secrets.randbelow(1 << 30)))[:8]:
+        for case in list(family(secrets.randbelow(POPULATIONS)))[:8]:
             check(runner, [case])
             if time.monotonic() > stop:
                 break
