@@ -157,7 +157,7 @@ class TableSource(Source):
                 texts = self._texts(first, batch, at)
                 one_hot(self, at, column, texts, x[:, start:], first)
             else:
-                x[:, start] = self._numbers(first, batch, at)
+                _write(x[:, start], self._numbers(first, batch, at))
             start += column.width
         self._check_finite(first, x, [
             at for at, column in zip(self._inputs, self.columns.inputs, strict=True)
@@ -193,7 +193,7 @@ class TableSource(Source):
         if self._label is None:
             t = np.empty((batch.num_rows, len(self._targets)), self.dtype)
             for column, at in enumerate(self._targets):
-                t[:, column] = self._numbers(first, batch, at)
+                _write(t[:, column], self._numbers(first, batch, at))
             self._check_finite(first, t, self._targets)
             return t
         values = _column(batch, self.names[self._label])
@@ -503,6 +503,11 @@ def _reading(path: Path, row: int) -> AbstractContextManager[None]:
 
 def _column(batch: Any, name: str) -> Any:
     return batch.column(batch.schema.get_field_index(name))
+
+
+def _write(column: Array, numbers: Array) -> None:
+    with np.errstate(invalid="ignore"):  # a signalling NaN is refused later
+        column[...] = numbers
 
 
 def _is_number(kind: Any) -> bool:
