@@ -75,7 +75,11 @@ class TableSource(Source):
         self.name: str = f"{path}: "
         self._file = _opened(path)
         self.names: list[str] = list(self._file.schema.names)
-        self._starts = np.cumsum([0, *self._file.rows]).tolist()
+        if (fewest := min(self._file.rows, default=0)) < 0:
+            raise FormatError(
+                f"{path} has a group of {fewest} rows, expected 0 or more"
+            )
+        self._starts = [0, *accumulate(self._file.rows)]
         self.samples: int | None = self._starts[-1]
         self._rows = range(self._starts[-1])
         if not self.samples:
