@@ -168,8 +168,11 @@ def _single(product: SparseProduct, span: Span, device: Device) -> list[Config]:
             for n in parts[:2]:
                 config = {"group": group, "rows": rows, "parts": n, "tile": 1}
                 configs += _staged(product, span, device, config)
-    # Every group copies all of x: few stages and few groups are better.
-    configs.sort(key=lambda c: (c["stages"], -c["rows"]) if c["stages"] > 1 else (1, 0))
+    # Every group copies all of x: few stages and few groups are better. In stages small
+    # groups wait less.
+    configs.sort(key=lambda c: (
+        (c["stages"], -c["rows"], c["group"], c["parts"]) if c["stages"] > 1 else (1,)
+    ))
     group = largest_group(GROUP, device)
     parts = _nearest((n for n in PARTS if n <= group), length / 8)
     configs += [
