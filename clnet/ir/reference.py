@@ -32,14 +32,15 @@ from clnet.ir.training_ops import (
 from clnet.nn.activations import activation
 from clnet.nn.losses import log_softmax, loss_function, sigmoid, softmax
 from clnet.nn.random import hashes, permuted
-from clnet.nn.storage.dense import RowStorage
-from clnet.nn.storage.layout import Slot, live_elements
+from clnet.nn.storage.dense import DenseStorage, RowStorage
+from clnet.nn.storage.layout import Slot, copy_live, live_elements
 from clnet.nn.storage.local import LocalStorage
 from clnet.nn.storage.sparse import SparseStorage
 
 if TYPE_CHECKING:
     from clnet.nn.storage.base import Storage
 
+UPDATED = 1 << 14  # parameters that a rule updates at a time
 Array = NDArray[Any]
 Values = MutableMapping[str, Array]
 Function = Callable[[Values], Array]
@@ -269,9 +270,12 @@ def _outer(op: Outer, values: Values, parameters: Array) -> None:
         for r, band in enumerate(op.storage.bands(gradient[0])):
             band[...] = (dz * x[:, r : r + op.storage.n_out]).sum(axis=0)
         return
+    full = dz.T @ x
+    if isinstance(op.storage, DenseStorage):  # needs no list of its entries
+        op.storage.matrix(gradient[0])[...] = full
+        return
     entries = op.storage.entries()
     live = entries.live
-    full = dz.T @ x
     gradient[0, live] = full[entries.rows[live], entries.columns[live]]
 
 
@@ -306,7 +310,6 @@ def _update(op: Update, values: Values, parameters: Array) -> None:
     """Change parameters and state in place."""
     from clnet.nn.optimisers import StepInfo
 
-    live = live_elements(op.layout, op.storages)
     norm = 0.0 if op.norm is None else float(values[op.norm.name][0, 0])
     flat = op.regularisation.clipped(
         _penalised(op, values, parameters), int(values["samples"]), norm
@@ -318,9 +321,14 @@ def _update(op: Update, values: Values, parameters: Array) -> None:
         seed=int(values["seed"]),
     )
     w, state = parameters.copy(), values["state"].copy()
-    op.optimiser.step(w, flat, state, moment)
-    parameters[live] = w[live]
-    values["state"][:, live] = state[:, live]
+    # A rule for each element, in parts that stay in a core's cache.
+    size = w.size if op.optimiser.uses_offset else UPDATED
+    for first in range(0, w.size, size):
+        part = slice(first, first + size)
+        op.optimiser.step(w[part], flat[part], state[:, part], moment)
+    copy_live(op.layout, op.storages, w, parameters)
+    for new, old in zip(state, values["state"], strict=True):
+        copy_live(op.layout, op.storages, new, old)
     values[op.parameters.name] = parameters[np.newaxis]
 
 

@@ -76,6 +76,8 @@ class Regularisation:
         weights : int
             Elements before the first bias.
         """
+        if not self.penalises:
+            return g
         found = g.copy()
         real = g.dtype.type
         of_weights = w[:weights]

@@ -37,6 +37,7 @@ PERIOD = 31
 # Relative, and far above rounding, for each type and precision.
 TOLERANCE = {"float32": 1e-5, "float64": 1e-13, "high": 1e-3, "medium": 1e-2}
 SENSITIVITY = 10.0  # factor of the oracle's change under one random perturbation
+COMPARED = 1 << 14  # numbers that are compared at a time
 OVERFLOW_RATIO = 1e-6  # of the type's largest number: sums of such values may overflow
 # A BLAS's worker threads spin for some 100 to 200 ms after a call, and occupy cores
 # (measured with OpenBLAS 0.3.31). The next measurement waits for them.
@@ -341,14 +342,23 @@ def difference(
     first : int
         Number of the first row, for the sentence.
     """
-    finite = np.isfinite(exact + perturbed)
-    exact, perturbed = np.where(finite, exact, 0.0), np.where(finite, perturbed, 0.0)
-    change = float(np.max(np.linalg.norm(perturbed - exact, axis=1), initial=0.0))
-    finite, exact = finite[: len(result)], exact[: len(result)]
-    distances = np.linalg.norm(np.where(finite, result, 0.0) - exact, axis=1)
-    sizes = np.linalg.norm(exact, axis=1) + np.sqrt(np.count_nonzero(finite, axis=1))
-    limits = tolerance * sizes + SENSITIVITY * change
-    wrong = np.flatnonzero(~(distances <= limits))  # NaN is wrong
+    squares = np.zeros((3, len(exact)))  # of changes, the oracle's numbers, distances
+    counts = np.zeros(len(exact))
+    for part in _blocks(*exact.shape):
+        one, other, found = exact[part], perturbed[part], result[part]
+        finite = np.isfinite(one + other)
+        if not finite.all():
+            one, other = np.where(finite, one, 0.0), np.where(finite, other, 0.0)
+            found = np.where(finite[: len(found)], found, 0.0)
+        counts[part[0]] += np.count_nonzero(finite, axis=1)
+        distances = found - one[: len(found)]
+        for sums, numbers in zip(squares, (other - one, one, distances), strict=True):
+            rows = sums[part[0]][: len(numbers)]
+            rows += np.einsum("ij,ij->i", numbers, numbers)
+    changes, sizes, distances = np.sqrt(squares)
+    change = float(np.max(changes, initial=0.0))
+    limits = tolerance * (sizes + np.sqrt(counts)) + SENSITIVITY * change
+    wrong = np.flatnonzero(~(distances <= limits)[: len(result)])  # NaN is wrong
     if not wrong.size:
         return None
     row = wrong[0]
@@ -356,6 +366,14 @@ def difference(
         f"differs from the oracle by {distances[row]:.2g} in norm in row "
         f"{first + row}, at most {limits[row]:.2g} was expected"
     )
+
+
+def _blocks(rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
+    """Yield blocks of an array that stay in a core's cache."""
+    height = max(1, COMPARED // max(1, columns))
+    for top in range(0, rows, height):
+        for left in range(0, columns, COMPARED):
+            yield slice(top, top + height), slice(left, left + COMPARED)
 
 
 def names_of(steps: Sequence[Step]) -> str:
@@ -416,8 +434,10 @@ def _oracle(
 
 def perturb(values: Array, relative: float) -> Array:
     """Return values changed by a relative amount, up or down at random."""
-    signs = np.random.default_rng(1).choice((-1.0, 1.0), values.shape)
-    return np.asarray(values * (1 + relative * signs))
+    words = np.random.default_rng(1).bytes(-(-values.size // 8))
+    bits = np.unpackbits(np.frombuffer(words, np.uint8), count=values.size)
+    factors = np.array((1 - relative, 1 + relative))
+    return np.asarray(values * factors[bits].reshape(values.shape))
 
 
 def _random(shape: tuple[int, ...]) -> Array:

@@ -15,8 +15,8 @@ from clnet.errors import InputError
 
 PROGRESS_DELAY = 1.0  # seconds until the progress line appears
 SHARE = 0.1  # of the time that a plan's runs take, which measuring may take
-# Of a candidate: its build, its comparison with the oracle and its measurement. PoCL
-# takes 0.5 to 3 s for the build.
+# Of a candidate, before one was measured: its build, its comparison with the oracle and
+# its measurement. PoCL takes 0.5 to 3 s for the build.
 CANDIDATE_SECONDS = 1.0
 
 
@@ -54,6 +54,7 @@ class Search:
         self.seconds: float = seconds
         self.runs: float = runs
         self._begin = time.perf_counter()
+        self._candidates: list[float] = []  # seconds
         shown = sys.stderr.isatty() if progress is None else progress
         self._line = _Line() if shown else None
 
@@ -66,9 +67,24 @@ class Search:
         finally:
             self._begin += time.perf_counter() - start
 
+    @contextmanager
+    def candidate(self, name: str) -> Iterator[None]:
+        """Show a candidate's name, and count the time of its measurement."""
+        self.show(name)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._candidates.append(time.perf_counter() - start)
+
     def pays(self, seconds: float) -> bool:
-        """Return whether one more candidate may be measured; see `pays_for`."""
-        return self.pays_for(CANDIDATE_SECONDS, seconds)
+        """Return whether one more candidate may be measured; see `pays_for`.
+
+        It is expected to take as long as the ones before, or `CANDIDATE_SECONDS`.
+        """
+        before = self._candidates or [0.0]
+        cost = max(CANDIDATE_SECONDS, sum(before) / len(before))
+        return self.pays_for(cost, seconds)
 
     def pays_for(self, cost: float, seconds: float) -> bool:
         """Return whether a measurement may begin.

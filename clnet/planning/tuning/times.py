@@ -126,15 +126,15 @@ class Times:
             trial, *alike = (
                 replace(step, span=other) for other in self._alike(span, candidate)
             )
-            self._search.show(step.variant.name)
             try:
-                self._try_in_child([trial])
-                run = self._ready(
-                    [trial], span.inputs, span.outputs,
-                    on_device=step.device is not None, alike=alike,
-                )
-                with quiet_errors(self.session):
-                    found = timing(run)
+                with self._search.candidate(step.variant.name):
+                    self._try_in_child([trial])
+                    run = self._ready(
+                        [trial], span.inputs, span.outputs,
+                        on_device=step.device is not None, alike=alike,
+                    )
+                    with quiet_errors(self.session):
+                        found = timing(run)
             except (DeviceError, WrongResultError) as error:
                 self._leave_out(step.variant.name, error, candidate)
                 self._results[key] = str(error)

@@ -184,9 +184,14 @@ class Trial:
         if largest > OVERFLOW_RATIO * np.finfo(self.program.dtype).max:
             return None, False
         self.session.finish()
-        flat = np.where(self._live, replay.read_gradients(), 0)  # padding is not read
-        values, state = train_state.values()
-        results = {"parameters": values[self._live], "state": state[:, self._live]}
+        results = {}
+        if "state" in exact:  # the steps update
+            values, state = train_state.values()
+            results = {"parameters": values[self._live], "state": state[:, self._live]}
+        for value in outputs:
+            if value.name in self._slots:
+                flat = np.where(self._live, replay.read_gradients(), 0)  # no padding
+                break
         for value in outputs:
             slot = self._slots.get(value.name)
             if slot is not None:
@@ -274,9 +279,11 @@ class Trial:
                         sides, (0.0, tolerance), strict=True
                     ):
                         run_perturbed(op, values, parameters, relative)
-                    sizes = [np.abs(sides[0][0][value.name]) for value in op.writes]
-                    for size in sizes:
-                        largest = np.fmax.reduce(size, axis=None, initial=largest)
+                    for value in op.writes:
+                        numbers = sides[0][0][value.name]
+                        largest = np.fmax.reduce(numbers, axis=None, initial=largest)
+                        least = np.fmin.reduce(numbers, axis=None, initial=0.0)
+                        largest = max(largest, -least)
         results: list[dict[str, Array]] = []
         for values, parameters in sides:
             result = {value.name: values[value.name] for value in outputs}
@@ -444,7 +451,7 @@ def run_perturbed(
             values[value.name] = values[value.name].astype(np.float64)
         return
     for value in op.reads:
-        rows = values[value.name].astype(np.float64)
+        rows = values[value.name].astype(np.float64, copy=False)
         values[value.name] = perturb(rows, relative) if relative else rows
     run_op(op, values, parameters)
 
