@@ -42,7 +42,9 @@ update(__global VAL *parameters, __global const VAL *gradients,
                            seed);
     now.norm = norm[0];
     const int vectors = size / WIDTH;
+#if PER_ITEM <= 4
 #pragma unroll
+#endif
     for (int n = 0; n < PER_ITEM; ++n) {
         const int i = ((int)get_group_id(0) * PER_ITEM + n) * GROUP + get_local_id(0);
         if (i >= vectors) return;

@@ -49,6 +49,7 @@ LEAST = {
 }
 VECTOR = 8  # elements of a vector on CPUs; divides the layout's size
 PER_ITEM = 4  # elements of a work-item on other devices
+CPU_GROUP, CPU_PER_ITEM = 1, 512  # work-items of a group, vectors of each
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,10 @@ class Optimisers(Untuned):
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch."""
         op = only_op(span, Update)
-        vectors = device.type == "cpu" and span.dtype == "float32"
-        width, per_item = (VECTOR, 1) if vectors else (1, PER_ITEM)
-        group = min(GROUP, device.largest_group)
+        width, per_item, group = 1, PER_ITEM, min(GROUP, device.largest_group)
+        if device.type == "cpu":  # few items: each computes powers first
+            per_item, group = CPU_PER_ITEM, CPU_GROUP
+            width = VECTOR if span.dtype == "float32" else 1
         defines: dict[str, int | str] = {
             "REAL": real(span), "WIDTH": width, "GROUP": group, "PER_ITEM": per_item,
             **rule_defines(op, span),
