@@ -240,8 +240,10 @@ def _act_grad(op: ActGrad, values: Values, parameters: Array) -> None:
         v = _argument(function, z)
     slope = np.empty_like(dy)
     names = np.resize(np.asarray(function.names), width)
-    for name in set(function.names):
-        row, columns = activation(name), names == name
+    kinds = set(function.names)
+    for name in kinds:
+        row = activation(name)
+        columns = names == name if len(kinds) > 1 else slice(None)
         argument = v if row.reads == "v" else y
         assert argument is not None
         at = argument[:, columns]

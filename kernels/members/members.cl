@@ -10,7 +10,7 @@
 // Members share the data set, the order of layers and the rule. Each has its own
 // parameters, state, random numbers, rates, penalties, samples and limits.
 //
-// The macros are those of steps.h and epoch_task.h.
+// The macros are those of steps.h, epoch_task.h and tiles.h.
 #define REAL float
 #define WIDTH 8
 #define SCALED WEIGHTED
@@ -71,7 +71,7 @@ members(__global const Layer *layers, __global const Neuron *neurons,
     __global float *gradient = gradients + worker * 2 * (size + APART);
     __global float *sum = gradient + size + APART;
 #if ORDERED
-    __global int *order = orders + worker * round_up_8(data);
+    __global int *order = orders + worker * round_up(data);
     uint8 order_key = (uint8)(0);
     int order_of = 0;  // how many samples
 #endif

@@ -16,7 +16,7 @@
 // SYNC_WORDS  words of `sync` before the tasks' completion flags: at least 16
 // SHARED      1: of the kernels of several workers, 0: of one worker; a compiler for
 //             CPUs takes half a second for the others
-// and those of steps.h
+// and those of steps.h and tiles.h
 #define REAL float
 #define WIDTH 8
 #include "include/atomics.h"

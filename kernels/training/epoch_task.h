@@ -29,9 +29,9 @@ typedef struct {
     int size;        // elements of the flat parameter buffer
     int n, batch;    // samples of the data set, and of a mini-batch
     int bits;        // of half a sample's index, for the random order
-    int tile;        // samples of a tile at most: a multiple of 8
-    int pitch;       // distance of a sample's values, an odd multiple of 8: powers of
-                     // two would map them all to few cache sets
+    int tile;        // samples of a tile at most: a multiple of LANES
+    int pitch;       // distance of a sample's values, an odd multiple of LANES: powers
+                     // of two would map them all to few cache sets
     int tiles;       // tiles of a task at most
     // Offsets in a worker's memory, and its size. Of transposed data, x_offset,
     // t_offset and weight_offset are the rows of a tile instead.
@@ -59,7 +59,7 @@ typedef struct {
     uint8 key;           // of that order
 } Step;
 
-static inline int round_up_8(const int n) { return (n + 7) / 8 * 8; }
+static inline int round_up(const int n) { return (n + LANES - 1) / LANES * LANES; }
 
 // y[s] = f(clip(steepness * (y[s] + bias))); v, if not null, receives f's argument.
 static inline void activate_row(const Neuron neuron, const float bias,
@@ -372,7 +372,7 @@ static inline void task(const Net *net, const Step *step, __global float *memory
     float record[RECORD];
     for (int k = 0; k < RECORD; ++k) record[k] = 0;
     for (int start = begin; start < end; start += net->tile) {
-        const int samples = min(net->tile, round_up_8(end - start));
+        const int samples = min(net->tile, round_up(end - start));
 #if GATHERED
         gather(net, step, start, samples, memory);
         __global const float *x = memory + net->x_offset, *t = memory + net->t_offset;

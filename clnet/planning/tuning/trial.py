@@ -55,6 +55,7 @@ Array = NDArray[Any]
 
 TRIES = 2  # data sets; rounding may flip a count or a sign in one
 CHECKED_FLOPS = 3e8  # of a check; larger batches are checked at a smaller size
+CHECKED_NUMBERS = 1 << 22  # that a check's ops write, likewise
 LEAST_CHECKED = 64  # samples, whatever they cost
 LARGE = 1 << 22  # numbers that steps write, for which the oracle takes seconds
 MAX_STEPS = 512  # timed together, of launches that run many
@@ -427,10 +428,14 @@ def _large(steps: Sequence[Step]) -> bool:
 
 
 def _reduced(steps: Sequence[Step]) -> Sequence[Step]:
-    """Return the steps at a batch size of `CHECKED_FLOPS` at most, if none refuses."""
+    """Return the steps at a batch size that is cheap to check, if none refuses."""
     batch = steps[0].span.batch
     flops = sum(span_flops(step.span) for step in steps)
-    samples = max(LEAST_CHECKED, int(batch * CHECKED_FLOPS / max(1, flops)))
+    written = (value for op in _ops(steps) for value in op.writes)
+    numbers = sum(value.width for value in written if value.rows is None)
+    samples = max(LEAST_CHECKED, min(
+        int(batch * CHECKED_FLOPS / max(1, flops)), CHECKED_NUMBERS // max(1, numbers)
+    ))
     if samples >= batch:
         return steps
     reduced = [replace(step, span=replace(step.span, batch=samples)) for step in steps]

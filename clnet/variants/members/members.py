@@ -191,7 +191,7 @@ class TrainMembers(Untuned, MemberVariant):
         rule, live = member_rule(step, span)
         defines = {
             **step_defines(step, span), **rule, "SUBSETS": int(self.subsets),
-            "DROPS": int(any(step.drops)),
+            "DROPS": int(any(step.drops)), "LANES": LANES,
         }
         x, t, *_ = step.data
         n = span.batch if step.gather is None else step.gather.samples

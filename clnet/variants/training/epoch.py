@@ -25,7 +25,7 @@ from clnet.opencl.launch import (
 )
 from clnet.variants.base import Config, Reach, refuse_unless_cpu
 from clnet.variants.cost import Cost, span_flops
-from clnet.variants.dense.cpu import MAX_POLLS, SPIN_POLLS, serial_companion
+from clnet.variants.dense.cpu import MAX_POLLS, SPIN_POLLS, lanes, serial_companion
 from clnet.variants.training.whole_step import (
     APART,
     KEY,
@@ -77,7 +77,7 @@ class Epoch:
         companion = workers > 1 and serial_companion(device) is not None
         callers = (1, 0) if companion else (0,)
         tiles = dict.fromkeys(
-            balanced_tile(span.batch, workers, tile) for tile in TILES
+            balanced_tile(span.batch, workers, tile, lanes(device)) for tile in TILES
         )
 
         def too_few(tile: int) -> bool:
@@ -92,7 +92,7 @@ class Epoch:
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count samples once, and gradients once a task; values stay in cache."""
         step = accepted_step(span)
-        shape = Shape.of(step, span, config)
+        shape = Shape.of(step, span, config, lanes(device))
         samples = span.batch * sum(value.width for value in step.data)
         moved = samples + 3 * shape.tasks * shape.size
         workers = config["workers"]
@@ -107,19 +107,20 @@ class Epoch:
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launches that transpose the data set, and those of the steps."""
         step = accepted_step(span)
-        shape = Shape.of(step, span, config)
+        width = lanes(device)
+        shape = Shape.of(step, span, config, width)
         workers, tile = config["workers"], config["tile"]
         gather = step.gather
         rule, live = rule_of(step, span)
         defines = {
             **step_defines(step, span), "SYNC_WORDS": SYNC_WORDS,
-            "SHARED": int(workers > 1), **rule,
+            "SHARED": int(workers > 1), "LANES": width, **rule,
         }
         x, t, *weight = step.data
         data: list[Argument] = [x, t, weight[0] if weight else t]
         transposes: Launches = ()
         if gather is None:
-            data, transposes = transposed_data(step, span, tile, defines)
+            data, transposes = transposed_data(step, span, tile, defines, width)
         n = span.batch if gather is None else gather.samples
         shared: tuple[Argument, ...] = (
             Table.of(shape.layers),
@@ -129,7 +130,7 @@ class Epoch:
             Scratch("task gradients", 4 * 2 * shape.tasks * shape.gradient_pitch),
             Scratch("sync", 4 * (SYNC_WORDS + shape.tasks)),
             len(step.layers), shape.size, n, span.batch, half_bits(n), tile,
-            tile_pitch(tile), shape.tiles, shape.tasks, *shape.offsets,
+            tile_pitch(tile, width), shape.tiles, shape.tasks, *shape.offsets,
             float(step.loss.bit_fail_limit),
         )
         flops = span_flops(span) // shape.tasks
@@ -185,14 +186,16 @@ class Shape:
         return self.size + APART
 
     @classmethod
-    def of(cls, step: WholeStep, span: Span, config: Config) -> Shape:
-        """Return those of a point of the tuning space."""
+    def of(
+        cls, step: WholeStep, span: Span, config: Config, width: int = LANES
+    ) -> Shape:
+        """Return those of a point of the tuning space; width: floats of a vector."""
         tile = config["tile"]
         count = -(-span.batch // tile)
         most = 1 if config["workers"] == 1 else MAX_TASKS_PER_WORKER * config["workers"]
         tiles = -(-count // min(count, most))
-        allocate = Allocator(LANES)
-        pitch = tile_pitch(tile)
+        allocate = Allocator(width)
+        pitch = tile_pitch(tile, width)
         rows = layer_table(step, allocate, pitch, 4)
         x, t, *weight = step.data
         if step.gather is None:  # rows of transposed data
@@ -211,22 +214,26 @@ def _rows(value: Value) -> int:
     return round_up(value.width, 4)
 
 
-def balanced_tile(batch: int, workers: int, tile: int) -> int:
-    """Return about `tile` samples, with equally many tiles for all workers."""
+def balanced_tile(batch: int, workers: int, tile: int, width: int = LANES) -> int:
+    """Return about `tile` samples, with equally many tiles for all workers.
+
+    They are whole vectors of `width` floats.
+    """
     tiles = max(1, round(batch / (workers * tile)))
-    return round_up(-(-batch // (workers * tiles)), LANES)
+    return round_up(-(-batch // (workers * tiles)), width)
 
 
-def tile_pitch(tile: int) -> int:
-    """Return the distance of a sample's values: an odd multiple of the lanes."""
-    return (tile // LANES | 1) * LANES
+def tile_pitch(tile: int, width: int = LANES) -> int:
+    """Return the distance of a sample's values: an odd number of vectors."""
+    return (tile // width | 1) * width
 
 
 def transposed_data(
-    step: WholeStep, span: Span, tile: int, defines: Mapping[str, int | str]
+    step: WholeStep, span: Span, tile: int, defines: Mapping[str, int | str],
+    width: int = LANES,
 ) -> tuple[list[Argument], Launches]:
     """Return x, t and weight as tiles of samples, and the launches that make them."""
-    pitch, tiles = tile_pitch(tile), -(-span.batch // tile)
+    pitch, tiles = tile_pitch(tile, width), -(-span.batch // tile)
     data: list[Argument] = [
         Scratch(f"transposed {value.name}", 4 * _rows(value) * tiles * pitch)
         for value in step.data
