@@ -304,38 +304,17 @@ def explain(arguments: argparse.Namespace) -> int:
 
     tune = True if arguments.tune else None
     network = load(arguments.network, memory_limit=arguments.memory_limit)
-    batch = arguments.batch
-    progress = sys.stderr.isatty()
     if arguments.plot is not None:
         if arguments.training is not None:
             raise InputError("--plot draws plans of predictions, not of --training")
         picture_file(arguments.plot)
-    if arguments.training is None:
-        if arguments.population is not None:
-            raise InputError(
-                "--population explains a step of training: give --training OPTIMISER"
-            )
-        plan = network.compile(
-            arguments.device, batch, tune=tune, precision=arguments.precision,
-            progress=progress,
-        )
+    if arguments.training is None and arguments.population is None:
+        plan = _plan(network, arguments, arguments.batch, tune)
         text = plan.explain()
         if arguments.plot is not None:
             plan.plot(arguments.plot)
-    elif arguments.population is not None:
-        from clnet.cli.population import explanation as of_many
-
-        text = of_many(
-            network, arguments.population, arguments.training, arguments.device, batch,
-            tune, arguments.precision, progress,
-        )
     else:
-        from clnet.training.fit import explain as explanation
-
-        text = explanation(
-            network, arguments.training, arguments.device, batch, tune,
-            arguments.precision, progress,
-        )
+        text = _explanation(network, arguments, arguments.batch, tune)
     if arguments.json:
         json_output.show(explained(text))
     else:
@@ -343,8 +322,40 @@ def explain(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _plan(
+    network: Network, arguments: argparse.Namespace, batch: int, tune: bool | None
+) -> Plan:
+    return network.compile(
+        arguments.device, batch, tune=tune, precision=arguments.precision,
+        progress=sys.stderr.isatty(),
+    )
+
+
+def _explanation(
+    network: Network, arguments: argparse.Namespace, batch: int, tune: bool | None
+) -> str:
+    """Return how a network is run or, if asked, how one or many train."""
+    if arguments.training is None:
+        if arguments.population is not None:
+            raise InputError(
+                "--population is of steps of training: give --training OPTIMISER"
+            )
+        return _plan(network, arguments, batch, tune).explain()
+    given = (
+        arguments.training, arguments.device, batch, tune, arguments.precision,
+        sys.stderr.isatty(),
+    )
+    if arguments.population is not None:
+        from clnet.cli.population import explanation as of_many
+
+        return of_many(network, arguments.population, *given)
+    from clnet.training.fit import explain as of_one
+
+    return of_one(network, *given)
+
+
 def tune(arguments: argparse.Namespace) -> int:
-    """Measure all ways to run a network, for each batch size."""
+    """Measure all ways to run or train a network, for each batch size."""
     from clnet.cli import json_output
     from clnet.cli.brief import explained
     from clnet.network import load
@@ -359,10 +370,7 @@ def tune(arguments: argparse.Namespace) -> int:
     network = load(arguments.network, memory_limit=arguments.memory_limit)
     found = []
     for batch in arguments.batch:
-        text = network.compile(
-            arguments.device, batch, tune=True, precision=arguments.precision,
-            progress=sys.stderr.isatty(),
-        ).explain()
+        text = _explanation(network, arguments, batch, True)
         if arguments.json:
             found.append({"batch": batch, **explained(text)})
         else:

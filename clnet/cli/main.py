@@ -222,6 +222,17 @@ def parser() -> _Parser:
             "bfloat16; default: %(default)s",
         )
 
+    def of_steps(sub: _Parser, verb: str) -> None:
+        sub.add_argument(
+            "--training", metavar="OPTIMISER",
+            help=f"{verb} a training step of N samples with this optimiser instead",
+        )
+        sub.add_argument(
+            "--population", type=_count, metavar="N",
+            help=f"{verb} a step of N networks of this shape that train together, with "
+            "--training; --batch samples a step",
+        )
+
     def with_outputs(sub: _Parser) -> None:
         sub.add_argument(
             "--outputs",
@@ -389,15 +400,7 @@ def parser() -> _Parser:
         "--batch", type=_count, default=1, metavar="N",
         help="samples a call; default: %(default)s",
     )
-    sub.add_argument(
-        "--training", metavar="OPTIMISER",
-        help="explain a training step of N samples with this optimiser instead",
-    )
-    sub.add_argument(
-        "--population", type=_count, metavar="N",
-        help="explain a step of N networks of this shape that train together, with "
-        "--training; --batch samples a step",
-    )
+    of_steps(sub, "explain")
     sub.add_argument("--tune", action="store_true", help="measure all candidates first")
     sub.add_argument(
         "--all", action="store_true",
@@ -414,7 +417,8 @@ def parser() -> _Parser:
     sub = command(
         "tune", do.tune, "measure all kernels for a network, and store the times",
         "Measure all kernels and configurations that can run a network on a device, "
-        "for each batch size, and store the times. Later runs choose by them.",
+        "for each batch size, and store the times. Later runs choose by them. With "
+        "--training the kernels of training steps, of one network or of many.",
         "clnet tune mushroom.net --batch 1,32,1024",
     )
     sub.add_argument(
@@ -435,6 +439,7 @@ def parser() -> _Parser:
         "--batch", type=_counts, default=TUNED_BATCHES, metavar="N,N",
         help="samples a call; several, separated by commas; default: %(default)s",
     )
+    of_steps(sub, "measure")
     with_memory_limit(sub)
     json_output.add_argument(sub)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import replace
 from inspect import signature
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
@@ -30,6 +29,7 @@ from clnet.nn.defaults import EPOCHS
 from clnet.nn.scaling import scaling_to_apply
 from clnet.population import files
 from clnet.population.cross_validation import cross_validation
+from clnet.population.dropout import alike, dropout_of, with_dropout
 from clnet.population.trainings import EACH, trainings
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Population:
         if not isinstance(numbers, Iterable):
             raise InputError(f"seeds must be whole numbers, one a network: {seeds!r}")
         self.network: Network = copy(network)
-        self.dropout: Array = np.array([_dropout_of(network)])
+        self.dropout: Array = dropout_of(network)[np.newaxis]
         one = copy(network)
 
         def drawn(seed: Any) -> Array:
@@ -122,14 +122,14 @@ class Population:
         for number, one in enumerate(listed):
             if not isinstance(one, Network):
                 raise InputError(f"item {number} must be a Network, not {one!r}")
-            if not _alike(one, first):
+            if not alike(one, first):
                 raise InputError(
                     f"network {number} is {one!r}, expected the layers and dtype of "
                     f"the first, {first!r}"
                 )
         return cls._made(
             first, np.stack([one.parameters for one in listed]),
-            np.stack([_dropout_of(one) for one in listed]),
+            np.stack([dropout_of(one) for one in listed]),
         )
 
     @classmethod
@@ -184,7 +184,7 @@ class Population:
         """Return one network, a copy, or the population of some."""
         if is_whole(index):
             number = as_whole("a network's number", index, -len(self), len(self) - 1)
-            found = _with_dropout(self.network, self.dropout[number])
+            found = with_dropout(self.network, self.dropout[number])
             found.parameters = self._parameters[number]
             return found
         try:
@@ -351,7 +351,7 @@ class Population:
         from clnet.training.population import fit_members
 
         members, samples, where = trainings(self.network, self.dropout, given)
-        network = _with_dropout(self.network, self.dropout.max(axis=0))
+        network = with_dropout(self.network, self.dropout.max(axis=0))
 
         def alone(number: int) -> tuple[History, Array]:
             one = self[number]
@@ -406,7 +406,7 @@ class Population:
             raise InputError("explain is of one process: leave out comm")
         bound = signature(Population.fit).bind(self, x, t, **options)
         bound.apply_defaults()
-        network = _with_dropout(self.network, self.dropout.max(axis=0))
+        network = with_dropout(self.network, self.dropout.max(axis=0))
         given = bound.arguments
         return explain_members(
             network, *trainings(network, self.dropout, given), given["tune"],
@@ -482,7 +482,7 @@ class Population:
         return cross_validation(
             lambda parameters: cls._made(
                 network, parameters,
-                np.tile(_dropout_of(network), (len(parameters), 1)),
+                np.tile(dropout_of(network), (len(parameters), 1)),
             ),
             network, x, t, grid, folds,
             {"seed": seed, "device": device, "progress": progress, **options},
@@ -517,34 +517,11 @@ class Population:
         """
         network, parameters, dropout = files.load(path)
         one = np.empty((1, network.layout.size), network.dtype)
-        found = cls._made(network, one, np.array([_dropout_of(network)]))
+        found = cls._made(network, one, dropout_of(network)[np.newaxis])
         found.parameters = parameters
         if dropout is not None:
             found.dropout = dropout
         return found
-
-
-def _dropout_of(network: Network) -> list[float]:
-    return [layer.dropout for layer in network.layers]
-
-
-def _with_dropout(network: Network, fractions: Array) -> Network:
-    """Return a copy of a network whose layers drop other fractions of outputs."""
-    found = copy(network)
-    if _dropout_of(network) != fractions.tolist():
-        found._layers = tuple(
-            replace(layer, dropout=fraction)  # type: ignore[type-var]
-            for layer, fraction in zip(network.layers, fractions.tolist(), strict=True)
-        )
-    return found
-
-
-def _alike(one: Network, other: Network) -> bool:
-    """Return whether two networks differ in parameters and dropout at most."""
-    if len(one.layers) != len(other.layers):
-        return False
-    one = _with_dropout(one, np.array(_dropout_of(other)))
-    return (one.n_in, one.layers, one.dtype) == (other.n_in, other.layers, other.dtype)
 
 
 def _some(items: Any) -> list[Any]:

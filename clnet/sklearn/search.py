@@ -143,13 +143,14 @@ class GridSearchCV(TogetherSearch, GridSearch):
 
     Notes
     -----
-    Candidates whose networks have the same layers train as one `Population`: each fold
-    is a list of rows, and no sample is copied. Those of other ``alpha``, ``solver``,
-    ``batch_size`` or constants of the solver are kernels of their own, compiled once.
+    Candidates whose networks have the same layers, but for dropout, train as one
+    `Population`: each fold is a list of rows, and no sample is copied. Those of other
+    ``alpha``, ``solver``, ``batch_size`` or constants of the solver are kernels of
+    their own, compiled once.
 
     One after the other, as in scikit-learn, train candidates with
     ``early_stopping=True``, ``solver="lbfgs"``, a ``learning_rate`` that is not
-    constant, ``dropout``, ``class_weight``, ``verbose`` or another dtype than float32;
+    constant, ``class_weight``, ``verbose`` or another dtype than float32;
     with sparse X, with parameters of ``fit`` besides ``groups``; those whose training
     overflows; and on devices other than CPUs. ``fit_time`` is a fit's equal share of
     the time that it trained with others.

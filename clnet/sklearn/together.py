@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from clnet.checks import is_sparse
 from clnet.errors import ClnetError, DeviceError
+from clnet.population.dropout import alike, dropout_of, with_dropout
 from clnet.sklearn.progress import OptimizerState, Progress
 from clnet.sklearn.solvers import start_stochastic
 
@@ -59,7 +60,10 @@ class _Start:
 
 
 class _Shape:
-    """Fits of one shape of network and the same targets, and the data of all."""
+    """Fits of one shape of network and the same targets, and the data of all.
+
+    Networks may differ in dropout.
+    """
 
     def __init__(
         self, network: Network, device: str | None, classes: Any, n: int
@@ -68,7 +72,7 @@ class _Shape:
         from clnet.training.data_set import DataSet
 
         self.network, self.device = network, find_device(device)
-        self._key = network.n_in, network.layers, network.dtype, device, classes
+        self._key = device, classes
         self._data = DataSet(
             np.zeros((n, network.n_in), network.dtype),
             np.zeros((n, network.n_out), network.dtype),
@@ -78,9 +82,7 @@ class _Shape:
 
     def takes(self, network: Network, device: str | None, classes: Any) -> bool:
         """Return whether a fit is of this shape."""
-        return self._key == (
-            network.n_in, network.layers, network.dtype, device, classes
-        )
+        return self._key == (device, classes) and alike(self.network, network)
 
     def add(self, start: _Start, x: Array, t: Array) -> None:
         """Add a fit, and those of its samples that no other has."""
@@ -93,7 +95,7 @@ class _Shape:
     def fit(self, share: bool) -> None:
         """Train all that a kernel takes, those of one kind at a time.
 
-        If `share`, each estimator has the shape's network, and parameters apart.
+        If `share`, estimators of one dropout have one network, and parameters apart.
         """
         from clnet.opencl.session import device_errors, session
         from clnet.training.members import Members, Samples
@@ -104,13 +106,19 @@ class _Shape:
             [one.member.options for one in self._starts],
             [len(one.fit.rows) for one in self._starts],
         ), strict=True):
-            kinds.setdefault(kind, []).append(start)
+            drops = dropout_of(start.fit.estimator.network_).any()
+            kinds.setdefault((kind, drops), []).append(start)
         samples = Samples(self._data, None, None)
+        networks: dict[tuple[float, ...], Network] = {}
         for starts in kinds.values():
             begin = time.perf_counter()
+            dropout = np.stack([
+                dropout_of(one.fit.estimator.network_) for one in starts
+            ])
+            members = Members.of([one.member for one in starts])
             group = MemberGroup(
-                self.network, Members.of([one.member for one in starts]), samples,
-                self.device,
+                with_dropout(self.network, dropout.max(axis=0)),
+                replace(members, dropout=dropout), samples, self.device,
             )
             if group.refusal is None:
                 with device_errors(session(self.device)):
@@ -118,7 +126,10 @@ class _Shape:
                 for one, parameters in trained:
                     one.seconds = (time.perf_counter() - begin) / len(starts)
                     if share:
-                        one.estimator.network_ = self.network
+                        own = one.estimator.network_
+                        one.estimator.network_ = networks.setdefault(
+                            tuple(dropout_of(own)), own
+                        )
                         one.estimator._shared = parameters
                     else:
                         one.estimator.network_.parameters = parameters
@@ -210,8 +221,7 @@ def _started(fit: Fit) -> tuple[_Start, Array, Array] | None:
     estimator = fit.estimator
     if (
         not estimator._stochastic or estimator._schedule != "constant"
-        or estimator.early_stopping or estimator.dropout or estimator.verbose
-        or is_sparse(fit.X)
+        or estimator.early_stopping or estimator.verbose or is_sparse(fit.X)
     ):
         return None
     samples, objective = estimator._prepared(fit.X, fit.y, None, False)

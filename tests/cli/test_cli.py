@@ -250,7 +250,7 @@ def test_explain(clnet_command, unmeasured):
     assert Path("plan.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_explain_a_population(clnet_command, monkeypatch):
+def test_explain_and_tune_a_population(clnet_command, monkeypatch):
     def explain(self, x, t, **options):
         found.update(options, x=x.shape, t=t.shape, networks=len(self))
         return "together\n\nchosen"
@@ -263,6 +263,10 @@ def test_explain_a_population(clnet_command, monkeypatch):
     assert found["optimiser"] == "rprop" and found["tune"] is None
     ok(clnet_command(f"{command} --tune --device gpu"))
     assert found["tune"] is True and found["device"] == "gpu"
+    out = ok(clnet_command("tune a.net --training adam --population 7 --batch 3,6"))
+    assert out == "together\n\nchosen\n" * 2
+    assert found["networks"] == 7 and found["x"][0] == 6
+    assert found["optimiser"] == "adam" and found["tune"] is True
 
 
 def test_explain_and_tune_pass_their_arguments_on(clnet_command, monkeypatch):
@@ -383,7 +387,8 @@ def test_version(clnet_command):
     ("explain a.net --batch none", "found 'none'"),
     ("explain a.net --plot plan.txt", "plots are .png, .svg, .pdf, not '.txt'"),
     ("explain a.net --training adam --plot plan.png", "--plot draws plans of"),
-    ("explain a.net --population 9", "--population explains a step of training: give"),
+    ("explain a.net --population 9", "--population is of steps of training: give"),
+    ("tune a.net --population 9", "--population is of steps of training: give"),
     ("tune no.net", "there is no such file in "),
     ("tune a.net --batch 1,,2", "found '', expected a whole number"),
 ])

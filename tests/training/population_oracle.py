@@ -44,21 +44,21 @@ def check_network(population, number, before, history, x, t, *, optimiser, epoch
         shape = len(population), len(x)
         weights = np.broadcast_to(sample_weight, shape)[number, own]
         arrays.append(weights[:, np.newaxis].astype(np.float32))
-    n, rule = len(own), OPTIMISERS[optimiser]()
+    n, rule, network = len(own), OPTIMISERS[optimiser](), population[number]
     if learning_rate is not None:
         rule = replace(rule, learning_rate=learning_rate)
     batch = min(batch_size or rule.default_batch or n, n)
     case = Case(
-        seed, "fit", x.shape[1], population.network.layers, batch=batch,
+        seed, "fit", x.shape[1], network.layers, batch=batch,
         options=Options(
             rule, "mse", n, batches=batch < n, epochs=epochs,
             shuffled=batch < n and shuffle, weighted=sample_weight is not None,
             regularisation=Regularisation(l1=l1, l2=l2), schedule=schedule,
         ),
     )
-    program = lowered(case, population.network)
+    program = lowered(case, network)
     values = {v.name: one for v, one in zip(program.inputs, arrays, strict=True)}
-    last, size = history[-1].training, n * population.network.n_out
+    last, size = history[-1].training, n * network.n_out
     with suppress(Skipped):  # of an ill-conditioned training there is no bound
         Oracle(
             case, program, {**values, "state": initial_state(case, before)}, before,
@@ -67,5 +67,5 @@ def check_network(population, number, before, history, x, t, *, optimiser, epoch
             {"parameters": population.parameters[[number]], "totals": np.array([[
                 last.loss * n, last.mse * size, last.bit_fail, 0, 0, 0
             ]])},
-            {"parameters": population.network._live},
+            {"parameters": network._live},
         )
