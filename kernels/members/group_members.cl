@@ -16,6 +16,8 @@
 // MATRIX      1: products are computed by matrix units (matrix.h)
 // VALUES      values of local memory for parameters, whose rows are apart so that a
 //             warp's are in different banks; the layers' table has these offsets
+// SPLIT       of the first layer's weights, in pieces, with places behind the VALUES; 0:
+//             they are among these
 // KEPT        gradients of a lane that stay in registers for a step; 0: all are in local
 //             memory
 // STEPS, BLOCK_TABLE, MOST_PARTS, EXACT  as in matrix.h
@@ -33,10 +35,30 @@
 #if !UPDATE
 #define SLOTS 0
 #endif
+#define PLACES (VALUES + SPLIT)
+
+// The parameter of a place; and set it.
+static inline float parameter_of(const Net *net, const int place)
+{
+#if EXACT
+    if (place >= VALUES) return joined_pieces(net->pieces + place - VALUES);
+#endif
+    return net->parameters[place];
+}
+
+static inline void set_parameter(__local float *values, __local ushort *pieces,
+                                 const int place, const float v)
+{
+#if EXACT
+    if (place >= VALUES) store_pieces(pieces + place - VALUES, v);
+    else
+#endif
+        values[place] = v;
+}
 
 #ifdef CLIP_NORM
 // The norm of the mean gradient. squares [GROUP]: of local memory
-static inline float norm_of(__local const float *values, __local const float *sums,
+static inline float norm_of(const Net *net, __local const float *sums,
                             __global const int *places, const int samples,
                             const Penalties penalties, __local float *squares)
 {
@@ -44,7 +66,7 @@ static inline float norm_of(__local const float *values, __local const float *su
     for (int i = get_local_id(0); i < SIZE; i += GROUP) {
         const int at = max(places[i], 0);
         const float g =
-            add_penalties(values[at], sums[at], samples, penalties, i) / samples;
+            add_penalties(parameter_of(net, at), sums[at], samples, penalties, i) / samples;
         sum += places[i] < 0 ? 0 : g * g;
     }
     squares[get_local_id(0)] = sum;
@@ -93,6 +115,12 @@ group_members(__global const Neuron *neurons, __global float *parameters,
 {
     __local float memory[LOCAL_VALUES] ALIGNED, values[VALUES] ALIGNED;
     __local float own_totals[2 * RECORD];
+#if EXACT
+    __local ushort pieces[PIECES * SPLIT] ALIGNED;
+    for (int i = get_local_id(0); i < PIECES * SPLIT; i += GROUP) pieces[i] = 0;
+#else
+    __local ushort *pieces = 0;
+#endif
 #if MATRIX
     float kept[KEPT + 1];  // C has no empty arrays
 #endif
@@ -100,7 +128,7 @@ group_members(__global const Neuron *neurons, __global float *parameters,
     __local float records[RECORD * PARTS];
     __local float *sums = memory;  // at the end of a step
 #else
-    __local float sums[VALUES + RECORD * PARTS] ALIGNED, *records = sums + VALUES;
+    __local float sums[PLACES + RECORD * PARTS] ALIGNED, *records = sums + PLACES;
 #endif
 #if OWN_STATE
     __local float slots[SLOTS * SIZE + 1];  // C has no empty arrays
@@ -124,7 +152,7 @@ group_members(__global const Neuron *neurons, __global float *parameters,
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int i = id; i < SIZE; i += GROUP) {
         const int at = places[i];
-        if (at >= 0) values[at] = own[i];
+        if (at >= 0) set_parameter(values, pieces, at, own[i]);
     }
 #if OWN_STATE
     for (int i = id; i < SLOTS * SIZE; i += GROUP) slots[i] = own_state[i];
@@ -132,7 +160,11 @@ group_members(__global const Neuron *neurons, __global float *parameters,
     __global float *slots = own_state;
 #endif
     Net net = {
-        neurons, values, x, t, weight + (size_t)member.index * data, samples,
+        neurons, values,
+#if EXACT
+        pieces,
+#endif
+        x, t, weight + (size_t)member.index * data, samples,
         member.bits, bit_fail_limit, 1,
 #if SUBSETS
         member.first < 0 ? 0 : subsets + member.first,
@@ -186,7 +218,7 @@ group_members(__global const Neuron *neurons, __global float *parameters,
                       outputs, member.epochs * steps + step, member.seed);
         now.penalties = (Penalties){member.l1, member.l2};
 #ifdef CLIP_NORM
-        now.norm = norm_of(values, sums, places, size, now.penalties, squares);
+        now.norm = norm_of(&net, sums, places, size, now.penalties, squares);
 #endif
         for (int first = id; first < SIZE; first += UPDATES * GROUP) {
             int at[UPDATES];
@@ -202,7 +234,9 @@ group_members(__global const Neuron *neurons, __global float *parameters,
             for (int j = 0; j < UPDATES; ++j) {
                 const int i = first + j * GROUP;
                 if (at[j] < 0) continue;
-                values[at[j]] = stepped(values[at[j]], sums[at[j]], s[j], now, i);
+                const float v = parameter_of(&net, at[j]);
+                set_parameter(values, pieces, at[j],
+                              stepped(v, sums[at[j]], s[j], now, i));
 #pragma unroll
                 for (int k = 0; k < SLOTS; ++k) slots[k * SIZE + i] = s[j][k];
             }
@@ -225,7 +259,7 @@ group_members(__global const Neuron *neurons, __global float *parameters,
 #if UPDATE
     for (int i = id; i < SIZE; i += GROUP) {
         const int at = places[i];
-        if (at >= 0) own[i] = values[at];
+        if (at >= 0) own[i] = parameter_of(&net, at);
     }
 #if OWN_STATE
     for (int i = id; i < SLOTS * SIZE; i += GROUP) own_state[i] = slots[i];

@@ -5,6 +5,7 @@
 // MATRIX   1: products by matrix units; members/matrix.h has the work on a tile
 // VALUES   parameters before the record behind gradients; undefined: SIZE
 // DROPS    1: layers drop outputs, as a network's rows of Drop (member.h) say
+// EXACT    1: the first layer's inputs and weights are those of members/exact_inputs.h
 // DELTAS   offset from hidden layers' values to their derivatives; 0 or undefined: those
 //          take the values' place
 #define LOADS 16  // loads of a work-item in flight
@@ -13,6 +14,9 @@
 #endif
 #ifndef MATRIX
 #define MATRIX 0
+#endif
+#ifndef EXACT
+#define EXACT 0
 #endif
 #ifndef VALUES
 #define VALUES SIZE
@@ -45,6 +49,9 @@ __constant Neuron layer_neurons[LAYERS] = LAYER_NEURONS;
 typedef struct {
     __global const Neuron *neurons;
     SPACE const float *parameters;
+#if EXACT
+    __local const ushort *pieces;  // of the first layer's weights (exact_inputs.h)
+#endif
     __global const float *x, *t, *weight;
     int n;     // samples of the data set
     int bits;  // of half a sample's index, for the random order
@@ -157,11 +164,12 @@ static inline float drop_factor(const Net *net, const int l, const int o,
     const uint word = hash_word(index ^ drop_start(drop, net->seed, net->count));
     return (int)(word >> 8) >= drop.threshold ? drop.factor : 0;
 }
-#define DROP2(l, o, s)                                                               \
-    ((float2)(drop_factor(net, l, o, s), drop_factor(net, l, o, (s) + 1)))
+#define DROP1(l, o, s) drop_factor(net, l, o, s)
+#define DROP2(l, o, s) ((float2)(DROP1(l, o, s), DROP1(l, o, (s) + 1)))
 #define DROP4(l, o, s) ((float4)(DROP2(l, o, s), DROP2(l, o, (s) + 2)))
 #define SHARE(l) (net->drops[l].share)
 #else
+#define DROP1(l, o, s) 1
 #define DROP2(l, o, s) 1
 #define DROP4(l, o, s) 1
 #define SHARE(l) 1
@@ -191,6 +199,7 @@ DEFINE_STORE_OUTPUTS(store_outputs, float4,
 DEFINE_STORE_OUTPUTS(store_two_outputs, float2,
                      ((float2)(activate(neuron, v.s0), activate(neuron, v.s1))
                       * DROP2(l, o, sample)))
+DEFINE_STORE_OUTPUTS(store_output, float, activate(neuron, v) * DROP1(l, o, sample))
 
 static inline void forward(const Net *net, const int l, __local const float *x,
                            __local float *memory)
@@ -282,6 +291,8 @@ static inline void sample_loss(const Net *net, __local float *memory, const int 
     record[2 * TILE] = valid ? fails : 0;
 }
 
+static inline float vector_sum(const float4 v) { return v.s0 + v.s1 + (v.s2 + v.s3); }
+
 // gradient[o, i] (+)= sum over s of ds[o, s] * x[i, s], by blocks of ROWS adjacent rows
 // and COLUMNS columns `across` apart
 #define DEFINE_OUTER(NAME, ROWS, COLUMNS)                                            \
@@ -319,8 +330,6 @@ static inline void sample_loss(const Net *net, __local float *memory, const int 
         }                                                                            \
     }
 
-static inline float vector_sum(const float4 v) { return v.s0 + v.s1 + (v.s2 + v.s3); }
-
 DEFINE_OUTER(outer_block, 4, 4)  // rows past the last are zeros
 DEFINE_OUTER(outer_element, 1, 1)
 
@@ -355,12 +364,12 @@ static inline void bias_gradient(const Layer layer, __local const float *ds,
     }
 }
 
-// Replace samples' outputs of neuron i by the loss gradient with respect to its
-// pre-activations; `sum` is that with respect to the outputs.
-#define DEFINE_STORE_DERIVATIVES(NAME, VECTOR, VALUES)                               \
-    static inline void NAME(const Net *net, const int l, const int i,                \
-                            const VECTOR sum, const int sample,                      \
-                            __local float *memory)                                   \
+// The loss gradient of samples with respect to neuron i's pre-activations; `sum` is that
+// with respect to its outputs.
+#define DEFINE_DERIVATIVES(NAME, VECTOR, VALUES)                                     \
+    static inline VECTOR NAME(const Net *net, const int l, const int i,              \
+                              const VECTOR sum, const int sample,                    \
+                              __local const float *memory)                           \
     {                                                                                \
         const Layer layer = layers[l];                                               \
         const Neuron neuron = neuron_of(net, l, i);                                  \
@@ -368,16 +377,16 @@ static inline void bias_gradient(const Layer layer, __local const float *ds,
         const VECTOR y =                                                             \
             *(__local const VECTOR *)(memory + layer.values + offset) * SHARE(l);    \
         const VECTOR v = pre < 0 ? y : *(__local const VECTOR *)(memory + pre + offset); \
-        *(__local VECTOR *)(memory + deltas_of(l) + offset) = sum * VALUES;          \
+        return sum * VALUES;                                                         \
     }
 
-DEFINE_STORE_DERIVATIVES(
-    store_derivatives, float4,
+DEFINE_DERIVATIVES(
+    four_derivatives, float4,
     ((float4)(derivative(neuron, y.s0, v.s0), derivative(neuron, y.s1, v.s1),
               derivative(neuron, y.s2, v.s2), derivative(neuron, y.s3, v.s3))
      * DROP4(l, i, sample)))
-DEFINE_STORE_DERIVATIVES(
-    store_two_derivatives, float2,
+DEFINE_DERIVATIVES(
+    two_derivatives, float2,
     ((float2)(derivative(neuron, y.s0, v.s0), derivative(neuron, y.s1, v.s1))
      * DROP2(l, i, sample)))
 
@@ -394,7 +403,8 @@ static inline void back(const Net *net, const int l, __local float *memory)
         for (int o = 0; o < layer.n_out; ++o)
             sum += w[o * layer.stride + i]
                    * *(__local const float4 *)(ds + o * PITCH + quad);
-        store_derivatives(net, l - 1, i, sum, quad, memory);
+        *(__local float4 *)(memory + layers[l - 1].values + i * PITCH + quad) =
+            four_derivatives(net, l - 1, i, sum, quad, memory);
     }
 }
 

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from clnet.ir.training_ops import RECORD
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
+    Argument,
     Launch,
     Launches,
     Parameters,
+    Scratch,
     State,
     Table,
 )
@@ -55,6 +57,7 @@ WIDE = 64  # neurons of a layer that occupy the largest group
 GROUPS = (32, 64, 128, 256, 512)  # work-items of a group
 FEW_NEURONS = 32  # whose products leave registers for more steps at once
 SLICES = (16, 8, 32)  # samples of a warp on matrix units, the usually best first
+MOST_FEW = 2  # neurons of a layer behind the first whose products are plain
 PART = 32  # samples of a tile that one work-item sums to its record
 OWN_STATE_BYTES = 1 << 13  # of a member's state in local memory, at most
 GROUP_BYTES = 1 << 10  # of local memory that a group takes for itself
@@ -68,6 +71,10 @@ MOST_REGISTERS = 255  # of a work-item
 MOST_KEPT = 64  # gradients of a work-item that stay in registers
 BLOCKS = np.dtype([(name, "i4") for name in ("rows", "columns", "parts", "kept")])
 ROWS = 8  # rows of a tile are padded to a multiple: the inner step of matrix units
+EXACT_STEP = 16  # the inner step of products of exact inputs, and their padding
+VECTOR = 8  # values of two bytes in a vector, by which such rows are apart
+PACK_GROUP = 128  # work-items of a group that packs inputs
+PIECES = 3  # of a weight or a derivative in those products
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,7 @@ class GroupMembers(MemberVariant):
 
         def bytes_of(tile: int) -> int:
             group = WARP * -(-tile // SLICES[0])
-            return Arrangement(step, tile, group, span.batch, matrix).local_bytes
+            return self._arrangement(span, tile, group, device).local_bytes
 
         tiles = [
             tile for tile in TILES
@@ -146,6 +153,14 @@ class GroupMembers(MemberVariant):
         return tuple(
             {"tile": tile, "group": group} for tile in tiles
             for group in _groups(tile, widest, largest)
+        )
+
+    def _arrangement(
+        self, span: Span, tile: int, group: int, device: Device
+    ) -> Arrangement:
+        return Arrangement(
+            accepted_step(span), tile, group, span.batch, bool(matrix_units(device)),
+            self.exact,
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
@@ -174,10 +189,11 @@ class GroupMembers(MemberVariant):
         """Return the launch of the members, a group each."""
         step, matrix = accepted_step(span), bool(matrix_units(device))
         tile, group = config["tile"], config["group"]
-        place = Arrangement(step, tile, group, span.batch, matrix)
+        place = self._arrangement(span, tile, group, device)
         layout = place.layout
         rule, _ = member_rule(step, span)
         x, t, *_ = step.data
+        data = span.batch if step.gather is None else step.gather.samples
         defines: dict[str, int | str] = {
             **step_defines(step, span), **rule, "SUBSETS": int(self.subsets),
             "DROPS": int(any(step.drops)),
@@ -189,7 +205,12 @@ class GroupMembers(MemberVariant):
             "X_OFFSET": layout.x, "T_OFFSET": layout.t, "WEIGHT_OFFSET": layout.weight,
             "RECORD_OFFSET": layout.record, "OWN_STATE": int(_keeps_state(step)),
             "MATRIX": int(matrix), "KEPT": place.kept, "DELTAS": place.deltas,
+            "EXACT": int(place.columns > 0), "SPLIT": place.split,
         }
+        inputs: Argument = x
+        packs: Launches = ()
+        if place.columns:
+            inputs, packs = _packed(step, data, place.columns)
         registers = None
         if matrix:
             widest = max(layer.n_out for layer in step.layers)
@@ -200,19 +221,20 @@ class GroupMembers(MemberVariant):
                 "STEPS": 4 if widest <= FEW_NEURONS else 2,
                 "BLOCK_TABLE": rows_text(place.blocks),
                 "MOST_PARTS": int(place.blocks["parts"].max()),
-                "EXACT": int(self.exact),
+                "COLUMNS": place.columns, "PIECES_OFFSET": place.pieces,
+                "PIECES": PIECES, "MOST_FEW": MOST_FEW,
             }
             registers = min(
                 MOST_REGISTERS, device.registers // (group * groups) // 8 * 8
             )
         return (
+            *packs,
             Launch(
                 "members/group_members.cl", "group_members", defines,
                 (self.members * group,), (group,),
                 (
-                    Table.of(neuron_table(step)), Parameters(), x, t, weights_of(step),
-                    span.batch if step.gather is None else step.gather.samples,
-                    float(step.loss.bit_fail_limit), State(),
+                    Table.of(neuron_table(step)), Parameters(), inputs, t,
+                    weights_of(step), data, float(step.loss.bit_fail_limit), State(),
                     Table.of(_places(step, layout.layers, place.layers)), t.width,
                     span.batch, *MEMBER_ARGUMENTS,
                 ),
@@ -230,8 +252,8 @@ class Arrangement:
         The training step.
     tile, group, batch : int
         Samples of a tile, work-items of a group, samples of a step.
-    matrix : bool
-        Whether products are on matrix units.
+    matrix, exact : bool
+        Whether products are on matrix units, and inputs are exact factors of these.
 
     Attributes
     ----------
@@ -239,8 +261,12 @@ class Arrangement:
         Of a tile's values.
     layers : ndarray of LAYER
         The kernel's table: parameters have offsets of local memory.
-    values : int
-        Of the parameters there.
+    values, split : int
+        Of the parameters there: of those as floats, and of the first layer's weights
+        in pieces (``exact_inputs.h``), with places behind the others.
+    columns, pieces : int
+        Inputs of a sample with their padding, and the offset of the derivatives, where
+        the first layer is computed by pieces; 0: it is not.
     blocks : ndarray of BLOCKS
         Of the gradients of each layer, on matrix units.
     kept : int
@@ -252,47 +278,116 @@ class Arrangement:
     """
 
     def __init__(
-        self, step: WholeStep, tile: int, group: int, batch: int, matrix: bool
+        self, step: WholeStep, tile: int, group: int, batch: int, matrix: bool,
+        exact: bool = False,
     ) -> None:
-        self.layout: LocalLayout = LocalLayout.of(step, tile, ROWS)
+        exact = exact and matrix and len(step.layers) > 1 and tile >= EXACT_STEP
+        first = step.layers[0]
+        self.columns: int = 0
+        if exact:
+            inputs = first.n_in + (first.act.bias is not None)
+            self.columns = round_up(inputs, EXACT_STEP)
+        pitch = self.columns + VECTOR
+        self.layout: LocalLayout = LocalLayout.of(
+            step, tile, ROWS, tile * pitch // 2 if exact else None
+        )
         self.layers: NDArray[Any]
         self.values: int
-        self.layers, self.values = _spread(self.layout.layers)
+        self.layers, self.values = _spread(self.layout.layers, exact * pitch)
+        self.split: int = exact * first.n_out * pitch
         self.blocks: NDArray[Any] = np.zeros(0, BLOCKS)
         self.kept: int = 0
         self.deltas: int = 0
         self.size: int = self.layout.size
+        self.pieces: int = exact * self.size
+        self.size += exact * PIECES * first.n_out * (tile + VECTOR) // 2
+        places = self.values + self.split
         if matrix:
-            first, last = self.layers["values"][[0, -1]].tolist()
-            self.deltas = self.size - first if last > first else 0
-            self.size += last - first
-            parts = (1, 2) if tile > ROWS and batch > tile else (1,)
-            self.blocks, self.kept = _blocks(step, tile, group // WARP, parts)
+            start, last = self.layers["values"][[int(exact), -1]].tolist()
+            self.deltas = self.size - start if last > start else 0
+            self.size += last - start
+            step_size = EXACT_STEP if exact else ROWS
+            parts = (1, 2) if tile > step_size and batch > tile else (1,)
+            self.blocks, self.kept = self._blocks(tile, group // WARP, parts)
             if batch <= tile or self.kept > MOST_KEPT:
-                self.blocks, self.kept = _blocks(step, tile, group // WARP, (1,))[0], 0
+                self.blocks, self.kept = self._blocks(tile, group // WARP, (1,))[0], 0
         if self.kept:  # they are stored where the tiles were
-            self.size = max(self.size, self.values)
+            self.size = max(self.size, places)
         clipped = step.update is not None and step.update.norm is not None
         arrays = clipped + (step.loss.weight is not None)
-        flat = self.values * (1 if self.kept else 2) + len(RECORD) * (_parts(tile) + 2)
+        flat = self.values + len(RECORD) * (_parts(tile) + 2)
+        flat += PIECES * self.split // 2 + (0 if self.kept else places)
         self.local_bytes: int = GROUP_BYTES + 4 * (
             self.size + flat + arrays * group + 1
         ) + (_state_bytes(step) if _keeps_state(step) else 0)
 
+    def _blocks(
+        self, tile: int, warps: int, parts: Sequence[int]
+    ) -> tuple[NDArray[Any], int]:
+        """Return the table of gradients' blocks, and how many a lane keeps of all.
 
-def _spread(layers: NDArray[Any]) -> tuple[NDArray[Any], int]:
+        Blocks take the fewest instructions, about; `parts` may share a tile's samples.
+        """
+        table, kept = np.zeros(len(self.layers), BLOCKS), 0
+        for number, (row, layer) in enumerate(zip(table, self.layers, strict=True)):
+            few = number > 0 and layer["n_out"] <= MOST_FEW
+            def rounds(
+                rows: int, columns: int, parts: int, layer: Any = layer, few: bool = few
+            ) -> int:
+                count = -(-layer["n_out"] // (1 if few else 16 * rows))
+                count *= -(-layer["n_in"] // (WARP if few else 8 * columns))
+                return -(-int(count) * parts // warps)
+
+            def cost(
+                block: tuple[int, int, int], rounds: Any = rounds,
+                exact: bool = self.columns > 0 and number == 0,
+            ) -> int:
+                rows, columns, parts = block
+                loads, steps = 6 * (4 * rows + 2 * columns), tile // (8 * parts)
+                if exact:  # four blocks a load, and twice as many samples a product
+                    loads, steps = 3 * rows + -(-columns // 2), steps // 2
+                return int(rounds(*block) * (loads + 3 * rows * columns) * steps)
+
+            best = min(product((1, 2), (1, 2, 3, 4), parts), key=cost)
+            rows, columns, _ = best
+            row["rows"], row["columns"], row["parts"], row["kept"] = *best, kept
+            kept += rounds(*best) * (2 if few else rows * (4 * columns + 2))
+        return table, kept
+
+
+def _spread(layers: NDArray[Any], pitch: int) -> tuple[NDArray[Any], int]:
     """Return the table of layers with local offsets of parameters, and their number.
 
     A row's stride is 8 more than a multiple of 16, so that the four rows that a half
-    warp reads are in different banks.
+    warp reads are in different banks. If `pitch` is not 0, it is the stride of the
+    first layer, whose parameters are behind the others and not counted. A bias there is
+    the weight of one more input.
     """
     found, allocate = layers.copy(), Allocator(4)
-    for row in found:
+    for row in found[int(pitch > 0):]:
         row["stride"] = round_up(int(row["n_in"]) - 8, 16) + 8
         row["weights"] = allocate(int(row["n_out"]) * int(row["stride"]))
         if row["bias"] >= 0:
             row["bias"] = allocate(int(row["n_out"]))
+    if pitch:
+        first = found[0]
+        first["n_in"] += first["bias"] >= 0
+        first["stride"], first["weights"], first["bias"] = pitch, allocate.end, -1
     return found, allocate.end
+
+
+def _packed(step: WholeStep, rows: int, columns: int) -> tuple[Argument, Launches]:
+    """Return the inputs of exact products, and the launch that packs them."""
+    (x, *_), first = step.data, step.layers[0]
+    packed = Scratch("packed inputs", 2 * rows * columns)
+    bias = int(first.act.bias is not None)
+    return packed, (
+        Launch(
+            "members/pack_inputs.cl", "pack_inputs", {"COLUMNS": columns},
+            (round_up(rows * columns, PACK_GROUP),), (PACK_GROUP,),
+            (x, packed, rows, first.n_in, bias), when="inputs",
+        ),
+    )
 
 
 def _places(
@@ -307,33 +402,9 @@ def _places(
         )
         if row["bias"] >= 0:
             ends = np.arange(row["n_out"])
-            places[row["bias"] + ends] = to["bias"] + ends
+            split = to["weights"] + ends * to["stride"] + row["n_in"]
+            places[row["bias"] + ends] = to["bias"] + ends if to["bias"] >= 0 else split
     return places
-
-
-def _blocks(
-    step: WholeStep, tile: int, warps: int, parts: Sequence[int]
-) -> tuple[NDArray[Any], int]:
-    """Return the table of gradients' blocks, and how many a lane keeps of all.
-
-    Blocks take the fewest instructions, about; `parts` may share a tile's samples.
-    """
-    table, kept = np.zeros(len(step.layers), BLOCKS), 0
-    for row, layer in zip(table, step.layers, strict=True):
-        def rounds(rows: int, columns: int, parts: int, layer: Any = layer) -> int:
-            count = -(-layer.n_out // (16 * rows)) * -(-layer.n_in // (8 * columns))
-            return -(-int(count) * parts // warps)
-
-        def cost(block: tuple[int, int, int], rounds: Any = rounds) -> int:
-            rows, columns, parts = block
-            products = 6 * (4 * rows + 2 * columns) + 3 * rows * columns
-            return int(rounds(*block) * products * tile // (8 * parts))
-
-        best = min(product((1, 2), (1, 2, 3, 4), parts), key=cost)
-        rows, columns, _ = best
-        row["rows"], row["columns"], row["parts"], row["kept"] = *best, kept
-        kept += rounds(*best) * rows * (4 * columns + 2)
-    return table, kept
 
 
 def _parts(tile: int) -> int:

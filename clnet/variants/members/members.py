@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 SYNC_WORDS = 16
 EFFICIENCY = 0.4  # of lanes that have samples
 SUM_SAMPLES = 15  # of a tile whose products take as long as the sums over lanes
-DROPPED_BITS = 13  # of a float32, by matrix units
+DROPPED_BITS = 16  # of a float32: a bfloat16 has the others
 MEMBER_ARGUMENTS: tuple[Argument, ...] = (  # of all kernels of members (member.h)
     MemberTotals(), MemberEnds(), Members(), Scalar("members"), Subsets(),
     MemberDrops(), EpochTable(), Scalar("epochs"),
@@ -116,7 +116,7 @@ def core_share(members: int, device: Device) -> tuple[int, float]:
 def exact_factors(x: NDArray[Any], device: Device) -> bool:
     """Return whether a device's matrix units take float32 values without rounding them.
 
-    Codes of categories and small integers have no more than TF32's 11 bits.
+    Codes of categories and small integers have no more than the 8 bits of bfloat16.
     """
     if x.dtype != np.float32 or not matrix_units(device):
         return False

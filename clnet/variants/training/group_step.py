@@ -230,12 +230,18 @@ class LocalLayout:
     size: int
 
     @classmethod
-    def of(cls, step: WholeStep, tile: int, rows: int = 4) -> LocalLayout:
-        """Return the layout for tiles of samples, with padded numbers of rows."""
+    def of(
+        cls, step: WholeStep, tile: int, rows: int = 4, inputs: int | None = None
+    ) -> LocalLayout:
+        """Return the layout for tiles of samples, with padded numbers of rows.
+
+        `inputs` are the values that the tile's inputs take, if they are no such rows.
+        """
         pitch = tile + PADDING
         allocate = Allocator()
         layers = layer_table(step, allocate, pitch, rows)
-        x = allocate(round_up(step.layers[0].n_in, rows) * pitch)
+        own = round_up(step.layers[0].n_in, rows) * pitch
+        x = allocate(own if inputs is None else inputs)
         t = allocate(round_up(step.layers[-1].n_out, 4) * pitch)
         weight = allocate(tile)
         record = allocate(round_up(len(RECORD) * tile, 4))

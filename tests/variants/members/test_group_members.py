@@ -14,7 +14,8 @@ import clnet
 from clnet import Dense, Network, Population
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
-from clnet.nn.optimisers import Adam
+from clnet.nn.optimisers import SGD, Adam
+from clnet.nn.regularisation import Regularisation
 from clnet.opencl.program import matrix_units
 from clnet.training import population
 from clnet.variants.members.group_members import (
@@ -27,6 +28,15 @@ from clnet.variants.members.group_members import (
 from clnet.variants.members.members import exact_factors
 
 checked = partial(check, lambda count, samples, subsets: GroupMembers(count, subsets))
+checked_exact = partial(
+    check, lambda count, samples, subsets: GroupMembers(count, subsets, exact=True)
+)
+
+
+def has_configuration(tile, group):
+    largest = 64 if DEVICE.type == "cpu" else DEVICE.largest_group
+    units = matrix_units(DEVICE)
+    return tile <= group <= largest and (not units or WARP * tile / group in SLICES)
 
 
 @pytest.mark.parametrize("samples", [1, 7, 9, 64, 65, 131])
@@ -47,27 +57,43 @@ def test_widths(sizes):
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("tile", TILES)
 def test_every_configuration(tile, group):
-    largest = 64 if DEVICE.type == "cpu" else DEVICE.largest_group
-    if not tile <= group <= largest:
+    if not has_configuration(tile, group):
         pytest.skip("no configuration of this device")
-    if matrix_units(DEVICE) and WARP * tile / group not in SLICES:
-        pytest.skip("a warp has other numbers of samples on matrix units")
     checked([9, 20, 18, 3], 70, config={"tile": tile, "group": group})
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize("sizes", [[2, 4, 1], [125, 32, 2], [64, 101, 20, 10], [9, 3]])
+@pytest.mark.parametrize("sizes", [
+    [2, 4, 1], [125, 32, 2], [64, 101, 20, 10], [9, 3], [15, 40, 6], [16, 3, 4, 5],
+])
 def test_exact_inputs(sizes):
-    check(
-        lambda count, samples, subsets: GroupMembers(count, subsets, exact=True),
-        sizes, 130, exact=True,
-    )
+    checked_exact(sizes, 130, exact=True)
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("tile", TILES)
+def test_exact_inputs_in_every_configuration(tile, group):
+    if not has_configuration(tile, group):
+        pytest.skip("no configuration of this device")
+    checked_exact([20, 35, 5], 140, exact=True, config={"tile": tile, "group": group})
+
+
+@pytest.mark.unoptimised
+@pytest.mark.parametrize("options", [
+    {"dropout": 0.6}, {"subsets": [np.arange(9), np.arange(70)[::-1], np.arange(55)]},
+    {"regular": Regularisation(clip_norm=0.05)}, {"batch": 16}, {"batch": 48},
+    {"regular": Regularisation(l1=1e-2, l2=1e-2), "activation": "gelu"},
+    {"activation": ["relu", "softmax"], "loss": "categorical_cross_entropy"},
+], ids=str)
+def test_exact_inputs_with_options(options):
+    checked_exact([6, 20, 3], 70, SGD(momentum=0.9), exact=True, **options)
 
 
 def test_inputs_are_exact_factors():
-    x = np.array([[0, 1], [-2047, 0.375]], np.float32)
+    x = np.array([[0, 1], [-255, 0.375]], np.float32)
     assert exact_factors(x, H200)
-    assert not exact_factors(x + np.float32(2**-12), H200)
+    assert not exact_factors(x + np.float32(2**-9), H200)
     assert not exact_factors(x.astype(np.float64), H200)
     assert not exact_factors(x, clnet.Device("a", "cpu"))
 
