@@ -1,8 +1,8 @@
 """Ranks of MPI: the same bits for any number of them, also where ranks fail.
 
 ``python -m tests.faults.ranks --settings 20 --faults 100`` trains so many random
-networks by 1, 2 and 4 ranks, and lets so many ranks fail in trainings that are resumed
-by other numbers of ranks.
+networks by 1, 2, 4 and 8 ranks, and lets so many ranks fail in trainings that are
+resumed by other numbers of ranks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from faults.resumed import (
     train,
 )
 
-RANKS = (1, 2, 4)
+RANKS = (1, 2, 4, 8)
+FAILING = (1, 2, 4)  # ranks of a training in which one fails
 EPOCHS = 100  # of a training whose ranks fail
 LEAST_BATCH = max(RANKS)
 FAULTS = {
@@ -176,7 +177,7 @@ def failed(draw, case, folder, every):
 
     The fault is None if the training ended before.
     """
-    ranks = draw.choice(RANKS)
+    ranks = draw.choice(FAILING)
     failing = draw.randrange(ranks)
     (fault,) = draw.choices(list(FAULTS), FAULTS.values())
     if ranks == 1 and fault in (signal.SIGSTOP, signal.SIGWINCH):

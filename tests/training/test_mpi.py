@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 from children import MPIEXEC, TESTS, by_ranks
+from faults.ranks import differing_settings
 from waits import HANG_SECONDS
 
 pytest.importorskip("mpi4py")
@@ -62,6 +63,12 @@ def found(tmp_path_factory):
 def test_any_number_of_ranks_gives_the_same_bits(found):
     for ranks in 2, 4:
         assert found[ranks]["same_bits"] == found[1]["same_bits"]
+
+
+@pytest.mark.sweep
+def test_eight_ranks_give_the_same_bits():
+    """In random settings, which `tests.faults.ranks` draws."""
+    assert differing_settings(0, 5) == []
 
 
 def test_samples_that_are_read_by_parts_give_the_same_bits(found):

@@ -208,6 +208,16 @@ def test_widths(variant, n_in, widths):
     check(Network(n_in, layers, seed=n_in), "mse", 50, Rprop(), variant)
 
 
+@on_cpu
+@pytest.mark.parametrize("floats", [8, 16])
+def test_vectors_of_both_widths(floats, monkeypatch):
+    """With rests of rows and of vectors, on registers of either width."""
+    monkeypatch.setattr("clnet.variants.training.epoch.lanes", lambda device: floats)
+    network = Network(19, [Dense(21, "tanh"), Dense(13, "tanh"), Dense(5)], seed=1)
+    for batch in 1, 9, 131:
+        check(network, "mse", batch, SGD(RATE), Epoch())
+
+
 def test_layers_of_blocks_and_elements():
     """PoCL's optimiser let work-items without a block into the loop over blocks."""
     sizes = ((63, "elliot_symmetric", 1.0), (8, "tanh", 1.0),
