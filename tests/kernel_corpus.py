@@ -284,6 +284,7 @@ def member_launches(device: Device) -> Iterator[Launch]:
         span = program.span(0, len(program.ops), 50)
         for variant in (
             LaneMembers(4, 50, subsets), GroupMembers(4, subsets),
+            GroupMembers(4, subsets, exact=True),
             TrainMembers(device.compute_units, subsets),
             VectorMembers(device.compute_units),
         ):

@@ -1,6 +1,11 @@
 // The inputs of a data set as bfloat16 numbers, which they are (exact_inputs.h):
 //
 //     x [rows, n_in]  ->  to [rows, COLUMNS]: inputs; 1 if `ones`; zeros
+//
+// COLUMNS  inputs of a sample with their padding
+#ifndef COLUMNS
+#error "pack_inputs.cl needs COLUMNS"
+#endif
 __kernel void pack_inputs(__global const float *x, __global ushort *to, const int rows,
                           const int n_in, const int ones)
 {

@@ -367,11 +367,17 @@ def test_no_text_breaks_the_parser(text):
         assert values.dtype == np.float64
 
 
-@pytest.mark.parametrize("name", ["net", "net.txt", "net.gz", "a.npz", "x.net.gz", ""])
+@pytest.mark.parametrize("name", ["net", "net.txt", "net.gz", "a.npz", "x.net.gz"])
 def test_networks_with_an_unknown_suffix(name, tmp_path):
     for action in (clnet.load, clnet.Network(1, [clnet.Dense(1)]).save):
         with pytest.raises(FormatError, match=r"known are \.net, \.safetensors"):
             action(tmp_path / name)
+
+
+def test_a_folder_is_no_network(tmp_path):
+    for action in (clnet.load, clnet.Network(1, [clnet.Dense(1)]).save):
+        with pytest.raises(FormatError, match="a folder, expected a file of networks"):
+            action(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["data", "x.txt", "x.net", "x.csv.gz", "x.gz"])

@@ -29,6 +29,7 @@ from clnet.opencl.launch import (
 from clnet.opencl.program import matrix_units
 from clnet.variants.base import Config, Reach, Untuned, refuse_unless_cpu
 from clnet.variants.cost import Cost, span_flops
+from clnet.variants.dense.cpu import lanes
 from clnet.variants.training.epoch import (
     TILES,
     Shape,
@@ -37,7 +38,6 @@ from clnet.variants.training.epoch import (
     transposed_data,
 )
 from clnet.variants.training.whole_step import (
-    LANES,
     accepted_step,
     neuron_table,
     refuse_unless_whole_step,
@@ -177,21 +177,23 @@ class TrainMembers(Untuned, MemberVariant):
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count lanes without a sample, and the sums over lanes of each tile."""
-        tile = balanced_tile(span.batch, 1, TILES[0])
-        lanes = span.batch / round_up(span.batch, LANES)
+        width = lanes(device)
+        tile = balanced_tile(span.batch, 1, TILES[0], width)
+        used = span.batch / round_up(span.batch, width)
         cores, share = core_share(self.members, device)
-        work = lanes * share / (1 + SUM_SAMPLES / tile)
+        work = used * share / (1 + SUM_SAMPLES / tile)
         return member_cost(span, self.members, cores, EFFICIENCY * work)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launches that transpose the data set, and that of the members."""
         step = accepted_step(span)
-        tile = balanced_tile(span.batch, 1, TILES[0])
-        shape = Shape.of(step, span, {"workers": 1, "tile": tile})
+        width = lanes(device)  # as epoch's, whose bits these are
+        tile = balanced_tile(span.batch, 1, TILES[0], width)
+        shape = Shape.of(step, span, {"workers": 1, "tile": tile}, width)
         rule, live = member_rule(step, span)
         defines = {
             **step_defines(step, span), **rule, "SUBSETS": int(self.subsets),
-            "DROPS": int(any(step.drops)), "LANES": LANES,
+            "DROPS": int(any(step.drops)), "LANES": width,
         }
         x, t, *_ = step.data
         n = span.batch if step.gather is None else step.gather.samples
@@ -200,7 +202,7 @@ class TrainMembers(Untuned, MemberVariant):
         transposes: Launches = ()
         if step.gather is None:
             plain = {**defines, "SYNC_WORDS": SYNC_WORDS, "SHARED": 0, "DROPS": 0}
-            data, transposes = transposed_data(step, span, tile, plain)
+            data, transposes = transposed_data(step, span, tile, plain, width)
         return (
             *transposes,
             Launch(
@@ -209,11 +211,12 @@ class TrainMembers(Untuned, MemberVariant):
                     Table.of(shape.layers), Table.of(neuron_table(step)), Parameters(),
                     *data, n, Scratch("memory", 4 * workers * shape.memory_size),
                     Scratch("gradients", 8 * workers * shape.gradient_pitch),
-                    Scratch("orders", 4 * workers * round_up(n, LANES)),
+                    Scratch("orders", 4 * workers * round_up(n, width)),
                     Scratch("sync", 4 * SYNC_WORDS),
-                    len(step.layers), shape.size, span.batch, tile, tile_pitch(tile),
-                    shape.tiles, *shape.offsets, float(step.loss.bit_fail_limit),
-                    State(), live, t.width, *MEMBER_ARGUMENTS,
+                    len(step.layers), shape.size, span.batch, tile,
+                    tile_pitch(tile, width), shape.tiles, *shape.offsets,
+                    float(step.loss.bit_fail_limit), State(), live, t.width,
+                    *MEMBER_ARGUMENTS,
                 ),
             ),
         )
