@@ -206,6 +206,8 @@ class MemberGroup:
         Those that `fit` has trained.
     """
 
+    members: Members
+    device: Device
     launches: MemberLaunches
     parameters: Array
     explanation: str
