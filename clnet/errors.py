@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Iterable, Mapping
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import FrameType
 from typing import TypeVar
 
 WIDTH = 80  # columns of printed text
@@ -112,6 +117,34 @@ class ClnetWarning(UserWarning):
 
     def __init__(self, message: str = "") -> None:
         super().__init__(printable(message))
+
+
+_silent = ContextVar("_silent", default=False)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Keep this thread's warnings back: filters of `warnings` are of all threads."""
+    token = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(token)
+
+
+def warn(sentence: str) -> None:
+    """Warn by a `ClnetWarning` at the line outside clnet that has called it."""
+    if _silent.get():
+        return
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and _is_own(frame):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(sentence, ClnetWarning, stacklevel=1 + level)
+
+
+def _is_own(frame: FrameType) -> bool:
+    package = __name__.partition(".")[0]
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == package
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
+import threading
 import warnings
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import clnet
 from clnet import Dense, Network, TrainingState
 from clnet.cli.main import main
-from clnet.errors import BuildError, ClnetError, ClnetWarning, printable
+from clnet.errors import (
+    BuildError,
+    ClnetError,
+    ClnetWarning,
+    printable,
+    silent,
+    warn,
+)
 
 NAME = "a\x1b[31mb\nc\udcff\u202e.{}"
 SHOWN = r"a\x1b[31mb\nc\udcff\u202e."
@@ -45,6 +56,41 @@ def test_warnings_are_escaped():
     with pytest.warns(ClnetWarning) as found:
         warnings.warn(NAME, ClnetWarning, stacklevel=1)
     assert str(found[0].message).isprintable()
+
+
+def test_warnings_name_the_callers_line():
+    net = Network.mlp([1, 1], activation="sigmoid", seed=0)
+    x = np.ones((4, 1), "float32")
+    with pytest.warns(ClnetWarning, match="targets of output 0") as found:
+        net.fit(x, 3 * x, epochs=1, device="pocl")
+    assert [one.filename for one in found] == [__file__]
+
+
+def test_a_silent_thread_leaves_the_others_warnings():
+    def another():
+        warn("another thread")
+
+    with pytest.warns(ClnetWarning) as found:
+        with silent():
+            warn("none")
+            thread = threading.Thread(target=another)
+            thread.start()
+            thread.join()
+        warn("this thread")
+    texts = [str(one.message) for one in found]
+    assert texts == ["another thread", "this thread"]
+
+
+def test_no_module_changes_the_process_s_filters():
+    """But for one that only adds its filter: threads restore each other's otherwise."""
+    package = Path(clnet.__file__).parent
+    changing = {
+        path.relative_to(package).as_posix() for path in package.rglob("*.py")
+        if {"catch_warnings", "simplefilter"} & set(
+            re.findall(r"\w+", path.read_text(encoding="utf-8"))
+        )
+    }
+    assert changing == {"opencl/program.py", "errors.py"}  # the latter in an example
 
 
 def test_the_command_line(capsys, tmp_path):

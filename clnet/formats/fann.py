@@ -8,7 +8,6 @@ all layers.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import ClnetWarning, FormatError
+from clnet.errors import FormatError, warn
 from clnet.formats.fann_structure import (
     Connections,
     Structure,
@@ -114,9 +113,9 @@ def save(network: Model, path: Path) -> None:
         "columns" * (network.columns is not None),
     ]
     if any(left):
-        warnings.warn(
+        warn(
             f"{path} holds no names of {' and '.join(filter(None, left))}, for which "
-            "FANN has no place: a .safetensors file does", ClnetWarning, stacklevel=4,
+            "FANN has no place: a .safetensors file does"
         )
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,7 +29,7 @@ import safetensors
 from numpy.typing import NDArray
 
 from clnet.checks import INT_MAX, as_whole
-from clnet.errors import ClnetWarning, FormatError, InputError, quoted, reason, unknown
+from clnet.errors import FormatError, InputError, quoted, reason, unknown, warn
 from clnet.formats.files import check_memory, check_readable, most_memory, write
 from clnet.nn.columns import Columns
 from clnet.nn.description import DTYPES, check_sources
@@ -388,11 +387,9 @@ def _within_limit(
     if needed <= limit:
         return layers
     check_memory(path, least, size, memory_limit)
-    warnings.warn(
+    warn(
         f"{path}: sparse layers take {needed} bytes with their padding, and are stored "
-        f"as {DEFAULT_FORMAT}: a memory limit above {limit} keeps their formats",
-        ClnetWarning,
-        stacklevel=5,
+        f"as {DEFAULT_FORMAT}: a memory limit above {limit} keeps their formats"
     )
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers, as_reals
-from clnet.errors import ClnetWarning, InputError
+from clnet.errors import InputError, warn
 
 _CONSTANTS = ("mean", "deviation", "new_min", "factor")
 
@@ -222,9 +221,9 @@ def scaling_to_apply(scaling: Scaling | None, scale: bool | None) -> Scaling | N
             "network.scaling = clnet.Scaling.of(x, t)"
         )
     if scale is None and scaling is not None:
-        warnings.warn(
+        warn(
             "the network carries a scaling that is not used: pass scale=True to "
-            "use it, or scale=False", ClnetWarning, stacklevel=3,
+            "use it, or scale=False"
         )
     return scaling if scale else None
 

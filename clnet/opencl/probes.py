@@ -8,14 +8,13 @@ probes again. On an untested runtime, a probe runs in a child process first.
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clnet.errors import BuildError, ClnetWarning, DeviceError
+from clnet.errors import BuildError, DeviceError, warn
 from clnet.opencl.child_trial import survives
 from clnet.opencl.memory import staging_array
 from clnet.opencl.program import build, source_hash, source_text
@@ -99,11 +98,9 @@ def _answer(
         return found
     launch = device, source, defines, probe
     if device.untested and not survives(store, key, _launched, *launch):
-        warnings.warn(
+        warn(
             f"{device.name} is used without {capability}: its probe ended a child "
-            "process",
-            ClnetWarning,
-            stacklevel=2,
+            "process"
         )
         return False
     try:

@@ -12,7 +12,6 @@ import json
 import math
 import os
 import sqlite3
-import warnings
 from contextlib import closing
 from dataclasses import astuple, dataclass
 from datetime import datetime, timezone
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
-from clnet.errors import ClnetWarning, reason
+from clnet.errors import reason, warn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -191,7 +190,7 @@ class Store:
             return self._run(query, self.key, *names)
         except (OSError, sqlite3.DatabaseError) as error:
             self._readable = False
-            _warn(f"measured times cannot be read: {self.path}: {reason(error)}")
+            warn(f"measured times cannot be read: {self.path}: {reason(error)}")
         return []
 
     def _write(self, table: str, *row: float | str) -> None:
@@ -204,7 +203,7 @@ class Store:
             self._run(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", *values)
         except (OSError, sqlite3.DatabaseError) as error:
             self._writable = False
-            _warn(
+            warn(
                 f"measured times are not remembered: {self.path}: {reason(error)}; set "
                 "CLNET_CACHE_DIR to a folder that can be written"
             )
@@ -249,7 +248,7 @@ class Store:
             Path(f"{self.path}-journal").unlink(missing_ok=True)
         except OSError:
             raise sqlite3.OperationalError(str(error)) from error
-        _warn(
+        warn(
             f"measured times in {self.path} are damaged ({reason(error)}): it was set "
             f"aside as {aside.name} and they will be measured again"
         )
@@ -267,7 +266,3 @@ def _tables() -> set[tuple[str, str]]:
 def store_of(device: Device) -> Store:
     """Return the process's store of a device."""
     return Store(device)
-
-
-def _warn(sentence: str) -> None:
-    warnings.warn(sentence, ClnetWarning, stacklevel=3)

@@ -6,7 +6,6 @@ The planner (`clnet.planning.planner`) chooses a plan's steps.
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import as_numbers
-from clnet.errors import ClnetWarning, InputError, OutOfMemoryError, counted
+from clnet.errors import InputError, OutOfMemoryError, counted, warn
 from clnet.ir.lowering import lower
 from clnet.nn.notebook import html_table
 from clnet.opencl.launch import may_time_out
@@ -370,7 +369,7 @@ class Plan:
             f"{names} timed out on {self.device.name} (is another program using it?); "
             "this call and later ones are computed by a fallback"
         )
-        warnings.warn(text, ClnetWarning, stacklevel=4)
+        warn(text)
         self._time_outs += f"\n\n{text}"
         self.steps = tuple(self._fallback_steps())
         self._device_steps = self._fallback_steps

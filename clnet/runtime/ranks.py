@@ -12,9 +12,8 @@ import platform
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -25,9 +24,9 @@ import clnet
 from clnet.errors import (
     BuildError,
     ClnetError,
-    ClnetWarning,
     DeviceError,
     InputError,
+    silent,
 )
 from clnet.runtime.heartbeat import Heartbeat
 from clnet.runtime.watch import Watch, caller_seconds
@@ -200,10 +199,8 @@ def joined(comm: Any, call: str) -> Iterator[Ranks | None]:
     heartbeat = Heartbeat(duplicate(comm), abort)
     heartbeat.start()
     try:
-        with warnings.catch_warnings():
-            ranks = Ranks(own)
-            if not ranks.first:  # whose warnings are those of all
-                warnings.simplefilter("ignore", ClnetWarning)
+        ranks = Ranks(own)
+        with nullcontext() if ranks.first else silent():  # its warnings are all's
             ranks.check_alike({"clnet": clnet.__version__, "called": call})
             heartbeat.watch = Watch(ranks.together(caller_seconds))
             yield ranks

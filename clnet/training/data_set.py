@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import all_finite, as_numbers
-from clnet.errors import ClnetWarning, InputError
+from clnet.errors import InputError, warn
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
@@ -226,9 +225,8 @@ def warn_of_reach(
     names = network.layers[-1].activation
     name = names if isinstance(names, str) else names[at]
     ends = f"from {low:g} to {high:g}" if high < np.inf else f"down to {low:g}"
-    warnings.warn(
+    warn(
         f"targets of output {at} are from {least[at]:g} to {most[at]:g}, and its "
         f"{name} reaches {ends}: a last layer of identity reaches all numbers, as "
-        "for regression, and scaled targets are near 0",
-        ClnetWarning, stacklevel=5,
+        "for regression, and scaled targets are near 0"
     )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import ClnetWarning
+from clnet.errors import warn
 from clnet.ir.training_ops import RECORD, Gather
 from clnet.nn.random import permuted
 from clnet.opencl.launch import EPOCH
@@ -212,7 +211,7 @@ class Pass:
             f"{names} timed out on {device.name} (is another program using it?); these "
             "epochs are recomputed by a fallback, and the training continues with it"
         )
-        warnings.warn(text, ClnetWarning, stacklevel=7)
+        warn(text)
         other = plan_training(
             plan.network, plan.program, replace(device, forward_progress=False),
             self._replay.batch, tune=False,

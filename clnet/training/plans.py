@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from clnet.errors import ClnetWarning
+from clnet.errors import warn
 from clnet.ir.training_ops import Tally
 from clnet.planning.training_planner import plan_as_saved, plan_training
 from clnet.planning.tuning.search import Search
@@ -130,10 +129,9 @@ class Planning:
             if plan is not None:
                 return plan
         if self._saved:
-            warnings.warn(
+            warn(
                 "the checkpoint's plan is none for these devices: the training goes on "
-                "with another one, which rounds differently",
-                ClnetWarning, stacklevel=8,
+                "with another one, which rounds differently"
             )
         if self._tune is not None:
             options["tune"] = self._tune

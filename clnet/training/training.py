@@ -7,7 +7,6 @@ stay there for the whole of `fit`. The host reads one record an epoch.
 from __future__ import annotations
 
 import time
-import warnings
 from functools import cached_property, partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import all_finite
-from clnet.errors import ClnetWarning
+from clnet.errors import warn
 from clnet.nn.random import keys
 from clnet.nn.schedules import constant
 from clnet.opencl.session import session
@@ -448,7 +447,7 @@ class Training:
             )
         history.diverged = diverged
         if diverged:
-            warnings.warn(history.stopped, ClnetWarning, stacklevel=5)
+            warn(history.stopped)
         self.network.parameters = parameters
         history.state = self._state_of(self.network.parameters.copy(), values)
         self._ended = True

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clnet.errors import ClnetWarning, DeviceError, OutOfMemoryError
+from clnet.errors import DeviceError, OutOfMemoryError, warn
 from clnet.opencl.child_trial import death, survives
 from clnet.opencl.store import store_of
 from clnet.planning.tuning.measure import WrongResultError
@@ -34,8 +33,7 @@ class FirstUse(NamedTuple):
 
 
 def refusal_of_kernels(
-    device: Device, kernel: str, key: str, first_use: Callable[[], FirstUse],
-    stacklevel: int,
+    device: Device, kernel: str, key: str, first_use: Callable[[], FirstUse]
 ) -> str | None:
     """Return why kernels fail or are wrong, with a warning; None: they are right.
 
@@ -52,8 +50,6 @@ def refusal_of_kernels(
         What is compared, for the store.
     first_use : callable
         Returns the trials.
-    stacklevel : int
-        Of the warning, above the caller.
     """
     store = store_of(device)
     if store.fact(f"compared {key}"):
@@ -67,8 +63,6 @@ def refusal_of_kernels(
     except OutOfMemoryError:
         raise
     except (DeviceError, WrongResultError) as error:
-        warnings.warn(
-            f"{kernel} is left out: {error}", ClnetWarning, stacklevel=1 + stacklevel
-        )
+        warn(f"{kernel} is left out: {error}")
         return str(error)
     return None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clnet.errors import ClnetError, ClnetWarning, DeviceError, OutOfMemoryError
+from clnet.errors import ClnetError, DeviceError, OutOfMemoryError, warn
 from clnet.opencl.child_trial import death, survives
 from clnet.opencl.session import Session, session
 from clnet.opencl.store import Timing, store_of
@@ -331,7 +330,7 @@ class Times:
         sentence = f"{what}: failed: {error}"
         if sentence not in self._report.failures:
             self._report.failures.append(sentence)
-            warnings.warn(f"{what} is left out: {error}", ClnetWarning, stacklevel=2)
+            warn(f"{what} is left out: {error}")
 
 
 def _compare(

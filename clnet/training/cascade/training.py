@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import time
-import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_whole
-from clnet.errors import ClnetWarning, InputError, counted, quoted
+from clnet.errors import InputError, counted, quoted, warn
 from clnet.formats.sources import check_buffer
 from clnet.ir import cascade as oracle
 from clnet.nn.activations import activation
@@ -308,7 +307,7 @@ class CascadeTraining:
                     f"training diverged with {counted(neurons, name)}: the mse is "
                     f"{trained.measures.mse}; the network before is kept"
                 )
-                warnings.warn(history.stopped, ClnetWarning, stacklevel=5)
+                warn(history.stopped)
                 return
             self._accept()
             if reached:

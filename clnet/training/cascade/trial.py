@@ -65,7 +65,7 @@ def bound(parts: Parts, session: Session) -> CascadeBinding | ReferenceBinding:
 
     refusal = refusal_of_kernels(
         device, parts.outputs.launch(device).kernel,
-        f"cascade {_key_of(parts, device)}", first_use, 6,
+        f"cascade {_key_of(parts, device)}", first_use,
     )
     if refusal is not None:
         return ReferenceBinding(parts)
