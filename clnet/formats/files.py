@@ -66,6 +66,8 @@ def reading(problem: str | Callable[[], str]) -> Iterator[None]:
         raise
     except Exception as error:  # a damaged file raises nearly anything
         sentence = problem if isinstance(problem, str) else problem()
+        # This generator's frame keeps the error, whose frames keep the library's files.
+        error.__traceback__ = None
         raise FormatError(f"{sentence}: {reason(error)}") from None
 
 

@@ -7,6 +7,7 @@ they are mapped.
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -57,11 +58,13 @@ class DataSet:
     """
 
     def __init__(self, path: Path, name: str) -> None:
-        with reading(f"{path}:{name} cannot be read"):
-            self._open(path, name)
+        with reading(f"{path}:{name} cannot be read"), ExitStack() as closing:
+            # A file that stays open is not read anew when it has been mended.
+            self._find(closing.enter_context(_opened(path)), path, name)
+            if self.map is None:
+                closing.pop_all()  # slices read it
 
-    def _open(self, path: Path, name: str) -> None:
-        content = _opened(path)
+    def _find(self, content: Any, path: Path, name: str) -> None:
         found = content.get(name)
         h5py = _h5py(path)
         if not isinstance(found, h5py.Dataset):
@@ -143,7 +146,9 @@ def data_sets(data: object, t: object) -> tuple[Any, Any]:
         return _array(path, name), None
     x = _array(path, INPUTS)
     with reading(f"{path}:{TARGETS} cannot be read"):
-        return x, _array(path, TARGETS) if TARGETS in _opened(path) else None
+        with _opened(path) as content:
+            present = TARGETS in content
+        return x, _array(path, TARGETS) if present else None
 
 
 def _array(path: Path, name: str) -> Array | DataSet:

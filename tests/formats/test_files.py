@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import os
 import stat
 import subprocess
 import sys
 import warnings
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 import clnet
 from clnet.errors import FormatError, InputError
 from clnet.formats import numbers, save, save_data
-from clnet.formats.files import as_path, check_writable, read, write
+from clnet.formats.files import as_path, check_writable, read, reading, write
 
 NUMBER_TEXTS = ["1", "-0.5", "+2", "1e2", ".5", "5.", "1E-3", "0x10", "0x1.8p3", "nan",
                 "-nan", "inf", "-Infinity", "1e-400"]
@@ -419,3 +421,21 @@ def test_data_of_a_wrong_shape_or_type(x, t, tmp_path):
     with pytest.raises(InputError):
         save_data(tmp_path / "x.data", x, t)
     assert not any(tmp_path.iterdir())
+
+
+def test_an_error_keeps_nothing_of_the_library_that_reads():
+    """A file that HDF5 holds open is not read anew; collectors are late."""
+    kept = []
+
+    def fail():
+        content = {"of the library"}
+        kept.append(weakref.ref(content))
+        raise ValueError
+
+    gc.disable()
+    try:
+        with contextlib.suppress(FormatError), reading("x cannot be read"):
+            fail()
+        assert kept[0]() is None
+    finally:
+        gc.enable()
