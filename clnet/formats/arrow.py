@@ -214,7 +214,7 @@ class TableSource(Source):
         self._check_missing(first, values, at, "a number")
         with _reading(self.path, first):
             if pa.types.is_decimal(values.type):
-                values = values.cast(pa.float64())
+                values = values.cast(pa.string()).cast(pa.float64())  # rounded once
             return np.asarray(values.to_numpy(zero_copy_only=False))
 
     def _texts(self, first: int, batch: Any, at: int) -> Texts:

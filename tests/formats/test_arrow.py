@@ -199,6 +199,18 @@ def test_types_of_numbers_and_text(tmp_path):
         assert part.t.tolist() == ["u", "v", "u"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_decimal_numbers_are_the_nearest_floats(tmp_path, kind):
+    """Arrow's own cast rounds twice."""
+    numbers = [f"{number}.2" for number in range(380842900, 380842950)]
+    exact = pa.array(map(Decimal, numbers), pa.decimal128(12, 1))
+    source = open_data(write(tmp_path, kind, {"a": exact, "y": exact}), target="y")
+    found = source.whole()
+    assert found.x.ravel().tolist() == found.t.ravel().tolist() == [
+        float(number) for number in numbers
+    ]
+
+
 def test_wrong_arguments(path):
     with pytest.raises(InputError, match=r"t is for \.npy and HDF5"):
         open_data(path, "t.npy")
