@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -63,10 +63,47 @@ def convert_wholes(
         object.__setattr__(record, name, value)
 
 
+def check_flag(name: str, found: object, *, optional: bool = False) -> None:
+    """Raise InputError unless an object is True or False, or None where `optional`."""
+    if isinstance(found, (bool, np.bool_)) or (optional and found is None):
+        return
+    expected = "True, False or None" if optional else "True or False"
+    raise InputError(f"{name} must be {expected}, not {quoted(found)}")
+
+
+def is_among(found: object, names: Collection[str]) -> TypeGuard[str]:
+    """Return whether an object is text and one of some names; an array is not."""
+    return isinstance(found, str) and found in names
+
+
+def check_name(kind: str, found: object, names: Collection[str]) -> None:
+    """Raise the error of `unknown` unless an object is one of some names."""
+    if not is_among(found, names):
+        raise unknown(kind, found, names)
+
+
 def check_precision(precision: object) -> None:
     """Raise InputError unless there is such a precision."""
-    if precision not in PRECISIONS:
-        raise unknown("precision", precision, PRECISIONS)
+    check_name("precision", precision, PRECISIONS)
+
+
+def is_many(found: object) -> TypeGuard[Iterable[Any]]:
+    """Return whether an object has items; text and an array without axes have none."""
+    text = isinstance(found, (str, bytes))
+    return isinstance(found, Iterable) and not text and getattr(found, "ndim", 1) != 0
+
+
+def is_list(found: object) -> TypeGuard[Iterable[Any]]:
+    """Return whether an object is a sequence, but no text, or an array with axes."""
+    return is_many(found) and isinstance(found, (Sequence, np.ndarray))
+
+
+def check_kind(name: str, found: object, kind: type) -> None:
+    """Raise InputError unless an object is of a class, or None."""
+    if not (found is None or isinstance(found, kind)):
+        raise InputError(
+            f"{name} must be {kind.__name__} or None, not {quoted(found)}"
+        )
 
 
 def as_items(found: object) -> list[Any]:
@@ -242,9 +279,7 @@ def as_real(name: str, found: object) -> float:
 
 def as_list(name: str, found: object) -> list[Any]:
     """Return a sequence or an array as a list; raise InputError for all else."""
-    if isinstance(found, str) or not isinstance(found, (Sequence, np.ndarray)) or (
-        isinstance(found, np.ndarray) and not found.ndim
-    ):
+    if not is_list(found):
         raise InputError(f"{name} must be a list, not {quoted(found)}")
     return list(found)
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from clnet.checks import check_name
 from clnet.cli import json_output
 from clnet.cli.summary import evaluation_rows, pairs
-from clnet.errors import WIDTH, InputError, counted, unknown
+from clnet.errors import WIDTH, InputError, counted
 
 if TYPE_CHECKING:
     from clnet.cli.samples import Samples
@@ -160,8 +161,7 @@ def asked(arguments: argparse.Namespace) -> bool:
             )
     grid = arguments.grid or []
     for number, (name, _) in enumerate(grid):
-        if name not in EACH:
-            raise unknown("argument of a grid", name, EACH)
+        check_name("argument of a grid", name, EACH)
         if name in dict(grid[:number]):
             raise InputError(
                 f"--grid has {name} twice: give all its values in one, as in "

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_numbers, as_whole
-from clnet.errors import FormatError, InputError, quoted, unknown
+from clnet.checks import as_numbers, as_whole, check_kind
+from clnet.errors import FormatError, InputError, quoted
 from clnet.formats import fann, fann_data, named_table, onnx, safetensors, table
 from clnet.formats.files import as_path, check_memory, check_writable
-from clnet.nn.description import DTYPES
+from clnet.nn.columns import Columns
+from clnet.nn.description import as_dtype
 from clnet.nn.model import Model
 from clnet.nn.storage.sparse import SparseStorage, check_indices
 
 if TYPE_CHECKING:
     from clnet.formats.named_table import ColumnNames, Table
-    from clnet.nn.columns import Columns
 
 M = TypeVar("M", bound="Model")
 
@@ -232,8 +232,9 @@ def load_table(
     >>> table.x.tolist(), table.t.tolist()
     ([[120.0, 1.0], [7.0, 1.0]], ['apple', 'cherry'])
     """
-    if dtype is not None and dtype not in DTYPES:
-        raise unknown("dtype", dtype, DTYPES)
+    if dtype is not None:
+        as_dtype(dtype)
+    check_kind("columns", columns, Columns)
     asked = (() if target is None else target, categories, ignore)
     number_type = dtype or "float32"
     found: named_table.Source
@@ -359,8 +360,8 @@ def suffix_of(path: str | PathLike[str], known: Iterable[str], what: str) -> str
 
 
 def _check_options(file: Path, dtype: str | None, memory_limit: int | None) -> None:
-    if dtype is not None and dtype not in DTYPES:
-        raise unknown("dtype", dtype, DTYPES)
+    if dtype is not None:
+        as_dtype(dtype)
     if memory_limit is not None:
         as_whole("memory_limit", memory_limit)
         with suppress(OSError):  # whoever reads the file names the fault

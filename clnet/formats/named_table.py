@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import is_whole
+from clnet.checks import is_many, is_whole
 from clnet.errors import ClnetError, FormatError, InputError, nearest, quoted
 from clnet.formats.files import check_memory
 from clnet.formats.numbers import holds, is_number, to_number, to_numbers
@@ -91,7 +91,7 @@ def names_of(
     """Return the names that only a header holds: those that are no numbers."""
     found = [] if columns is None else [column.name for column in columns.inputs]
     for one in asked:
-        many = [one] if isinstance(one, str) or not isinstance(one, Iterable) else one
+        many = one if is_many(one) else [one]
         found += [name for name in many if isinstance(name, str)]
     return [name for name in found if not is_number(name.encode())]
 
@@ -215,7 +215,7 @@ class _Index:
     def of(self, asked: ColumnNames) -> list[int]:
         """Return the different columns of names or numbers."""
         many = [asked] if isinstance(asked, str) or is_whole(asked) else asked
-        if not isinstance(many, Iterable):
+        if not is_many(many):
             raise InputError(f"columns must be names or numbers, not {quoted(asked)}")
         return list(dict.fromkeys(map(self._at, many)))
 

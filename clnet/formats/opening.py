@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import NUMBER_KINDS, as_whole, is_whole
+from clnet.checks import NUMBER_KINDS, as_items, as_whole, check_kind, is_many, is_whole
 from clnet.errors import FormatError, InputError, quoted
 from clnet.formats import arrow, hdf5
 from clnet.formats.files import as_path, check_readable, reading
 from clnet.formats.npz import read_header
 from clnet.formats.sources import ArraySource, Source, forget
+from clnet.nn.columns import Columns
 
 if TYPE_CHECKING:
     from clnet.formats.named_table import ColumnNames
-    from clnet.nn.columns import Columns
 
 Array = NDArray[Any]
 
@@ -98,6 +97,7 @@ def open_data(
         raise InputError("give one of outputs, target and t")
     if outputs is not None:
         target = tuple(range(-as_whole("outputs", outputs, 0), 0))
+    check_kind("columns", columns, Columns)
     chosen = () if target is None else target
     suffix = source_suffix(data)
     if suffix in TABLE_SUFFIXES:
@@ -106,7 +106,9 @@ def open_data(
                 f"t is for .npy and HDF5, expected the target's columns of {data}"
             )
         return arrow.TableSource(as_path(data), chosen, categories, ignore, columns)
-    if categories or ignore or columns is not None:
+    if columns is not None or any(
+        as_items(one) or not is_many(one) for one in (categories, ignore)
+    ):
         raise InputError(
             "categories, ignore and columns are for tables, expected without them: "
             f"{data} has no names of columns"
@@ -251,7 +253,7 @@ def split(name: str, array: Any, target: ColumnNames) -> tuple[Any, Any]:
         )
     width = int(array.shape[1])
     asked = [target] if isinstance(target, str) or is_whole(target) else target
-    if not isinstance(asked, Iterable):
+    if not is_many(asked):
         raise InputError(f"target must be numbers of columns, not {quoted(target)}")
     targets = [_column(name, width, one) for one in asked]
     left = [at for at in range(width) if at not in targets]

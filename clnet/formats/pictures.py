@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from clnet.errors import ClnetError, InputError
+from clnet.errors import ClnetError, InputError, quoted
 from clnet.formats.files import as_path, check_writable, write
 from clnet.nn.notebook import in_notebook
 
@@ -93,11 +93,15 @@ def drawn(
     Raises
     ------
     ClnetError, InputError, FormatError
-        As `figure` and `picture_file`.
+        As `figure` and `picture_file`; if `axes` are none.
     """
     file = None if path is None else picture_file(path)
     if axes is None:
         axes = figure().subplots()
+    elif not hasattr(axes, "set_xlabel"):
+        raise InputError(
+            f"axes must be one Axes of matplotlib or None, not {quoted(axes)}"
+        )
     draw(axes)
     if file is not None:
         write(file, [_content(axes, file.suffix.lower().removeprefix("."))])

@@ -16,7 +16,7 @@ import numpy as np
 import safetensors
 from numpy.typing import NDArray
 
-from clnet.checks import as_array
+from clnet.checks import as_array, is_many
 from clnet.errors import ClnetError, FormatError, InputError, counted, quoted, reason
 from clnet.formats.files import as_path, read
 from clnet.nn.activations import LEAK, SOFTMAXES, activation, sum_limit
@@ -160,7 +160,8 @@ def _network(
 ) -> M:
     """Return the network of linear modules, each followed by an activation."""
     n = len(linears)
-    if isinstance(activation, str) or not isinstance(activation, Iterable):
+    names: list[Any]
+    if not is_many(activation):
         names = [activation] * (n - 1) + ["identity"]
         if n == 1:
             raise InputError(

@@ -29,10 +29,10 @@ import safetensors
 from numpy.typing import NDArray
 
 from clnet.checks import INT_MAX, as_whole
-from clnet.errors import FormatError, InputError, quoted, reason, unknown, warn
+from clnet.errors import FormatError, InputError, quoted, reason, warn
 from clnet.formats.files import check_memory, check_readable, most_memory, write
 from clnet.nn.columns import Columns
-from clnet.nn.description import DTYPES, check_sources
+from clnet.nn.description import as_dtype, check_sources
 from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.layers import Dense, Layer, Local, Sparse, bias_size, infer_sizes
 from clnet.nn.scaling import Scaling
@@ -312,8 +312,7 @@ def _described(
             sizes.append(layer.n_out)  # which the next layer's pattern is checked by
         check_sources(layers)
         options = {name: description.pop(name) for name in _OPTIONS}
-        if options["dtype"] not in DTYPES:
-            raise unknown("dtype", options["dtype"], DTYPES)
+        as_dtype(options["dtype"])
         if not isinstance(options["fann_compatible"], bool):
             raise TypeError("fann_compatible is neither true nor false")
         if description:

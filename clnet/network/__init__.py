@@ -458,10 +458,10 @@ class Network(Predictor):
         >>> history.mse[-1] <= 1e-3, net.classify(x).tolist()
         (True, [0, 1, 1, 0])
         """
-        from clnet.nn.cascade.constants import Cascade
+        from clnet.nn.cascade.constants import is_cascade
         from clnet.nn.optimisers import CASCADE
 
-        if optimiser == CASCADE or isinstance(optimiser, Cascade):
+        if is_cascade(optimiser):
             from clnet.training.cascade.training import fit_cascade
 
             return fit_cascade(

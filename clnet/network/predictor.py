@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import PRECISIONS
+from clnet.checks import PRECISIONS, check_flag, is_number
+from clnet.errors import InputError, quoted
 from clnet.nn.labels import decided, encoded, output_middles
 from clnet.nn.model import Model
 from clnet.nn.scaling import scaling_to_apply
@@ -122,6 +123,8 @@ class Predictor(Model):
         """
         from clnet.planning.inference import cached_plan
 
+        if not is_number(calls):
+            raise InputError(f"calls must be a number, not {quoted(calls)}")
         return cached_plan(
             self, self._plans, self._recent, devices, batch, precision, calls
         )
@@ -257,6 +260,7 @@ class Predictor(Model):
 
     def labels_of(self, y: NDArray[Any], scale: bool = False) -> NDArray[Any]:
         """Return the class of each of the outputs y [batch, n_out]; see `classify`."""
+        check_flag("scale", scale)
         middles = output_middles(self, self._scaling if scale else None)
         return decided(y, middles[0], self._classes)
 

@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.checks import is_among
 from clnet.errors import unknown
 from clnet.nn.aliases import ACTIVATION, named_row, own_name
 
@@ -339,7 +340,7 @@ def activation(name: str) -> Activation:
 def activation_name(name: str) -> str:
     """Return clnet's name of an activation or a softmax; errors as `activation`."""
     own = own_name(ACTIVATION, name)
-    return str(own) if own in SOFTMAXES else activation(name).name
+    return own if is_among(own, SOFTMAXES) else activation(name).name
 
 
 def sum_limit(row: Activation, steepness: float) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import as_items, as_real
-from clnet.errors import InputError
+from clnet.errors import InputError, quoted
 from clnet.nn.layers import Dense, Layer, Neurons, Sparse
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.formats import check_format
@@ -35,11 +35,11 @@ def pruned(
     if density is not None:
         density = as_real("density", density)
         if not 0 < density <= 1:
-            raise InputError(f"a density must be in (0, 1], not {density!r}")
+            raise InputError(f"a density must be in (0, 1], not {quoted(density)}")
     if threshold is not None:
         threshold = as_real("threshold", threshold)
         if not threshold >= 0:
-            raise InputError(f"a threshold must be at least 0, not {threshold!r}")
+            raise InputError(f"a threshold must be at least 0, not {quoted(threshold)}")
     check_format(format)
     chosen = _numbers(network, layers)
     new = list(network.layers)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clnet.checks import INT_MAX, as_items, as_whole
-from clnet.errors import InputError, quoted, unknown
+from clnet.checks import INT_MAX, as_items, as_whole, check_flag, check_name, is_many
+from clnet.errors import InputError, quoted
 from clnet.nn.copies import Uncached
 from clnet.nn.layers import Dense, Layer, Sparse, bias_size, infer_sizes
 from clnet.nn.matrix import Matrix, Part
@@ -47,19 +47,18 @@ class Description(Uncached):
         for layer in layers:
             if isinstance(layer, type) or not hasattr(layer, "blocks"):
                 raise InputError(
-                    f"{layer!r} is not a layer: give layers as clnet.Dense(10)"
+                    f"{quoted(layer)} is not a layer: give layers as clnet.Dense(10)"
                 )
         if layers[-1].dropout > 0:
             raise InputError(
                 "the last layer has dropout, which is for layers that others read"
             )
         check_sources(layers)
-        if dtype not in DTYPES:
-            raise unknown("dtype", dtype, DTYPES)
+        self._dtype = as_dtype(dtype)
+        check_flag("fann_compatible", fann_compatible)
         layers = tuple(infer_sizes(n_in, layers))
         self._n_in = n_in
         self._layers = layers
-        self._dtype = str(dtype)  # a NumPy dtype is equal to its name
         self._fann_compatible = bool(fann_compatible)
         for number in range(len(layers)):
             read = sum(self.sizes[source] for source in _sources(layers, number))
@@ -153,7 +152,7 @@ class Description(Uncached):
             return as_whole("layer", layer, 0, len(self._layers) - 1)
         except InputError:
             raise InputError(
-                f"layer {layer!r} of {len(self._layers)} does not exist"
+                f"layer {quoted(layer)} of {len(self._layers)} does not exist"
             ) from None
 
 
@@ -168,13 +167,13 @@ def mlp_layers(
     counts = as_items(sizes)
     if len(counts) < 2:
         raise InputError(
-            f"sizes must be a list of inputs and at least one layer, not {sizes!r}"
+            "sizes must be a list of inputs and at least one layer, not "
+            f"{quoted(sizes)}"
         )
     n = len(counts) - 1
-    if isinstance(activation, str) or not isinstance(activation, Iterable):
-        names = [activation] * n
-    else:
-        names = list(activation)
+    names: list[Any] = (
+        list(activation) if is_many(activation) else [activation] * n
+    )
     if len(names) != n:
         raise InputError(
             f"{len(names)} activations for {n} layers: give one, or one a layer"
@@ -185,6 +184,13 @@ def mlp_layers(
         Dense(s, a, initialiser=initialiser, dropout=dropout if i < n else 0.0)
         for i, (s, a) in enumerate(zip(counts[1:], names, strict=True), start=1)
     ]
+
+
+def as_dtype(found: object) -> str:
+    """Return the name of a type of numbers, which may be given as NumPy's dtype."""
+    name = found.name if isinstance(found, np.dtype) else found
+    check_name("dtype", name, DTYPES)
+    return str(name)
 
 
 def _sources(layers: Sequence[Layer], number: int) -> tuple[int, ...]:

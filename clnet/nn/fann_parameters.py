@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from clnet.checks import as_list, as_real, as_reals, as_whole
-from clnet.errors import InputError, unknown
+from clnet.checks import as_list, as_real, as_reals, as_whole, check_name
+from clnet.errors import InputError
 from clnet.nn.activations import activation
 
 Kind = str | tuple[str, ...]
@@ -113,8 +113,7 @@ class FannParameters:
 def _checked(name: str, value: Any, kind: Kind) -> Any:
     """Return the value of an entry in one form, or raise InputError."""
     if isinstance(kind, tuple):
-        if value not in kind:
-            raise unknown(name, value, kind)
+        check_name(name, value, kind)
         return value
     if kind == "u":
         return as_whole(name, value, 0)

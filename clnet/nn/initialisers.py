@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.checks import is_among
 from clnet.errors import InputError, known_row
 
 Sampler = Callable[[int], Any]
@@ -111,7 +112,7 @@ def initialiser(name: str) -> Draw:
     InputError
         If there is no initialiser of that name, or it needs data.
     """
-    if name == WIDROW_NGUYEN:
+    if is_among(name, [WIDROW_NGUYEN]):
         raise InputError(
             f"{name} needs the inputs' range: "
             f'call network.initialise("{name}", x) when there is a network'

@@ -13,10 +13,13 @@ from clnet.checks import (
     as_items,
     as_numbers,
     as_whole,
+    check_flag,
+    check_name,
     convert_wholes,
+    is_many,
     is_number,
 )
-from clnet.errors import InputError, quoted, unknown
+from clnet.errors import InputError, quoted
 from clnet.nn.activations import SOFTMAXES, activation_name
 from clnet.nn.connectivity import placement
 from clnet.nn.initialisers import initialiser
@@ -128,8 +131,7 @@ class Neurons:
 
     def __post_init__(self) -> None:
         convert_wholes(self, "n_out", most=INT_MAX)
-        if self.bias not in (True, False):
-            raise InputError(f"bias must be True or False, not {quoted(self.bias)}")
+        check_flag("bias", self.bias)
         object.__setattr__(self, "bias", bool(self.bias))
         _check_neurons(self)
 
@@ -137,8 +139,8 @@ class Neurons:
 def _check_neurons(layer: Neurons | Local) -> None:
     """Validate a layer's fields, and bring them into one form."""
     initialiser(layer.initialiser)
-    names = layer.activation
-    if isinstance(names, Iterable) and not isinstance(names, str):
+    names: Any = layer.activation
+    if is_many(names):
         names = tuple(names)
         _check_one_each(layer, "activation", len(names))
         names = tuple(activation_name(name) for name in names)
@@ -364,8 +366,8 @@ class Local:
                 raise InputError(
                     f"a window of {self.window} is wider than its {self.n_in} inputs"
                 )
-        if self.bias is not None and self.bias not in BIASES:
-            raise unknown("bias of a local layer", self.bias, BIASES)
+        if self.bias is not None:
+            check_name("bias of a local layer", self.bias, BIASES)
         _check_neurons(self)
         if self.sources is not None and len(self.sources) > 1:
             raise InputError(

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_numbers, as_whole
+from clnet.checks import as_items, as_numbers, as_whole, check_kind, is_among
 from clnet.errors import InputError, counted, quoted
 from clnet.nn.columns import Columns
 from clnet.nn.description import Description
+from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.initialisers import WIDROW_NGUYEN, Draw, initialiser, widrow_nguyen
 from clnet.nn.labels import Classes, Label, as_classes
 from clnet.nn.scaling import Scaling
 from clnet.nn.storage.layout import copy_live, live_elements
 
 if TYPE_CHECKING:
-    from clnet.nn.fann_parameters import FannParameters
     from clnet.nn.layers import Layer
 
 MASKED = 1 << 12  # parameters below which a mask of all is faster than layer by layer
@@ -64,6 +64,7 @@ class Model(Description):
         columns: Columns | None = None,
     ) -> None:
         super().__init__(n_in, layers, dtype, fann_compatible)
+        check_kind("fann", fann, FannParameters)
         self._version = 0
         if parameters is None:
             self._parameters = self._initial(None, seed)
@@ -135,8 +136,7 @@ class Model(Description):
 
     @scaling.setter
     def scaling(self, scaling: Scaling | None) -> None:
-        if not (scaling is None or isinstance(scaling, Scaling)):
-            raise InputError(f"scaling must be a Scaling or None, not {scaling!r}")
+        check_kind("scaling", scaling, Scaling)
         if scaling is not None:
             found = (len(scaling.mean_in), len(scaling.mean_out))
             if found != (self.n_in, self.n_out):
@@ -169,8 +169,7 @@ class Model(Description):
 
     @columns.setter
     def columns(self, columns: Columns | None) -> None:
-        if not (columns is None or isinstance(columns, Columns)):
-            raise InputError(f"columns must be Columns or None, not {quoted(columns)}")
+        check_kind("columns", columns, Columns)
         if columns is not None and columns.n_in != self.n_in:
             raise InputError(
                 f"the columns make {counted(columns.n_in, 'input')}, expected "
@@ -239,8 +238,14 @@ class Model(Description):
         self, layers: Iterable[tuple[ArrayLike, ArrayLike | None]]
     ) -> None:
         """Replace the weights, and biases, of all layers; each as for `set_layer`."""
+        pairs = [tuple(as_items(pair)) for pair in as_items(layers)]
+        if [len(pair) for pair in pairs] != [2] * len(self.layers):
+            raise InputError(
+                f"layers are {quoted(layers)}, expected (weights, biases) of each of "
+                f"{counted(len(self.layers), 'layer')}"
+            )
         new = self.parameters.copy()
-        for number, (weights, biases) in enumerate(layers):
+        for number, (weights, biases) in enumerate(pairs):
             _set_layer(self, new, number, weights, biases)
         self._replace(new)
 
@@ -295,9 +300,10 @@ class Model(Description):
 
 def _draw_of(network: Model, name: str | None, x: ArrayLike | None) -> Draw | None:
     """Return the rule of a name, for inputs x; see `Model.initialise`."""
-    if name == WIDROW_NGUYEN and x is None:
+    reads = is_among(name, [WIDROW_NGUYEN])
+    if reads and x is None:
         raise InputError(f"{name} reads the inputs' range: give x")
-    if name != WIDROW_NGUYEN and x is not None:
+    if not reads and x is not None:
         raise InputError(f"only {WIDROW_NGUYEN} reads the inputs: leave out x")
     if x is not None:
         inputs = as_numbers("x", x, "float64")

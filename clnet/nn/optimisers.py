@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import is_number
-from clnet.errors import InputError
+from clnet.errors import InputError, quoted
 from clnet.nn.aliases import OPTIMISER, named_row
 from clnet.nn.random import uniform
 
@@ -106,7 +106,8 @@ class Optimiser:
             expected = _expected(field.name, value, field.type == "bool")
             if expected is not None:
                 raise InputError(
-                    f"{field.name} of {self.name} must be {expected}, not {value!r}"
+                    f"{field.name} of {self.name} must be {expected}, not "
+                    f"{quoted(value)}"
                 )
             if field.type != "bool":
                 object.__setattr__(self, field.name, float(value))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import is_number
-from clnet.errors import InputError
+from clnet.errors import InputError, quoted
 
 Array = NDArray[Any]
 
@@ -54,7 +54,9 @@ class Regularisation:
                 0 <= value < math.inf and (value > 0 or not clips)
             ):
                 least = "above 0, or None" if clips else "of at least 0"
-                raise InputError(f"{name} must be a number {least}, not {value!r}")
+                raise InputError(
+                    f"{name} must be a number {least}, not {quoted(value)}"
+                )
             object.__setattr__(self, name, float(value))
         if None not in (self.clip_norm, self.clip_value):
             raise InputError("give clip_norm or clip_value, not both")

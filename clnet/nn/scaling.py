@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_numbers, as_reals
-from clnet.errors import InputError, warn
+from clnet.checks import as_numbers, as_reals, check_flag
+from clnet.errors import InputError, quoted, warn
 
 _CONSTANTS = ("mean", "deviation", "new_min", "factor")
 
@@ -213,8 +213,7 @@ def scaling_to_apply(scaling: Scaling | None, scale: bool | None) -> Scaling | N
     ClnetWarning
         If there is one, and `scale` is None.
     """
-    if scale not in (True, False, None):
-        raise InputError(f"scale must be True, False or None, not {scale!r}")
+    check_flag("scale", scale, optional=True)
     if scale and scaling is None:
         raise InputError(
             "scale=True needs the network's scaling, and it has none: set it as in "
@@ -261,6 +260,7 @@ def _range(ends: Sequence[float]) -> tuple[float, float]:
     values = as_reals("a range of scaling", ends)
     if len(values) != 2 or not np.isfinite(values).all() or values[0] >= values[1]:
         raise InputError(
-            f"a range of scaling must be two rising numbers, as (-1, 1), not {ends!r}"
+            "a range of scaling must be two rising numbers, as (-1, 1), not "
+            f"{quoted(ends)}"
         )
     return values[0], values[1]

@@ -16,8 +16,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clnet.checks import convert_wholes, is_number
-from clnet.errors import InputError, unknown
+from clnet.checks import check_name, convert_wholes, is_number
+from clnet.errors import InputError, quoted
 
 Schedule = Callable[[int], float]
 
@@ -87,7 +87,9 @@ class Cosine:
     def __post_init__(self) -> None:
         convert_wholes(self, "epochs")
         if not is_number(self.final) or not 0 <= self.final <= 1:
-            raise InputError(f"final must be a number from 0 to 1, not {self.final!r}")
+            raise InputError(
+                f"final must be a number from 0 to 1, not {quoted(self.final)}"
+            )
 
     def __call__(self, epoch: int) -> float:
         """Return the factor of an epoch, counted from 0."""
@@ -97,7 +99,7 @@ class Cosine:
 
 def _check_factor(factor: object) -> None:
     if not is_number(factor) or not 0 < factor < math.inf:
-        raise InputError(f"factor must be a number above 0, not {factor!r}")
+        raise InputError(f"factor must be a number above 0, not {quoted(factor)}")
 
 
 def constant(epoch: int) -> float:
@@ -134,13 +136,12 @@ def schedule(chosen: str | Schedule | None, last: int) -> Schedule:
     if chosen is None:
         return constant
     if isinstance(chosen, str):
-        if chosen not in SCHEDULES:
-            raise unknown("schedule", chosen, SCHEDULES)
+        check_name("schedule", chosen, SCHEDULES)
         return SCHEDULES[chosen](last)
     if not callable(chosen) or isinstance(chosen, type):
         raise InputError(
             f"a schedule must be one of {', '.join(SCHEDULES)}, or a function of the "
-            f"epoch's number, not {chosen!r}"
+            f"epoch's number, not {quoted(chosen)}"
         )
 
     def checked(epoch: int) -> float:
@@ -150,7 +151,7 @@ def schedule(chosen: str | Schedule | None, last: int) -> Schedule:
             factor = math.inf
         if not is_number(factor) or not 0 <= factor < math.inf:
             raise InputError(
-                f"the schedule returned {factor!r} for epoch {epoch}, expected a "
+                f"the schedule returned {quoted(factor)} for epoch {epoch}, expected a "
                 "finite number of at least 0"
             )
         return float(factor)

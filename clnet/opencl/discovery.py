@@ -16,8 +16,8 @@ from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 from typing import Any
 
-from clnet.checks import as_whole
-from clnet.errors import ASK_DOCTOR, DeviceError, InputError
+from clnet.checks import as_whole, is_many
+from clnet.errors import ASK_DOCTOR, DeviceError, InputError, quoted
 from clnet.opencl.device import TYPES, Device
 from clnet.opencl.probes import probed
 from clnet.opencl.process import check_process
@@ -185,7 +185,7 @@ def _named(spec: str | Device | None) -> Device:
         remarks.append(f"{len(matches)} without the number, which counts from 0")
     note = f" ({', '.join(remarks)})" if remarks else ""
     listed = ", ".join(f"{d.index} {d.name} ({d.type})" for d in present)
-    sentence = f"no device matches {spec!r}{note}: there are {listed}"
+    sentence = f"no device matches {quoted(spec)}{note}: there are {listed}"
     raise DeviceError("; ".join([sentence, *discover().faults, ASK_DOCTOR]))
 
 
@@ -218,7 +218,7 @@ def device_list(spec: Devices) -> tuple[Device, ...]:
         return tuple(device(one) for one in devices())
     if spec is None or isinstance(spec, (str, Device)):
         return (device(spec),)
-    if not isinstance(spec, Iterable):
+    if not is_many(spec):
         raise InputError(
             f'devices are given as a list, a text as "{ALL}", a Device or None, found '
             f"{type(spec).__name__}"

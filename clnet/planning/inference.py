@@ -19,10 +19,13 @@ from clnet.checks import (
     as_numbers,
     as_rows,
     as_whole,
+    check_flag,
     check_precision,
+    is_among,
+    is_many,
     is_sparse,
 )
-from clnet.errors import InputError, unknown
+from clnet.errors import InputError, quoted, unknown
 from clnet.ir.lowering import lower
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import ALL, FASTEST, Devices, device_list, is_fastest
@@ -30,7 +33,7 @@ from clnet.opencl.discovery import device as find_device
 from clnet.planning.device_planner import fastest_planner
 from clnet.planning.format_planner import best_format
 from clnet.planning.planner import Planner
-from clnet.planning.tuning.search import Search, check_tune
+from clnet.planning.tuning.search import Search
 from clnet.runtime.data_parallel import ParallelPlan, alike
 from clnet.runtime.pipeline import Pipeline
 from clnet.runtime.plan import Plan
@@ -81,7 +84,7 @@ def compile_network(
 ) -> Plan:
     """Return the best plan for a network on a device; see `Network.compile`."""
     batch = as_whole("batch", batch, most=INT_MAX)
-    check_tune(tune)
+    check_flag("tune", tune, optional=True)
     searched = _variants_of(variants)
 
     def planner(where: Device) -> Planner:
@@ -329,8 +332,8 @@ def _variants_of(names: Sequence[str | Variant] | None) -> tuple[Variant, ...]:
     if names is None:
         return VARIANTS
     known = {variant.name: variant for variant in ALL_VARIANTS}
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise InputError(f"variants must be a list of names, not {names!r}")
+    if not is_many(names):
+        raise InputError(f"variants must be a list of names, not {quoted(names)}")
     chosen = list(names)
     if not chosen:
         raise InputError(f"variants is empty: name some of {', '.join(known)}")
@@ -339,11 +342,11 @@ def _variants_of(names: Sequence[str | Variant] | None) -> tuple[Variant, ...]:
         if not isinstance(variant, str) and hasattr(variant, "launches")
     ]
     for name in chosen:
-        if name in own or (isinstance(name, str) and name in known):
+        if is_among(name, known) or any(name is one for one in own):
             continue
         from clnet.variants.training_variants import STEP_VARIANTS
 
-        if name in [variant.name for variant in STEP_VARIANTS]:
+        if is_among(name, [variant.name for variant in STEP_VARIANTS]):
             raise InputError(
                 f"variant {name!r} computes steps of training, which `fit` plans by "
                 f"itself: expected some of {', '.join(known)}"

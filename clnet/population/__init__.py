@@ -21,9 +21,10 @@ from clnet.checks import (
     as_items,
     as_numbers,
     as_whole,
+    is_many,
     is_whole,
 )
-from clnet.errors import InputError, counted
+from clnet.errors import InputError, counted, quoted
 from clnet.network import Network
 from clnet.nn.defaults import EPOCHS
 from clnet.nn.scaling import scaling_to_apply
@@ -83,14 +84,15 @@ class Population:
     """
 
     def __init__(self, network: Network, seeds: int | Iterable[int]) -> None:
-        if not isinstance(network, Network):
-            raise InputError(f"a population is of a Network, not {network!r}")
+        _check_network("network", network)
         numbers = (
             range(as_whole("seeds", seeds, most=INT_MAX // network.layout.size))
             if is_whole(seeds) else seeds
         )
-        if not isinstance(numbers, Iterable):
-            raise InputError(f"seeds must be whole numbers, one a network: {seeds!r}")
+        if not is_many(numbers):
+            raise InputError(
+                f"seeds must be whole numbers, one a network: {quoted(seeds)}"
+            )
         self.network: Network = copy(network)
         self.dropout: Array = dropout_of(network)[np.newaxis]
         one = copy(network)
@@ -120,8 +122,7 @@ class Population:
         listed = _some(networks)
         first = listed[0]
         for number, one in enumerate(listed):
-            if not isinstance(one, Network):
-                raise InputError(f"item {number} must be a Network, not {one!r}")
+            _check_network(f"item {number}", one)
             if not alike(one, first):
                 raise InputError(
                     f"network {number} is {one!r}, expected the layers and dtype of "
@@ -193,7 +194,9 @@ class Population:
             raise InputError(f"no networks of a population of {len(self)}: {error}") \
                 from None
         if chosen.ndim != 2 or not len(chosen):
-            raise InputError(f"{index!r} names no networks: give numbers or a slice")
+            raise InputError(
+                f"{quoted(index)} names no networks: give numbers or a slice"
+            )
         return self._made(self.network, chosen.copy(), self.dropout[index].copy())
 
     def __repr__(self) -> str:
@@ -479,6 +482,7 @@ class Population:
         >>> found.best, found.scores.shape
         ({'learning_rate': 0.05}, (2, 3))
         """
+        _check_network("network", network)
         return cross_validation(
             lambda parameters: cls._made(
                 network, parameters,
@@ -522,6 +526,11 @@ class Population:
         if dropout is not None:
             found.dropout = dropout
         return found
+
+
+def _check_network(name: str, found: object) -> None:
+    if not isinstance(found, Network):
+        raise InputError(f"{name} must be a Network, not {quoted(found)}")
 
 
 def _some(items: Any) -> list[Any]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_array, as_items, as_whole, is_whole
-from clnet.errors import InputError, counted, unknown
+from clnet.checks import as_array, as_items, as_whole, check_name, is_whole
+from clnet.errors import InputError, counted, quoted
 from clnet.nn.folds import CrossValidation, folds_of
 from clnet.nn.labels import are_labels
 from clnet.nn.metrics import one_hot
@@ -68,12 +68,15 @@ def _settings(grid: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
     if grid is None:
         return [{}]
     if not isinstance(grid, Mapping):
-        raise InputError(f"grid must be a mapping of names to lists, not {grid!r}")
+        raise InputError(
+            f"grid must be a mapping of names to lists, not {quoted(grid)}"
+        )
     for name, values in grid.items():
-        if name not in EACH:
-            raise unknown("argument of a grid", name, EACH)
+        check_name("argument of a grid", name, EACH)
         if isinstance(values, str) or not as_items(values):
-            raise InputError(f"grid's {name} must be a list of values, not {values!r}")
+            raise InputError(
+                f"grid's {name} must be a list of values, not {quoted(values)}"
+            )
     return [
         dict(zip(grid, values, strict=True)) for values in product(*grid.values())
     ]
@@ -93,7 +96,9 @@ def _left_out(
             ):
                 raise InputError(f"a fold must be numbers of samples, 0 to {n - 1}")
         if not found:
-            raise InputError(f"folds must be a number or lists of samples: {folds!r}")
+            raise InputError(
+                f"folds must be a number or lists of samples: {quoted(folds)}"
+            )
         return found
     count = as_whole("folds", folds, 2)
     if count > n:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from clnet.checks import check_flag
 from clnet.nn.scaling import scaling_to_apply
 
 if TYPE_CHECKING:
@@ -39,11 +40,11 @@ def trainings(
         The arguments of `Population.fit` by their names.
     """
     from clnet.opencl.discovery import device as find_device
-    from clnet.planning.tuning.search import check_tune
     from clnet.training.members import members_of, rule_with_rate, samples_of
 
     device, batch_size = find_device(given["device"]), given["batch_size"]
-    check_tune(given["tune"])
+    for name in "tune", "progress":
+        check_flag(name, given[name], optional=True)
     samples = samples_of(
         network, given["x"], given["t"], given["validation"], given["patience"],
         scaling_to_apply(network.scaling, given["scale"]),

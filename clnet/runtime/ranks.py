@@ -26,6 +26,7 @@ from clnet.errors import (
     ClnetError,
     DeviceError,
     InputError,
+    quoted,
     silent,
 )
 from clnet.runtime.heartbeat import Heartbeat
@@ -223,7 +224,8 @@ def duplicate(comm: Any) -> Any:
     """
     if not all(hasattr(comm, name) for name in ("Idup", "Iallgather", "Abort")):
         raise InputError(
-            f"comm must be a communicator of mpi4py, as MPI.COMM_WORLD, not {comm!r}"
+            "comm must be a communicator of mpi4py, as MPI.COMM_WORLD, not "
+            f"{quoted(comm)}"
         )
     from mpi4py import MPI
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import as_whole, is_number
-from clnet.errors import ClnetError, FormatError, InputError, unknown
+from clnet.checks import as_whole, check_flag, check_name, is_number
+from clnet.errors import ClnetError, FormatError, InputError, quoted
 from clnet.formats import (
     NETWORK_SUFFIXES,
     TRAINING_SUFFIX,
@@ -150,11 +150,11 @@ class EarlyStopping:
         min_delta: float = 0.0,
         restore_best: bool = True,
     ) -> None:
-        if monitor not in MONITORED:
-            raise unknown("measure", monitor, MONITORED)
+        check_name("measure", monitor, MONITORED)
+        check_flag("restore_best", restore_best)
         if not is_number(min_delta) or not min_delta >= 0:
             raise InputError(
-                f"min_delta must be a number of at least 0, not {min_delta!r}"
+                f"min_delta must be a number of at least 0, not {quoted(min_delta)}"
             )
         self.monitor = monitor
         self.patience: int = as_whole("patience", patience)

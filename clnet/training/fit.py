@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import INT_MAX, PRECISIONS, as_whole
-from clnet.errors import InputError
+from clnet.checks import INT_MAX, PRECISIONS, as_whole, check_flag, is_whole
+from clnet.errors import InputError, quoted
 from clnet.ir.lowering import lower_training
 from clnet.nn.defaults import BLOCKS
 from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import device_error, session
 from clnet.planning.training_planner import plan_training
-from clnet.planning.tuning.search import Search, check_tune
+from clnet.planning.tuning.search import Search
 from clnet.training.history import interrupted_after
 from clnet.training.options import default_loss, rule_of
 from clnet.training.plans import Planning
@@ -43,10 +43,16 @@ def fit(
     comm: Any, blocks: int | None,
 ) -> History:
     """Train a network; see `Network.fit`. `make` is as for `mpi.shared_setup`."""
+    def check_flags() -> None:
+        check_flag("tune", tune, optional=True)
+        check_flag("progress", progress, optional=True)
+
     if comm is None:
-        check_tune(tune)
-        if blocks != BLOCKS:
-            raise InputError(f"blocks is {blocks}, and no ranks share them: give comm")
+        check_flags()
+        if not is_whole(blocks) or blocks != BLOCKS:
+            raise InputError(
+                f"blocks is {quoted(blocks)}, and no ranks share them: give comm"
+            )
         setup = make(device=device, resume=resume)
         return _fit(network, setup, progress, tune)
     from clnet.runtime.ranks import joined
@@ -54,7 +60,7 @@ def fit(
 
     with joined(comm, "fit") as ranks:
         assert ranks is not None
-        ranks.together(lambda: check_tune(tune))
+        ranks.together(check_flags)
         setup = shared_setup(make, ranks, blocks, device, resume)
         return _fit(network, setup, progress if ranks.first else False, tune)
 

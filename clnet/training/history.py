@@ -12,7 +12,7 @@ from typing import Any, ClassVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import INT_MAX, as_whole, is_whole
+from clnet.checks import INT_MAX, as_whole, check_flag, is_whole
 from clnet.errors import FormatError, InputError, counted, quoted
 from clnet.formats.files import as_path, write
 from clnet.formats.npz import load_arrays
@@ -449,6 +449,7 @@ class History:
 
         That of the training or of its validation; infinite if there is none.
         """
+        check_flag("validation", validation)
         losses = self.validation_loss if validation else self.loss
         number = self.best_epoch or len(losses)
         loss = losses[number - 1] if losses else np.inf

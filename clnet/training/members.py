@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_array, as_items, as_numbers, as_whole
-from clnet.errors import InputError, counted
+from clnet.checks import as_array, as_items, as_numbers, as_whole, is_list
+from clnet.errors import InputError, counted, quoted
 from clnet.formats.sources import check_buffer
 from clnet.nn.defaults import default_optimiser
 from clnet.training.callbacks import EarlyStopping
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 REST = "rest"  # a validation by the samples that are not among a network's rows
-LISTS = (list, tuple, np.ndarray)  # of one value a network
 
 
 @dataclass(frozen=True)
@@ -247,7 +246,9 @@ def samples_of(
         return Samples(data, None, patience)
     if isinstance(validation, str):
         if validation != REST:
-            raise InputError(f'validation must be (x, t) or "rest", not {validation!r}')
+            raise InputError(
+                f'validation must be (x, t) or "rest", not {quoted(validation)}'
+            )
         return Samples(data, data, patience)
     if not isinstance(validation, (tuple, list)) or len(validation) not in (2, 3):
         raise InputError('validation must be (x, t), (x, t, sample_weight) or "rest"')
@@ -286,7 +287,7 @@ def members_of(
     """
     n = len(samples.training)
     lists = _lists(rows, count, n)
-    shared = {name: one for name, one in arguments.items() if not _is_list(one)}
+    shared = {name: one for name, one in arguments.items() if not is_list(one)}
     columns = {
         name: _each(name, one, count)
         for name, one in arguments.items() if name not in shared
@@ -358,10 +359,6 @@ def rule_with_rate(
     if not hasattr(rule, "learning_rate"):
         raise InputError(f"{rule.name} has no learning rate: leave out learning_rate")
     return replace(rule, learning_rate=rate)  # type: ignore[call-arg]
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, LISTS)
 
 
 def _each(name: str, value: Any, count: int) -> list[Any]:

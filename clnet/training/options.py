@@ -15,16 +15,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import as_whole, is_number
-from clnet.errors import InputError, unknown
+from clnet.checks import (
+    as_whole,
+    check_flag,
+    check_name,
+    check_precision,
+    is_among,
+    is_number,
+)
+from clnet.errors import InputError, quoted
 from clnet.nn.activations import SOFTMAXES, activation
-from clnet.nn.cascade.constants import Cascade
+from clnet.nn.cascade.constants import is_cascade
 from clnet.nn.defaults import default_optimiser
 from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
 from clnet.nn.labels import output_activations
 from clnet.nn.losses import LossFunction, loss_function
 from clnet.nn.optimisers import (
-    CASCADE,
     FANN,
     Optimiser,
     as_fann_parameters,
@@ -172,6 +178,8 @@ def training_options(
         If an argument is wrong.
     """
     regularisation = Regularisation(l1, l2, clip_norm, clip_value)
+    check_precision(precision)
+    check_flag("shuffle", shuffle, optional=True)
     epochs = as_whole("epochs", epochs)
     if batch_size is not None:
         batch_size = as_whole("batch_size", batch_size)
@@ -219,14 +227,14 @@ def rule_of(network: Model, chosen: str | Optimiser) -> Optimiser:
     InputError
         If the name is unknown, or the network carries no training parameters.
     """
-    if isinstance(chosen, str) and chosen == FANN:
+    if is_among(chosen, [FANN]):
         if network.fann is None:
             raise InputError(
                 'optimiser "fann" takes the training parameters of a .net file, and '
                 "this network carries none"
             )
         return fann_optimiser(network.fann)
-    if chosen == CASCADE or isinstance(chosen, Cascade):
+    if is_cascade(chosen):
         raise InputError(
             "cascade training grows one network, by Network.fit: give another optimiser"
         )
@@ -279,11 +287,12 @@ def desired_error(
     """Return the error at which a training stops, or None; see `Network.fit`."""
     if stop is None:
         stop = "mse" if network.fann is None else network.fann.train_stop_function
-    if stop not in STOP_FUNCTIONS:
-        raise unknown("stop function", stop, STOP_FUNCTIONS)
+    check_name("stop function", stop, STOP_FUNCTIONS)
     if desired is None:
         return None
     if not is_number(desired) or not desired >= 0:
-        raise InputError(f"desired_error must be a number of at least 0: {desired!r}")
+        raise InputError(
+            f"desired_error must be a number of at least 0: {quoted(desired)}"
+        )
     # A whole number may be beyond float64's range.
     return DesiredError(stop, float(min(desired, sys.float_info.max)))

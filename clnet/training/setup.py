@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from clnet.checks import INT_MAX, as_whole
+from clnet.checks import INT_MAX, as_whole, check_kind, is_many
 from clnet.errors import InputError, counted, quoted
 from clnet.formats.sources import Source, check_buffer, is_batches
 from clnet.nn.description import Description
@@ -148,8 +148,8 @@ def training_setup(
             min(VALIDATION_BATCH, other.rows) if isinstance(other, StreamedSet) else
             len(other)
         )
-    checked = _checked_callbacks(callbacks)
-    if None not in (device, devices):
+    checked = checked_callbacks(callbacks)
+    if device is not None and devices is not None:
         raise InputError("give device or devices, not both")
     chosen = device_list(device if devices is None else devices)
     if isinstance(data, StreamedSet):
@@ -194,15 +194,16 @@ def training_setup(
     )
 
 
-def _checked_callbacks(callbacks: Iterable[Callback]) -> list[Callback]:
-    if not isinstance(callbacks, Iterable):
+def checked_callbacks(callbacks: Iterable[Callback]) -> list[Callback]:
+    """Return the callbacks of a training as a list; raise InputError for all else."""
+    if not is_many(callbacks):
         raise InputError(
             f"callbacks must be a list of callables, not {type(callbacks).__name__}"
         )
     calls = list(callbacks)
     for callback in calls:
         if not callable(callback):
-            raise InputError(f"a callback must be callable, not {callback!r}")
+            raise InputError(f"a callback must be callable, not {quoted(callback)}")
     return calls
 
 
@@ -248,8 +249,7 @@ def _resumed_state(
     network: Model, rule: Optimiser, seed: int | None, state: TrainingState
 ) -> TrainingState:
     """Return the state to resume from, if it matches the network and optimiser."""
-    if not isinstance(state, TrainingState):
-        raise InputError(f"state must be a TrainingState or None, not {state!r}")
+    check_kind("state", state, TrainingState)
     state.check()
     if state.optimiser != repr(rule):
         raise InputError(

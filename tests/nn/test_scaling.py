@@ -119,7 +119,7 @@ def test_a_scaling_fits_its_network():
     assert network.scaling is None
     with pytest.raises(InputError, match="for 2 inputs and 1 output, expected 3"):
         Network.mlp([3, 1], "identity", scaling=EXAMPLE)
-    with pytest.raises(InputError, match="must be a Scaling or None, not 3"):
+    with pytest.raises(InputError, match="must be Scaling or None, not 3"):
         network.scaling = 3
 
 

@@ -160,7 +160,7 @@ def test_tune_of_fit(measured):
     history = net().fit(*SAMPLES, epochs=1, tune=True)
     assert measured and "too short" not in history.plan
     for tune in (0, "yes"):
-        with pytest.raises(InputError, match="tune must be None, True or False, not"):
+        with pytest.raises(InputError, match="tune must be True, False or None, not"):
             net().fit(*SAMPLES, tune=tune)
 
 

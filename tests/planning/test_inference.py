@@ -34,7 +34,7 @@ def test_a_batch_is_a_whole_number(batch):
 
 @pytest.mark.parametrize("tune", [0, 1, "yes", [], np.array([True, False])])
 def test_tune_is_none_true_or_false(tune):
-    with pytest.raises(InputError, match="tune must be None, True or False, not"):
+    with pytest.raises(InputError, match="tune must be True, False or None, not"):
         NETWORK.compile(CPU, tune=tune)
 
 

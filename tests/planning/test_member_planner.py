@@ -174,7 +174,7 @@ def test_a_short_training_measures_nothing_unless_asked(timed):
     assert not seen
     assert chosen(fit(epochs=2, tune=True)[1][0].plan) == "other"
     assert len(seen) > 2  # configurations too
-    with pytest.raises(InputError, match="tune must be None, True or False, not 'no'"):
+    with pytest.raises(InputError, match="tune must be True, False or None, not 'no'"):
         fit(tune="no")
 
 

@@ -137,7 +137,7 @@ def test_the_command_line_trains_by_ranks(found):
     ("batches", "x is 'BatchSource', whose rows ranks cannot share"),
     ("network", "rank 1 of 2 has network 5-7-2 float32, and rank 0 5-6-2 float32"),
     ("samples", "rank 1 of 2 has samples 100, and rank 0 101"),
-    ("tune", "tune must be None, True or False, not 'yes'"),
+    ("tune", "tune must be True, False or None, not 'yes'"),
     ("blocks", "blocks is 3, expected a power of two"),
     ("incremental", "a step of incremental has"),
     ("hang", "CLNET_HANG_SECONDS is '0', expected seconds above 0"),

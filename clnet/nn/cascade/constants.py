@@ -11,12 +11,14 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
+from clnet.checks import is_among
 from clnet.errors import InputError
 from clnet.nn.activations import FANN_SUM_LIMIT, activation, sum_limit
 from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.optimisers import (
+    CASCADE,
     Optimiser,
     as_fann_parameters,
     fann_optimiser,
@@ -158,6 +160,11 @@ class Cascade:
             f"{_PREFIX}{field.name}": getattr(self, field.name)
             for field in dataclasses.fields(self) if field.name != "rule"
         }
+
+
+def is_cascade(chosen: object) -> TypeGuard[str | Cascade]:
+    """Return whether an optimiser is the name or the constants of cascade training."""
+    return isinstance(chosen, Cascade) or is_among(chosen, [CASCADE])
 
 
 def cascade_of(network: Model, chosen: str | Cascade) -> Cascade:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clnet.checks import INT_MAX, as_whole
-from clnet.errors import InputError, unknown
+from clnet.checks import INT_MAX, as_whole, check_name
+from clnet.errors import InputError
 from clnet.nn.storage.coo import CooStorage
 from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.dia import DiaStorage
@@ -58,8 +58,7 @@ format of the fewest bytes."""
 
 def check_format(name: object) -> None:
     """Raise InputError unless a name is one of `FORMATS` or ``"auto"``."""
-    if not isinstance(name, str) or name not in (*FORMATS, AUTO):
-        raise unknown("format", name, (*FORMATS, AUTO))
+    check_name("format", name, (*FORMATS, AUTO))
 
 
 def parts(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clnet.errors import InputError
+from clnet.errors import InputError, quoted
 
 if TYPE_CHECKING:
     from clnet.nn.storage.pattern import Pattern
@@ -33,7 +33,7 @@ def hyb_width(pattern: Pattern, share: float = SHARE) -> int:
         If the share is out of its range.
     """
     if not 0 < share <= 1:
-        raise InputError(f"a share of the rows must be in (0, 1], not {share!r}")
+        raise InputError(f"a share of the rows must be in (0, 1], not {quoted(share)}")
     # Rounded first: a third of 9 rows may be 3.0000000000000004, and means three.
     needed = max(1, int(np.ceil(round(share * pattern.n_out, 9))))
     return int(np.sort(pattern.lengths)[::-1][needed - 1])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import INT_MAX, as_whole, checked_sparse, convert_wholes
+from clnet.checks import INT_MAX, as_array, as_whole, checked_sparse, convert_wholes
 from clnet.errors import InputError
 from clnet.nn.copies import Uncached
 from clnet.nn.storage.base import sorted_unique
@@ -110,7 +110,7 @@ class Pattern(Uncached):
             )
             flat = sorted_unique(entries.row.astype(np.int64) * n_in + entries.col)
         else:
-            mask = np.asarray(matrix)
+            mask = as_array("a pattern", matrix)
             if mask.ndim != 2 or mask.dtype != np.bool_:
                 raise InputError(
                     "a pattern must be a boolean mask [n_out, n_in] or a scipy.sparse "

@@ -11,19 +11,13 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from clnet.errors import InputError
+from clnet.checks import check_flag
 
 PROGRESS_DELAY = 1.0  # seconds until the progress line appears
 SHARE = 0.1  # of the time that a plan's runs take, which measuring may take
 # Of a candidate, before one was measured: its build, its comparison with the oracle and
 # its measurement. PoCL takes 0.5 to 3 s for the build.
 CANDIDATE_SECONDS = 1.0
-
-
-def check_tune(tune: object) -> None:
-    """Raise InputError unless an argument `tune` is None, True or False."""
-    if tune is not None and not isinstance(tune, bool):
-        raise InputError(f"tune must be None, True or False, not {tune!r}")
 
 
 class Search:
@@ -51,6 +45,7 @@ class Search:
         self, seconds: float = math.inf, progress: bool | None = False,
         runs: float = math.inf,
     ) -> None:
+        check_flag("progress", progress, optional=True)
         self.seconds: float = seconds
         self.runs: float = runs
         self._begin = time.perf_counter()

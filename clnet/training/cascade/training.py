@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_whole
+from clnet.checks import as_whole, check_flag, is_many
 from clnet.errors import InputError, counted, quoted, warn
 from clnet.formats.sources import check_buffer
 from clnet.ir import cascade as oracle
@@ -44,6 +44,7 @@ from clnet.training.history import (
     TrainingState,
 )
 from clnet.training.options import DesiredError, default_loss, desired_error
+from clnet.training.setup import checked_callbacks
 from clnet.training.streaming import any_set
 from clnet.variants.cascade.cascade import CascadeSamples, NeuronsTraining
 
@@ -84,6 +85,7 @@ def fit_cascade(
 
     `others` are the other arguments of `Network.fit`, which must be their defaults.
     """
+    check_flag("progress", progress, optional=True)
     cascade, kind = cascade_of(network, chosen), cast("Any", type(network))
     _refuse(others, inspect.signature(kind.fit).parameters)
     shortcut = Shortcut.of(network)
@@ -117,12 +119,9 @@ def fit_cascade(
     place, *more = device_list(device)
     if more:
         raise InputError("cascade training takes one device, not several")
-    listed = list(callbacks)
-    for callback in listed:
-        if not callable(callback):
-            raise InputError(f"a callback must be callable, and {callback!r} is not")
-        if isinstance(callback, Checkpoint):
-            raise _no_checkpoint()
+    listed = checked_callbacks(callbacks)
+    if any(isinstance(callback, Checkpoint) for callback in listed):
+        raise _no_checkpoint()
     seed = int(np.random.SeedSequence().entropy % SEEDS) if seed is None else as_whole(  # type: ignore[operator]
         "a seed", seed, 0, SEEDS - 1
     )
@@ -152,7 +151,9 @@ def _refuse(others: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
     """Raise InputError for an argument of `fit` that cascade training does not take."""
     for name, value in others.items():
         default = parameters[name].default
-        if (value is not None) if default is None else (value != default):
+        if value is default:
+            continue
+        if default is None or is_many(value) or value != default:
             instead = {
                 "epochs": ": give max_neurons, and epochs of each training to Cascade",
                 "state": ": fit goes on from the network as it is",
