@@ -4,7 +4,7 @@ PoCL hands LLVM's name of the processor to clang as ``-target-cpu``. LLVM calls 
 processor newer than itself "generic", a name that clang refuses on x86-64: no kernel
 builds. LLVM 14 calls AMD's Zen 4 by the name of Zen 3, which lacks AVX-512. PoCL
 chooses its library by the machine's features, so that it takes vectors of 64 bytes in
-registers; kernels pass them in memory, and the compiler ends the process.
+registers; kernels pass them in memory: numbers are wrong, or the process ends.
 
 PoCL 5.0 and later read another name from a variable. Earlier ones read none, so the
 name is replaced in PoCL's own record of the device, where it follows the target triple
