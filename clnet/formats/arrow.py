@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import mmap
 from bisect import bisect, bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from copy import copy
 from functools import partial
 from itertools import accumulate, chain, pairwise
@@ -121,15 +121,18 @@ class TableSource(Source):
     def parts(self, rows: int, order: Order | None = None) -> Iterator[Part]:
         """Yield parts of so many rows at most: a record batch, or a slice of it."""
         assert self.columns is not None
-        for first, batch in self._batches([*self._inputs, *self._targets], rows, order):
-            x = self._plain_inputs(batch)
-            if x is None:
-                x = np.empty((batch.num_rows, self.columns.n_in), self.dtype)
-                cuts = range(0, batch.num_rows, CONVERTED)
-                by_threads(partial(self._convert, first, batch, x), cuts)
-            else:
-                self._check_finite(first, x, self._inputs)
-            yield Part(first, x, self.targets_of(first, batch))
+        columns = [*self._inputs, *self._targets]
+        # Closed with this generator, which since Python 3.12 may keep it until the end.
+        with closing(self._batches(columns, rows, order)) as batches:
+            for first, batch in batches:
+                x = self._plain_inputs(batch)
+                if x is None:
+                    x = np.empty((batch.num_rows, self.columns.n_in), self.dtype)
+                    cuts = range(0, batch.num_rows, CONVERTED)
+                    by_threads(partial(self._convert, first, batch, x), cuts)
+                else:
+                    self._check_finite(first, x, self._inputs)
+                yield Part(first, x, self.targets_of(first, batch))
 
     def section(self, rows: slice) -> TableSource:
         """Return the source of some rows; the parameter is that of `Source.section`.
@@ -286,7 +289,7 @@ class TableSource(Source):
 
     def _batches(
         self, columns: Sequence[int], rows: int, order: Order | None = None
-    ) -> Iterator[tuple[int, Any]]:
+    ) -> Generator[tuple[int, Any], None, None]:
         """Yield record batches of some columns, each with its first row.
 
         Raises
@@ -366,6 +369,11 @@ class _Parquet:
         self.rows = [
             groups.row_group(at).num_rows for at in range(groups.num_row_groups)
         ]
+        if (rows := sum(self.rows)) != groups.num_rows:
+            raise FormatError(
+                f"{path} has groups of {rows} rows in all, expected the file's "
+                f"{groups.num_rows}"
+            )
         sizes = [
             groups.row_group(at).total_byte_size for at in range(groups.num_row_groups)
         ]

@@ -44,7 +44,7 @@ CREATE TABLE IF NOT EXISTS rates (
     PRIMARY KEY (device, version, name)
 ) WITHOUT ROWID;
 """
-_TABLES = "SELECT name, sql FROM sqlite_master WHERE type = 'table'"
+_TABLES = "SELECT lower(name), sql FROM sqlite_master WHERE type = 'table'"
 
 
 def cache_directory() -> Path:

@@ -6,6 +6,7 @@ import math
 import mmap
 import threading
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -224,6 +225,13 @@ def test_truncated_and_foreign_files(tmp_path, kind):
         path.write_bytes(content[:stop])
         with pytest.raises(FormatError, match=rf"a\.{kind} is no whole"):
             open_data(path, target="y", ignore=["class", "colour"])
+
+
+def test_groups_of_fewer_rows_than_the_files():
+    """Pyarrow 26 reads the rows of the groups alone, 25 all values."""
+    found = Path(__file__).parents[1] / "fuzz/findings/parquet"
+    with pytest.raises(FormatError, match="groups of 4 rows in all, expected the fi"):
+        open_data(found / "groups-of-fewer-rows.parquet", target="t")
 
 
 @pytest.mark.parametrize("kind", ["parquet", "feather"])

@@ -286,8 +286,12 @@ def test_a_file_of_other_tables_is_set_aside(store, path):
     check_set_aside(store, path, path.read_bytes())
 
 
-def test_a_damaged_name_of_a_column_is_set_aside(store, path):
-    check_set_aside(store, path, path.read_bytes().replace(b"latency", b"lapency"))
+@pytest.mark.parametrize("name", ["times", "Times"])
+def test_a_damaged_name_of_a_column_is_set_aside(store, path, name):
+    """Also where the table's name is damaged, which has no case for SQLite."""
+    content = path.read_bytes().replace(b"latency", b"lapency")
+    content = content.replace(b"tabletimes", b"table" + name.encode())
+    check_set_aside(store, path, content)
 
 
 DIGITS = "9" * 400  # of a number that no float has
