@@ -23,7 +23,7 @@ CARD = Device("a card", compute_units=100, clock=1e9, compute_capability=(8, 7))
 def quick(monkeypatch, own_store):
     """Small probes, and nothing remembered."""
     for name, value in {
-        "READ": 1 << 22, "AROUND": 1 << 20, "CHASED": 10, "ROUNDS": 2, "LAUNCHES": 1,
+        "READ": 1 << 24, "AROUND": 1 << 20, "CHASED": 10, "ROUNDS": 2, "LAUNCHES": 1,
         "TRIED_LAUNCHES": 3, "STEPS": {True: 1 << 8, False: 1 << 4}, "MATRIX_STEPS": 8,
     }.items():
         monkeypatch.setattr(rate_probes, name, value)
