@@ -215,9 +215,9 @@ def safetensors_check(content: bytes, network: Network) -> None:
             same(network.weights(k), weights)
         same(network.biases(k), tensors.get(f"{2 * k}.bias", np.zeros(0)))
         names = entry.get("activation", "identity")
-        # Names of other libraries are read in any case, as Tanh.
-        lower = names.lower() if isinstance(names, str) else tuple(map(str.lower, names))
-        assert layer.activation == lower
+        # Names of other libraries are read too, as Tanh.
+        lower = [name.lower() for name in np.atleast_1d(names).tolist()]
+        assert np.atleast_1d(layer.activation).tolist() == lower
         same(layer.steepness, entry.get("steepness", 1.0))
         same(layer.dropout, entry.get("dropout", 0.0))
         sizes.append(n_out)
