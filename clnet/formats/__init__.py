@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.checks import as_numbers, as_whole, check_kind
 from clnet.errors import FormatError, InputError, quoted
 from clnet.formats import fann, fann_data, named_table, onnx, safetensors, table
+from clnet.formats.data_frame import FrameSource, is_frame
 from clnet.formats.files import as_path, check_memory, check_writable
 from clnet.nn.columns import Columns
 from clnet.nn.description import as_dtype
@@ -238,8 +239,8 @@ def load_table(
     asked = (() if target is None else target, categories, ignore)
     number_type = dtype or "float32"
     found: named_table.Source
-    if named_table.is_frame(source):
-        found = named_table.FrameSource(source)
+    if is_frame(source):
+        found = FrameSource(source)
     else:
         file, suffix = _data_file(source)
         if suffix != ".csv":

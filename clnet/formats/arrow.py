@@ -1,9 +1,4 @@
-"""Parquet, Arrow and Feather files, read by pyarrow, of the extra ``arrow``.
-
-Their units are row groups and record batches. Of a Parquet file some thousand rows are
-decoded at a time. An Arrow file is mapped: the columns of a record batch are read where
-they lie, but for compressed ones, of which a batch is unpacked at a time.
-"""
+"""Parquet, Arrow and Feather files as sources: pyarrow, of the extra ``arrow``."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ import mmap
 from bisect import bisect, bisect_left
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from copy import copy
 from functools import partial
 from itertools import accumulate, chain, pairwise
@@ -24,9 +19,10 @@ from numpy.typing import NDArray
 
 from clnet.checks import all_finite
 from clnet.errors import ClnetError, FormatError, quoted
-from clnet.formats.files import check_readable, reading
+from clnet.formats.arrow_files import opened, reading_rows
 from clnet.formats.named_table import ColumnNames, Texts, choose, one_hot, printed
-from clnet.formats.sources import Order, Part, Source, drop_pages, touch_pages
+from clnet.formats.pages import drop_pages, touch_pages
+from clnet.formats.sources import Order, Part, Source
 from clnet.formats.table import OR_TEXT
 from clnet.nn.copies import by_threads
 
@@ -35,8 +31,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-PARQUET_SUFFIXES = (".parquet",)
-ARROW_SUFFIXES = (".arrow", ".feather")
 PLAIN = {"float", "double", *(f"{sign}int{8 << at}" for sign in ("", "u")
                               for at in range(4))}
 """Types of columns that are read at once."""
@@ -44,7 +38,6 @@ STEP = 1 << 25  # bytes of numbers that are decoded at a time, in float64
 TEXTS = 1 << 21  # rows whose categories are looked for at a time
 CONVERTED = 1 << 13  # rows whose columns a thread turns to rows at a time
 WIDE = 8  # bytes of integers that a double may not hold
-READ = 1 << 25  # bytes of all columns that are read at a time
 
 
 class TableSource(Source):
@@ -73,7 +66,7 @@ class TableSource(Source):
     ) -> None:
         self.path: Path = path
         self.name: str = f"{path}: "
-        self._file = _opened(path)
+        self._file = opened(path)
         self.names: list[str] = list(self._file.schema.names)
         if (fewest := min(self._file.rows, default=0)) < 0:
             raise FormatError(
@@ -215,7 +208,7 @@ class TableSource(Source):
 
         values = _column(batch, self.names[at])
         self._check_missing(first, values, at, "a number")
-        with _reading(self.path, first):
+        with reading_rows(self.path, first):
             if pa.types.is_decimal(values.type):
                 values = values.cast(pa.string()).cast(pa.float64())  # rounded once
             return np.asarray(values.to_numpy(zero_copy_only=False))
@@ -225,7 +218,7 @@ class TableSource(Source):
         import pyarrow as pa
 
         values = _column(batch, self.names[at])
-        with _reading(self.path, first):
+        with reading_rows(self.path, first):
             if isinstance(values, pa.DictionaryArray):
                 values = values.dictionary_decode()
             self._check_missing(first, values, at, "text")
@@ -328,7 +321,7 @@ class TableSource(Source):
         first = self._starts[unit]
         batches = self._file.batches(unit, columns, size)
         while True:
-            with _reading(self.path, first):
+            with reading_rows(self.path, first):
                 batch = next(batches, None)
             if batch is None:
                 break
@@ -352,165 +345,6 @@ class TableSource(Source):
             if size > 0:  # damaged files have any numbers
                 touch_pages(mapped, begin, size)
                 drop_pages(mapped, begin, size)
-
-
-class _Parquet:
-    """A Parquet file, whose pages are decoded as they are needed."""
-
-    def __init__(self, path: Path) -> None:
-        import pyarrow.parquet as pq
-
-        self.schema = pq.read_schema(path)
-        self._file = pq.ParquetFile(
-            path, buffer_size=READ // (len(self.schema) or 1) or 1, pre_buffer=False
-        )
-        self.map = _mapped(path)
-        groups = self._file.metadata
-        self.rows = [
-            groups.row_group(at).num_rows for at in range(groups.num_row_groups)
-        ]
-        if (rows := sum(self.rows)) != groups.num_rows:
-            raise FormatError(
-                f"{path} has groups of {rows} rows in all, expected the file's "
-                f"{groups.num_rows}"
-            )
-        sizes = [
-            groups.row_group(at).total_byte_size for at in range(groups.num_row_groups)
-        ]
-        self._ends = [end / sum(sizes) for end in [0, *accumulate(sizes)]]
-
-    def batches(self, unit: int, columns: Sequence[int], size: int) -> Iterator[Any]:
-        """Yield the record batches of a row group, of at most so many rows."""
-        names = [self.schema.names[at] for at in columns]
-        yield from self._file.iter_batches(size, [unit], names)
-
-    def in_place(self, columns: Sequence[Any]) -> Array | None:
-        """Return None: columns are decoded one by one."""
-        return None
-
-    def ranges(self, unit: int, columns: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yield about the start and size of a row group's bytes, if all are read.
-
-        They are estimated from the unpacked sizes: pyarrow ends the process as it is
-        asked for a damaged column's place.
-        """
-        if len(columns) == len(self.schema):
-            start, end = (int(len(self.map) * at) for at in self._ends[unit : unit + 2])
-            for begin in range(start, end, READ):  # few pages are held at a time
-                yield begin, min(READ, end - begin)
-
-
-class _Arrow:
-    """An Arrow file, which is mapped."""
-
-    def __init__(self, path: Path) -> None:
-        import pyarrow as pa
-
-        self.map = _mapped(path)
-        self._buffer = pa.py_buffer(self.map)
-        self._readers: dict[tuple[int, ...], Any] = {}
-        self._in_place = False  # whether the last record batch was used where it lies
-        self.schema: Any = pa.ipc.open_file(self._buffer).schema
-        reader = self._reader([0])
-        self.rows: list[int] = []
-        for at in range(reader.num_record_batches):
-            with _reading(path, sum(self.rows)):
-                self.rows.append(reader.get_batch(at).num_rows)
-
-    def _reader(self, columns: Sequence[int]) -> Any:
-        """Return the reader of some columns."""
-        import pyarrow as pa
-
-        key = tuple(columns)
-        if key not in self._readers:
-            # Of some fields, a reader copies the whole batch at once.
-            some = None if len(key) == len(self.schema) else list(key)
-            options = pa.ipc.IpcReadOptions(included_fields=some)
-            self._readers[key] = pa.ipc.open_file(self._buffer, options=options)
-        return self._readers[key]
-
-    def batches(self, unit: int, columns: Sequence[int], size: int) -> Iterator[Any]:
-        """Yield slices of a record batch, of at most so many rows."""
-        batch = self._reader(columns).get_batch(unit)
-        self._in_place = any(True for _ in self._lying(batch))
-        for start in range(0, batch.num_rows, size):
-            part = batch.slice(start, size)
-            part.validate(full=True)
-            yield part
-            drop_pages(self.map)
-
-    def in_place(self, columns: Sequence[Any]) -> Array | None:
-        """Return columns of one type as one array [rows, columns], where they lie.
-
-        None: they are not in the map, or not evenly spaced.
-        """
-        rows, kinds = len(columns[0]), {column.type for column in columns}
-        buffers = [column.buffers()[1] for column in columns]
-        if len(kinds) > 1 or any(one is None for one in buffers):
-            return None
-        item = columns[0].type.bit_width // 8
-        starts = [
-            buffer.address - self._buffer.address + column.offset * item
-            for column, buffer in zip(columns, buffers, strict=True)
-        ]
-        size = rows * item
-        step, *others = {after - before for before, after in pairwise(starts)} or {size}
-        last = starts[-1] + size
-        if not 0 <= starts[0] < last <= len(self.map) or starts[0] % item:
-            return None
-        if others or step < size or step % item:
-            return None
-        kind = columns[0].type.to_pandas_dtype()
-        found = np.frombuffer(self.map, kind, (last - starts[0]) // item, starts[0])
-        return np.lib.stride_tricks.as_strided(
-            found, (rows, len(columns)), (item, step), writeable=False
-        )
-
-    def ranges(self, unit: int, columns: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yield start and size of the bytes of a record batch that is not packed."""
-        import pyarrow as pa
-
-        if self._in_place:  # another thread has readers of its own
-            yield from self._lying(pa.ipc.open_file(self._buffer).get_batch(unit))
-
-    def _lying(self, batch: Any) -> Iterator[tuple[int, int]]:
-        """Yield start and size of the columns that lie in the map."""
-        for column in batch.columns:
-            for one in column.buffers():
-                start = 0 if one is None else one.address - self._buffer.address
-                if one is not None and 0 <= start < len(self.map):
-                    yield start, one.size
-
-
-def _mapped(path: Path) -> mmap.mmap:
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-def _opened(path: Path) -> _Parquet | _Arrow:
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise ClnetError(
-            f"cannot read {path}: the package pyarrow is missing: pip install pyarrow, "
-            "or with clnet: pip install 'clnet[arrow]'"
-        ) from None
-    check_readable(path)
-    parquet = path.name.lower().endswith(PARQUET_SUFFIXES)
-    kind = "Parquet file" if parquet else (
-        "Arrow file, as of pyarrow.feather.write_feather and pyarrow.ipc.new_file"
-    )
-    with reading(f"{path} is no whole {kind}"):
-        found = _Parquet(path) if parquet else _Arrow(path)
-        names = found.schema.names
-    if not names:
-        raise FormatError(f"{path} has no column, expected one for inputs")
-    return found
-
-
-def _reading(path: Path, row: int) -> AbstractContextManager[None]:
-    """Return the context in which rows are read, from one on."""
-    return reading(f"{path}, row {row}: cannot be read")
 
 
 def _column(batch: Any, name: str) -> Any:

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.formats.pages import pages_of
+
 Array = NDArray[Any]
 
 SHARE = 0.5  # of the machine's memory, which the page cache may fill
@@ -102,15 +104,3 @@ def direct_rows(arrays: Sequence[Any]) -> DirectRows | None:
             stack.pop_all()
             return reader
     return None
-
-
-def pages_of(mapped: mmap.mmap, array: Array) -> tuple[int, int]:
-    """Return the first byte and the number of bytes of an array's pages in a map."""
-    base = np.frombuffer(mapped, np.uint8).ctypes.data
-    low = array.ctypes.data - base
-    high = low + array.itemsize
-    for size, stride in zip(array.shape, array.strides, strict=True):
-        span = (size - 1) * stride
-        low, high = low + min(span, 0), high + max(span, 0)
-    start = low // mmap.PAGESIZE * mmap.PAGESIZE
-    return start, high - start

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from clnet.checks import NUMBER_KINDS, as_items, as_whole, check_kind, is_many, is_whole
 from clnet.errors import FormatError, InputError, quoted
 from clnet.formats import arrow, hdf5
+from clnet.formats.arrow_files import ARROW_SUFFIXES, PARQUET_SUFFIXES
 from clnet.formats.files import as_path, check_readable, reading
 from clnet.formats.npz import read_header
-from clnet.formats.sources import ArraySource, Source, forget
+from clnet.formats.pages import forget
+from clnet.formats.sources import ArraySource, Source
 from clnet.nn.columns import Columns
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ Array = NDArray[Any]
 NPY_SUFFIXES = (".npy",)
 HEADER = 1 << 14  # bytes of a .npy file that hold its header: NumPy's are shorter
 HDF5_SUFFIXES = (".h5", ".hdf5")
-TABLE_SUFFIXES = (*arrow.PARQUET_SUFFIXES, *arrow.ARROW_SUFFIXES)
+TABLE_SUFFIXES = (*PARQUET_SUFFIXES, *ARROW_SUFFIXES)
 SOURCE_SUFFIXES = (*NPY_SUFFIXES, *HDF5_SUFFIXES, *TABLE_SUFFIXES)
 """Suffixes of files that `open_data` opens."""
 

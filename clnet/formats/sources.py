@@ -6,7 +6,6 @@ zarr. Iterables of batches are read in their own order. `arrow` and `hdf5` open 
 
 from __future__ import annotations
 
-import mmap
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -24,8 +23,9 @@ from numpy.typing import NDArray
 
 from clnet.checks import as_array, as_numbers, as_rows, as_whole, is_sparse
 from clnet.errors import InputError, quoted
-from clnet.formats.direct import direct_rows, pages_of
+from clnet.formats.direct import direct_rows
 from clnet.formats.files import reading
+from clnet.formats.pages import forget, touch
 
 if TYPE_CHECKING:
     from clnet.nn.columns import Columns
@@ -455,52 +455,9 @@ def read_ahead(items: Iterator[T]) -> Generator[T, None, None]:
         thread.join()
 
 
-def touch(arrays: Sequence[Any], rows: slice) -> list[Array | None]:
-    """Read rows of memory maps from the disk: a byte of each page; return none of them.
-
-    The system's advice to do so reads no more than its read-ahead at a time.
-    """
-    for array in arrays:
-        mapped = getattr(array, "_mmap", None)
-        if mapped is not None:
-            touch_pages(mapped, *pages_of(mapped, array[rows]))
-    return [None] * len(arrays)
-
-
-def touch_pages(mapped: mmap.mmap, start: int, size: int) -> None:
-    """Read pages of a map from the disk."""
-    np.frombuffer(mapped, np.uint8, size, start)[:: mmap.PAGESIZE].max(initial=0)
-
-
-def forget(array: Any) -> None:
-    """Let the system drop the pages of a memory map from the process's memory.
-
-    They stay in the page cache and in the file. Maps of mode ``"c"`` are left alone:
-    their pages may differ from the file's.
-    """
-    mapped = getattr(array, "_mmap", None)
-    if mapped is not None and getattr(array, "mode", "c") != "c":
-        drop_pages(mapped, *pages_of(mapped, array))
-
-
 def _forget_all(arrays: Iterable[Any]) -> None:
     for array in arrays:
         forget(array)
-
-
-def drop_pages(mapped: mmap.mmap, start: int = 0, size: int | None = None) -> None:
-    """Let the system drop pages of a map from the process's memory, where it can.
-
-    Parameters
-    ----------
-    mapped : mmap
-        The map.
-    start, size : int
-        The first byte, at a page's begin, and the bytes; None: all.
-    """
-    advice = getattr(mmap, "MADV_DONTNEED", None)
-    if advice is not None:
-        mapped.madvise(advice, start, len(mapped) - start if size is None else size)
 
 
 def _sliceable(name: str, found: Any) -> Any:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from clnet.checks import INT_MAX, PRECISIONS, as_array, as_numbers, is_sparse
 from clnet.errors import InputError
-from clnet.formats.named_table import named_inputs
+from clnet.formats.data_frame import named_inputs
+from clnet.formats.pages import forget
 from clnet.formats.sources import (
     BLOCKS,
     ArraySource,
@@ -20,7 +21,6 @@ from clnet.formats.sources import (
     Source,
     check_buffer,
     check_columns,
-    forget,
     grouped,
     is_stored,
     joined,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import InputError
-from clnet.formats.named_table import named_inputs
+from clnet.formats.data_frame import named_inputs
 from clnet.formats.sources import (
     BLOCKS,
     READ_ONCE,

@@ -1,0 +1,196 @@
+"""The files behind a table of `arrow`: their units, and the bytes of these.
+
+Units are row groups and record batches. Of a Parquet file some thousand rows are
+decoded at a time. An Arrow file is mapped: the columns of a record batch are read where
+they lie, but for compressed ones, of which a batch is unpacked at a time.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.errors import ClnetError, FormatError
+from clnet.formats.files import check_readable, reading
+from clnet.formats.pages import drop_pages
+
+Array = NDArray[Any]
+
+PARQUET_SUFFIXES = (".parquet",)
+ARROW_SUFFIXES = (".arrow", ".feather")
+READ = 1 << 25  # bytes of all columns that are read at a time
+
+
+class ParquetFile:
+    """A Parquet file, whose pages are decoded as they are needed."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        self.schema: Any = pq.read_schema(path)
+        self._file = pq.ParquetFile(
+            path, buffer_size=READ // (len(self.schema) or 1) or 1, pre_buffer=False
+        )
+        self.map: mmap.mmap = _mapped(path)
+        groups = self._file.metadata
+        self.rows: list[int] = [
+            groups.row_group(at).num_rows for at in range(groups.num_row_groups)
+        ]
+        if (rows := sum(self.rows)) != groups.num_rows:
+            raise FormatError(
+                f"{path} has groups of {rows} rows in all, expected the file's "
+                f"{groups.num_rows}"
+            )
+        sizes = [
+            groups.row_group(at).total_byte_size for at in range(groups.num_row_groups)
+        ]
+        self._ends = [end / sum(sizes) for end in [0, *accumulate(sizes)]]
+
+    def batches(self, unit: int, columns: Sequence[int], size: int) -> Iterator[Any]:
+        """Yield the record batches of a row group, of at most so many rows."""
+        names = [self.schema.names[at] for at in columns]
+        yield from self._file.iter_batches(size, [unit], names)
+
+    def in_place(self, columns: Sequence[Any]) -> Array | None:
+        """Return None: columns are decoded one by one."""
+        return None
+
+    def ranges(self, unit: int, columns: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield about the start and size of a row group's bytes, if all are read.
+
+        They are estimated from the unpacked sizes: pyarrow ends the process as it is
+        asked for a damaged column's place.
+        """
+        if len(columns) == len(self.schema):
+            start, end = (int(len(self.map) * at) for at in self._ends[unit : unit + 2])
+            for begin in range(start, end, READ):  # few pages are held at a time
+                yield begin, min(READ, end - begin)
+
+
+class ArrowFile:
+    """An Arrow file, which is mapped."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow as pa
+
+        self.map: mmap.mmap = _mapped(path)
+        self._buffer = pa.py_buffer(self.map)
+        self._readers: dict[tuple[int, ...], Any] = {}
+        self._in_place = False  # whether the last record batch was used where it lies
+        self.schema: Any = pa.ipc.open_file(self._buffer).schema
+        reader = self._reader([0])
+        self.rows: list[int] = []
+        for at in range(reader.num_record_batches):
+            with reading_rows(path, sum(self.rows)):
+                self.rows.append(reader.get_batch(at).num_rows)
+
+    def _reader(self, columns: Sequence[int]) -> Any:
+        """Return the reader of some columns."""
+        import pyarrow as pa
+
+        key = tuple(columns)
+        if key not in self._readers:
+            # Of some fields, a reader copies the whole batch at once.
+            some = None if len(key) == len(self.schema) else list(key)
+            options = pa.ipc.IpcReadOptions(included_fields=some)
+            self._readers[key] = pa.ipc.open_file(self._buffer, options=options)
+        return self._readers[key]
+
+    def batches(self, unit: int, columns: Sequence[int], size: int) -> Iterator[Any]:
+        """Yield slices of a record batch, of at most so many rows."""
+        batch = self._reader(columns).get_batch(unit)
+        self._in_place = any(True for _ in self._lying(batch))
+        for start in range(0, batch.num_rows, size):
+            part = batch.slice(start, size)
+            part.validate(full=True)
+            yield part
+            drop_pages(self.map)
+
+    def in_place(self, columns: Sequence[Any]) -> Array | None:
+        """Return columns of one type as one array [rows, columns], where they lie.
+
+        None: they are not in the map, or not evenly spaced.
+        """
+        rows, kinds = len(columns[0]), {column.type for column in columns}
+        buffers = [column.buffers()[1] for column in columns]
+        if len(kinds) > 1 or any(one is None for one in buffers):
+            return None
+        item = columns[0].type.bit_width // 8
+        starts = [
+            buffer.address - self._buffer.address + column.offset * item
+            for column, buffer in zip(columns, buffers, strict=True)
+        ]
+        size = rows * item
+        step, *others = {after - before for before, after in pairwise(starts)} or {size}
+        last = starts[-1] + size
+        if not 0 <= starts[0] < last <= len(self.map) or starts[0] % item:
+            return None
+        if others or step < size or step % item:
+            return None
+        kind = columns[0].type.to_pandas_dtype()
+        found = np.frombuffer(self.map, kind, (last - starts[0]) // item, starts[0])
+        return np.lib.stride_tricks.as_strided(
+            found, (rows, len(columns)), (item, step), writeable=False
+        )
+
+    def ranges(self, unit: int, columns: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield start and size of the bytes of a record batch that is not packed."""
+        import pyarrow as pa
+
+        if self._in_place:  # another thread has readers of its own
+            yield from self._lying(pa.ipc.open_file(self._buffer).get_batch(unit))
+
+    def _lying(self, batch: Any) -> Iterator[tuple[int, int]]:
+        """Yield start and size of the columns that lie in the map."""
+        for column in batch.columns:
+            for one in column.buffers():
+                start = 0 if one is None else one.address - self._buffer.address
+                if one is not None and 0 <= start < len(self.map):
+                    yield start, one.size
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def opened(path: Path) -> ParquetFile | ArrowFile:
+    """Return the file of a path.
+
+    Raises
+    ------
+    FormatError
+        If it is missing, damaged, or has no column.
+    ClnetError
+        If pyarrow is missing.
+    """
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise ClnetError(
+            f"cannot read {path}: the package pyarrow is missing: pip install pyarrow, "
+            "or with clnet: pip install 'clnet[arrow]'"
+        ) from None
+    check_readable(path)
+    parquet = path.name.lower().endswith(PARQUET_SUFFIXES)
+    kind = "Parquet file" if parquet else (
+        "Arrow file, as of pyarrow.feather.write_feather and pyarrow.ipc.new_file"
+    )
+    with reading(f"{path} is no whole {kind}"):
+        found = ParquetFile(path) if parquet else ArrowFile(path)
+        names = found.schema.names
+    if not names:
+        raise FormatError(f"{path} has no column, expected one for inputs")
+    return found
+
+
+def reading_rows(path: Path, row: int) -> AbstractContextManager[None]:
+    """Return the context in which rows are read, from one on."""
+    return reading(f"{path}, row {row}: cannot be read")
