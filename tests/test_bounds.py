@@ -10,13 +10,13 @@ from bounds import (
     FP16_SPLIT,
     JUMPS,
     LAMBDA,
-    deviations,
     slope,
     span_bound,
     sum_error,
     tiny,
     unit,
 )
+from deviations import deviations
 from numpy.lib.stride_tricks import sliding_window_view
 
 from clnet import Dense

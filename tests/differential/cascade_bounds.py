@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from bounds import CURVATURE, OUTPUT_ROUNDINGS, activation_bound, sum_error, unit
+from bounds import CURVATURE, activation_bound, sum_error, unit
+from deviations import OUTPUT_ROUNDINGS
 
 from clnet.ir.cascade import derivative, value
 from clnet.ir.training_ops import RECORD

@@ -16,7 +16,8 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from bounds import FUNCTION_ROUNDINGS, span_bound, tiny
+from bounds import span_bound, tiny
+from deviations import FUNCTION_ROUNDINGS
 
 from clnet import Network
 from clnet.errors import ClnetWarning

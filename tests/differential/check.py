@@ -10,7 +10,6 @@ from unittest import mock
 
 import numpy as np
 from bounds import (
-    DRAWS,
     FLOAT32,
     FLOAT64,
     FP16_SPLIT,
@@ -18,11 +17,11 @@ from bounds import (
     JUMPS,
     LAMBDA,
     Arithmetic,
-    perturbed_runs,
     span_bound,
     tiny,
     unit,
 )
+from deviations import DRAWS, perturbed_runs
 
 from clnet import Network
 from clnet.errors import ClnetWarning
@@ -227,7 +226,7 @@ def seed(case: Case) -> int:
 class Oracle:
     """The oracle's values after a training, and bounds of their errors.
 
-    A bound is that of `bounds.deviations`. Its draws are made one by one until all
+    A bound is that of `deviations.deviations`. Its draws are made one by one until all
     errors are within the part of the bound that is known: the distances only add up.
 
     The analysis is of first order. Where a deviation, relative to its array, is above

@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from bounds import FLOAT64, LAMBDA, deviation, perturbed_runs, span_bound
+from bounds import FLOAT64, LAMBDA, span_bound
+from deviations import deviation, perturbed_runs
 
 from clnet import Network
 from clnet.ir.lowering import nonlinearity

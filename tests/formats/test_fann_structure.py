@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bounds import FLOAT32, LAMBDA, assert_right, deviations
+from bounds import FLOAT32, LAMBDA, assert_right
+from deviations import deviations
 
 import clnet
 from clnet import Dense, FormatError, Network, Sparse

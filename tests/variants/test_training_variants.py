@@ -6,7 +6,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from bounds import FLOAT32, FLOAT64, LAMBDA, deviations
+from bounds import FLOAT32, FLOAT64, LAMBDA
+from deviations import deviations
 from storages import entry_matrix
 from variant_cases import alternate, selected
 

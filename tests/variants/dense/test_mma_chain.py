@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from bounds import FP16_SPLIT, LAMBDA, deviations
+from bounds import FP16_SPLIT, LAMBDA
+from deviations import deviations
 from devices import CPU_ONLY, DEVICE, H200, ONE_GROUP
 from variants.timeouts import assert_timeout_is_recovered
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from bounds import FLOAT32, FP16_SPLIT, LAMBDA, deviations, tiny
+from bounds import FLOAT32, FP16_SPLIT, LAMBDA, tiny
+from deviations import deviations
 
 from clnet import Network
 from clnet.ir.lowering import lower_training

@@ -6,7 +6,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from bounds import FUSED_STEP, LAMBDA, deviations
+from bounds import FUSED_STEP, LAMBDA
+from deviations import deviations
 from devices import H200
 from test_whole_steps import DEVICE, data_of, initial_values, step_scalars, trained
 

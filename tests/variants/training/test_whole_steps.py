@@ -6,7 +6,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from bounds import FLOAT32, LAMBDA, deviations
+from bounds import FLOAT32, LAMBDA
+from deviations import deviations
 from variant_cases import alternate
 
 from clnet import Dense, Network
