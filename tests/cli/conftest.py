@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from clnet import Network
+from clnet import Dense, Network
 from clnet.cli.main import main
+from clnet.formats import save_data
 
 
 @pytest.fixture(autouse=True)
@@ -35,3 +37,23 @@ def clnet_command(capsys):
         return status, *capsys.readouterr()
 
     return command
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """The present folder: a small network, data in every format, broken files."""
+    network = Network(3, [Dense(4, "tanh"), Dense(2, "sigmoid")], seed=0,
+                      fann_compatible=True)
+    network.save(tmp_path / "a.net")
+    network.save(tmp_path / "a.safetensors")
+    rng = np.random.default_rng(0)
+    x, t = rng.standard_normal((10, 3)).astype("f"), rng.integers(0, 2, (10, 2))
+    for suffix in ("data", "train.gz", "csv", "npz"):
+        save_data(tmp_path / f"d.{suffix}", x, t)
+    save_data(tmp_path / "wide.data", np.zeros((2, 5)), np.zeros((2, 2)))
+    (tmp_path / "cut.net").write_text((tmp_path / "a.net").read_text()[:-30])
+    (tmp_path / "bare.csv").write_text("1,2,3\n4,5,6\n")
+    (tmp_path / "folder.net").mkdir()
+    (tmp_path / "empty.net").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

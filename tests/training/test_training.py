@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-
 import numpy as np
 import pyopencl as cl
 import pytest
-from variant_cases import selected
 
-from clnet import Dense, Network, Sparse, load, load_data
+from clnet import Dense, Network, load, load_data
 from clnet.errors import ClnetWarning, InputError
 from clnet.ir import reference
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import OPTIMISERS, SGD, Adam, Batch, Incremental
 from clnet.nn.random import key
-from clnet.nn.storage.formats import FORMATS
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl import memory as memories
 from clnet.opencl.discovery import device
@@ -116,74 +111,6 @@ def test_every_step_is_the_oracles(optimiser, shuffle):
     )
     np.testing.assert_allclose(history.loss, losses, rtol=1e-5)
     np.testing.assert_allclose(network.parameters, parameters, atol=2e-5)
-
-
-# Layers that no other reads -----------------------------------------------------------
-
-
-def without_readers(hidden=(4,), format="auto", **options):  # noqa: A002
-    """A network whose last layer has connections to the inputs alone."""
-    mask = np.zeros((2, 2 + sum(hidden)), bool)
-    mask[:, :2] = True
-    layers = [
-        Dense(n, "tanh", sources=range(i + 1), **options) for i, n in enumerate(hidden)
-    ]
-    last = Sparse(2, pattern=mask, format=format, sources=range(len(hidden) + 1))
-    return Network(2, [*layers, last], seed=1)
-
-
-def pruned():
-    """A shortcut network whose last layer has lost its connections to the first."""
-    network = Network(2, [Dense(4, "tanh"), Dense(2, sources=(0, 1))], seed=1)
-    network.set_layer(1, np.eye(2, 6))
-    return network.prune(threshold=0.5, layers=[1])
-
-
-DEVICES = [DEVICE, replace(DEVICE, index="9:1")]
-
-
-WITHOUT_READERS = {
-    "sparse": without_readers, "two": lambda: without_readers((4, 3)), "pruned": pruned,
-    **{name: partial(without_readers, format=name) for name in FORMATS},
-    "dropout": lambda: without_readers(dropout=0.5),
-    "stored as": lambda: without_readers().stored_as("ell"),
-    "pruned again": lambda: without_readers().prune(density=0.1, layers=[1]),
-}
-RULES = {
-    "sgd": {"optimiser": "sgd"}, "adam": {"optimiser": "adam", "batch_size": 16},
-    "rprop": {"optimiser": "rprop"}, "incremental": {"optimiser": "incremental"},
-    "devices": {"optimiser": "sgd", "clip_norm": 0.1, "devices": DEVICES},
-}
-
-
-@pytest.mark.parametrize(("make", "options"), selected(
-    WITHOUT_READERS, RULES, quick=lambda network, rule: network % len(RULES) == rule
-))
-def test_a_layer_without_readers_is_trained_as_not_there(make, options):
-    x, t = spirals(50)
-    network = make()
-    last = len(network.layers) - 1
-    plain = Network(2, [Sparse(2, pattern=network.weights(last)[:, :2] != 0)])
-    plain.set_layer(0, network.weights(last)[:, :2], network.biases(last))
-    before = network.parameters.copy()
-    options = {"epochs": 3, "seed": 1, "shuffle": False, **options}
-    losses = plain.fit(x, t, **options).loss
-    np.testing.assert_allclose(network.fit(x, t, **options).loss, losses, rtol=1e-5)
-    np.testing.assert_allclose(
-        network.weights(last)[:, :2], plain.weights(0), rtol=0, atol=1e-5
-    )
-    end = network.layout.weights[last].offset
-    np.testing.assert_array_equal(network.parameters[:end], before[:end])
-
-
-def test_a_file_may_hold_a_layer_without_readers(tmp_path):
-    x, t = spirals(50)
-    network = without_readers()
-    network.save(tmp_path / "a.safetensors")
-    loaded = load(tmp_path / "a.safetensors")
-    for trained in (network, loaded):
-        trained.fit(x, t, epochs=3, seed=1, device=DEVICE)
-    np.testing.assert_array_equal(loaded.parameters, network.parameters)
 
 
 # Transfers ---------------------------------------------------------------------------
