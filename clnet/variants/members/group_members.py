@@ -76,6 +76,9 @@ VECTOR = 8  # values of two bytes in a vector, by which such rows are apart
 PACK_GROUP = 128  # work-items of a group that packs inputs
 PIECES = 3  # of a weight or a derivative in those products
 
+GradientBlock = tuple[int, int, int]
+"""Fragments that a warp computes at once: rows, columns, and parts of a tile."""
+
 
 @dataclass(frozen=True)
 class GroupMembers(MemberVariant):
@@ -331,28 +334,37 @@ class Arrangement:
         table, kept = np.zeros(len(self.layers), BLOCKS), 0
         for number, (row, layer) in enumerate(zip(table, self.layers, strict=True)):
             few = number > 0 and layer["n_out"] <= MOST_FEW
-            def rounds(
-                rows: int, columns: int, parts: int, layer: Any = layer, few: bool = few
-            ) -> int:
-                count = -(-layer["n_out"] // (1 if few else 16 * rows))
-                count *= -(-layer["n_in"] // (WARP if few else 8 * columns))
-                return -(-int(count) * parts // warps)
-
-            def cost(
-                block: tuple[int, int, int], rounds: Any = rounds,
-                exact: bool = self.columns > 0 and number == 0,
-            ) -> int:
-                rows, columns, parts = block
-                loads, steps = 6 * (4 * rows + 2 * columns), tile // (8 * parts)
-                if exact:  # four blocks a load, and twice as many samples a product
-                    loads, steps = 3 * rows + -(-columns // 2), steps // 2
-                return int(rounds(*block) * (loads + 3 * rows * columns) * steps)
-
-            best = min(product((1, 2), (1, 2, 3, 4), parts), key=cost)
+            exact = self.columns > 0 and number == 0
+            rounds = {
+                block: _rounds(block, layer["n_out"], layer["n_in"], few, warps)
+                for block in product((1, 2), (1, 2, 3, 4), parts)
+            }
+            costs = {
+                block: count * _instructions(block, tile, exact)
+                for block, count in rounds.items()
+            }
+            best = min(costs, key=costs.__getitem__)
             rows, columns, _ = best
             row["rows"], row["columns"], row["parts"], row["kept"] = *best, kept
-            kept += rounds(*best) * (2 if few else rows * (4 * columns + 2))
+            kept += rounds[best] * (2 if few else rows * (4 * columns + 2))
         return table, kept
+
+
+def _rounds(block: GradientBlock, n_out: int, n_in: int, few: bool, warps: int) -> int:
+    """Return how many blocks of a layer's gradient each warp computes."""
+    rows, columns, parts = block
+    count = -(-n_out // (1 if few else 16 * rows))
+    count *= -(-n_in // (WARP if few else 8 * columns))
+    return -(-int(count) * parts // warps)
+
+
+def _instructions(block: GradientBlock, tile: int, exact: bool) -> int:
+    """Return about how many instructions a block takes of a warp."""
+    rows, columns, parts = block
+    loads, steps = 6 * (4 * rows + 2 * columns), tile // (8 * parts)
+    if exact:  # four blocks a load, and twice as many samples a product
+        loads, steps = 3 * rows + -(-columns // 2), steps // 2
+    return (loads + 3 * rows * columns) * steps
 
 
 def _spread(layers: NDArray[Any], pitch: int) -> tuple[NDArray[Any], int]:
