@@ -32,7 +32,7 @@ from clnet.opencl.device import Device
 from clnet.opencl.discovery import device as find_device
 
 from .cases.dense import Array
-from .measurements import RESULTS
+from .measurements import RESULTS, append
 from .studies.training import DATA
 
 ROWS = RESULTS / "defaults.csv"
@@ -288,10 +288,7 @@ def main() -> None:
         kinds = sum(len(NETWORKS) if one.optimiser else 1 for one in CHOICES)
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         for row in tqdm(measured(sets, device), total=kinds * len(sets)):
-            pd.DataFrame([row]).to_csv(
-                arguments.out, mode="a", index=False, float_format="%.4f",
-                header=not arguments.out.exists(),
-            )
+            append(arguments.out, row, "%.4f")
     print(table(pd.read_csv(arguments.rows or arguments.out)))
 
 

@@ -28,7 +28,7 @@ from tqdm import tqdm
 from clnet.opencl.discovery import device as find_device
 
 from .cases.dense import Array
-from .measurements import RESULTS, slug
+from .measurements import RESULTS, append, slug
 
 SEEDS = 5
 TEST = 0.25  # share of the samples
@@ -154,10 +154,7 @@ def main() -> None:
             measured(names, arguments.device), total=len(names) * len(ESTIMATORS)
         )
         for row in rows:
-            pd.DataFrame([row]).to_csv(
-                file, mode="a", index=False, float_format="%.4f",
-                header=not file.exists(),
-            )
+            append(file, row, "%.4f")
     print(table(pd.read_csv(file)))
 
 

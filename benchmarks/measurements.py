@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -150,6 +151,13 @@ def latest(table: pd.DataFrame) -> pd.DataFrame:
     table = table[(table["basis"] != "") | ~table.duplicated(key, keep="last")]
     table = table.drop_duplicates([*key, "basis"], keep="last")
     return table.reset_index(drop=True)
+
+
+def append(path: Path, row: Mapping[str, Any], digits: str = "%.4g") -> None:
+    """Add a row to a CSV file, whose first line has the names of its columns."""
+    pd.DataFrame([row]).to_csv(
+        path, mode="a", index=False, float_format=digits, header=not path.exists()
+    )
 
 
 def read(path: Path) -> pd.DataFrame:

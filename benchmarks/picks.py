@@ -58,7 +58,7 @@ from clnet.variants.base import Variant
 
 from .cases.dense import Case
 from .environment import device_identity, load, now, versions, worked
-from .measurements import RESULTS, slug
+from .measurements import RESULTS, append, slug
 from .studies.feedforward import CONFIGURATIONS, DEEP, MANY, NARROW
 
 PICKS = ("model", "rates", "five seconds", "searched")
@@ -277,34 +277,54 @@ def rows_of(
             print(f"{one.case.name} x {one.case.batch}: {error}")
 
 
-def table(rows: pd.DataFrame) -> str:
-    """Return each case's times, in us, and each pick's ratio to the best."""
-    index = ["case", "batch", "precision"]
+def table(
+    rows: pd.DataFrame, picks: Sequence[str] = PICKS,
+    index: Sequence[str] = ("case", "batch", "precision"),
+    shown: Sequence[str] = ("cover",),
+) -> str:
+    """Return each pick's ratio to the best, and the time of the search's, in us.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        The rows.
+    picks : sequence of str
+        The picks, the search's last.
+    index, shown : sequence of str
+        Columns that name a case, and those that tell of the search's choice.
+    """
     ratios = rows.pivot_table(
-        index=index, columns="pick", values="over_best", sort=False
+        index=[*index], columns="pick", values="over_best", sort=False
     )
     rows = rows.assign(us=1e6 * rows["median"])
-    best = rows[rows["pick"] == PICKS[-1]].set_index(index)[["us", "cover"]]
-    best["cover"] = best["cover"].str.slice(0, 40)
-    return str(ratios[[*PICKS]].join(best).to_string(float_format="%.3g"))
+    best = rows[rows["pick"] == picks[-1]].set_index([*index])[["us", *shown]]
+    best[[*shown]] = best[[*shown]].apply(lambda column: column.str.slice(0, 40))
+    return str(ratios[[*picks]].join(best).to_string(float_format="%.3g"))
 
 
-def main() -> None:
-    """Measure, or show the rows of a file."""
+def options(description: str | None, case: str) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark of choices; `case` is an example."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
     add("--device", help="as for clnet.device")
-    add("--case", nargs="+", help='as "config-3 x 32", the most important first')
+    add("--case", nargs="+", help=f'as "{case}", the most important first')
     add("--seconds", type=float, default=math.inf, help="limit of all cases")
     add("--each", type=float, default=math.inf, help="limit of the search of a case")
+    add("--out", type=Path, help="CSV, appended to; default: of the device, in results")
+    add("--rows", type=Path, metavar="CSV", help="show these; measure nothing")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, or show the rows of a file."""
+    parser = options(__doc__, "config-3 x 32")
+    add = parser.add_argument
     add("--all", action="store_true", help="search every candidate")
     add("--variants", nargs="+", help="search every candidate of these alone")
-    add("--out", type=Path, help="CSV, appended to; default: of the device, in results")
     add("--export", type=Path, metavar="JSON", help="write the times for the package")
-    add("--rows", type=Path, metavar="CSV", help="show these; measure nothing")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     if given.rows is not None:
         print(table(pd.read_csv(given.rows)))
         return
@@ -327,10 +347,7 @@ def main() -> None:
             cases, device, given.seconds, given.each, every, variants
         ):
             rows.append({**row, "load": load(), **where})
-            pd.DataFrame(rows[-1:]).to_csv(
-                file, index=False, float_format="%.4g", mode="a",
-                header=not file.exists(),
-            )
+            append(file, rows[-1])
             print(
                 f"{row['case']} x {row['batch']} {row['pick']}: "
                 f"{1e6 * row['median']:.1f} us, {row['over_best']:.2f}, "

@@ -16,7 +16,6 @@ all configurations near the best that the search has found.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -44,8 +43,9 @@ from clnet.runtime.binding import Step
 from clnet.variants.member_variants import members_variants
 from clnet.variants.members.members import exact_factors
 
+from . import picks
 from .environment import device_identity, load, now, versions
-from .measurements import RESULTS, slug
+from .measurements import RESULTS, append, slug
 from .picks import BLOCK_SECONDS, FINALIST, ROUNDS, cover_text, empty_store
 from .studies.population import population_cases
 from .studies.small import SmallCase
@@ -154,29 +154,13 @@ def in_turn(steps: dict[str, Step], case: SmallCase) -> dict[str, list[float]]:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Return each pick's ratio to the best, and the time of the search's, in us."""
-    index = ["case", "networks"]
-    ratios = rows.pivot_table(
-        index=index, columns="pick", values="over_best", sort=False
-    )
-    rows = rows.assign(us=1e6 * rows["median"])
-    best = rows[rows["pick"] == PICKS[-1]].set_index(index)[["us", "kernel", "best"]]
-    return str(ratios[[*PICKS]].join(best).to_string(float_format="%.3g"))
+    """Return the table of the picks."""
+    return picks.table(rows, PICKS, ("case", "networks"), ("kernel", "best"))
 
 
 def main(given: Sequence[str] | None = None) -> None:
     """Measure, or show the rows of a file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--device", help="as for clnet.device")
-    add("--case", nargs="+", help='as "parity-1000", the most important first')
-    add("--seconds", type=float, default=np.inf, help="limit of all cases")
-    add("--each", type=float, default=np.inf, help="limit of the search of a case")
-    add("--out", type=Path, help="CSV, appended to; default: of the device, in results")
-    add("--rows", type=Path, metavar="CSV", help="show these; measure nothing")
-    arguments = parser.parse_args(given)
+    arguments = picks.options(__doc__, "parity-1000").parse_args(given)
     if arguments.rows is not None:
         print(table(pd.read_csv(arguments.rows)))
         return
@@ -194,10 +178,7 @@ def main(given: Sequence[str] | None = None) -> None:
                 break
             for row in rows_of(known[name], device, arguments.each):
                 rows.append({**row, "load": load(), **where})
-                pd.DataFrame(rows[-1:]).to_csv(
-                    file, index=False, float_format="%.4g", mode="a",
-                    header=not file.exists(),
-                )
+                append(file, rows[-1])
                 print(
                     f"{row['case']} {row['pick']}: {1e6 * row['median']:.2f} us, "
                     f"{row['over_best']:.2f}, {row['kernel']}", flush=True,

@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from tabulate import tabulate
 
 from clnet.opencl.discovery import device as find_device
 
 from .environment import cores, device_identity, load, now, versions
-from .measurements import RESULTS, slug
+from .measurements import RESULTS, append, slug
 
 Array = NDArray[np.float32]
 
@@ -228,9 +227,7 @@ def main() -> None:
             **versions(),
         }
         columns = ["samples", "GB", "GB/s", PROCESSOR, *where, *OF_FILES]
-        pd.DataFrame([{**row, **where}], columns=columns).to_csv(
-            out, index=False, float_format="%.4g", mode="a", header=not out.exists()
-        )
+        append(out, {name: {**row, **where}.get(name) for name in columns})
     print(tabulate(rows, headers="keys", tablefmt="github", floatfmt=".3g"))
 
 

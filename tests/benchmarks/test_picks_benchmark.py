@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -39,18 +38,14 @@ def test_rows_of_a_tiny_case(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(rate_probes, "measured", lambda device: device)
     monkeypatch.setattr(times_file, "SHIPPED", times_file.SHIPPED)  # undone at the end
     rows, export = tmp_path / "rows.csv", tmp_path / "times.json"
-    monkeypatch.setattr(sys, "argv", [
-        "picks", "--device", "cpu", "--out", str(rows), "--export", str(export),
-    ])
-    picks.main()
+    picks.main(["--device", "cpu", "--out", str(rows), "--export", str(export)])
     found = pd.read_csv(rows)
     assert list(found["pick"]) == list(picks.PICKS)
     assert (found["over_best"] > 0).all()
     assert (found["timed"] >= found["cover"].nunique()).all()
     assert json.loads(export.read_text())["times"]
     capsys.readouterr()
-    monkeypatch.setattr(sys, "argv", ["picks", "--rows", str(rows)])
-    picks.main()
+    picks.main(["--rows", str(rows)])
     assert "tiny" in capsys.readouterr().out
 
 
