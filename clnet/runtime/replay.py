@@ -29,7 +29,7 @@ from clnet.opencl.memory import Action, Memory, sub_buffer_alignment
 from clnet.opencl.process import check_process
 from clnet.runtime.binding import Binding, Step
 from clnet.variants.cost import span_flops
-from clnet.variants.packing import merge_packings
+from clnet.variants.packing import is_gather, merge_packings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -166,12 +166,15 @@ class Replay(Binding):
         self._inputs_changed = True
         calls: list[Launch] = []
         first: list[Launch] = []
+        gather: list[Launch] = []  # left to the next step's packing
         self._ends: list[int] = []  # actions until the end of each step
         for number, step in enumerate(steps):
             assert step.device is not None
-            launches = merge_packings(
-                step.variant.launches(step.span, step.config, step.device)
-            )
+            own = step.variant.launches(step.span, step.config, step.device)
+            launches, gather = merge_packings((*gather, *own)), []
+            following = [one.device for one in steps[number + 1 : number + 2]]
+            if following == [step.device] and all(map(is_gather, launches)):
+                launches, gather = [], launches
             first = first or launches
             for phase in phases(launches):
                 self._order_after_busy(step, phase)

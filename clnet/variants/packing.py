@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from clnet.nn.storage.layout import round_up
@@ -115,7 +115,7 @@ class Packing:
             defines["SECOND"] = int(second)
         else:
             text, groups = TILES, self.row_blocks * BLOCK // CORE
-            defines.update(PANEL_ROWS=self.panel, HELD=HELD, MATRICES=1)
+            defines.update(PANEL_ROWS=self.panel, HELD=HELD, MATRICES=1, GATHERS=0)
             held = -(-self.blocks * BLOCK // CORE // HELD)  # work-items of a row
             packers = min(PACKERS, max(2 * WARP, CORE << (held - 1).bit_length()))
         return Launch(
@@ -133,15 +133,38 @@ class Packing:
 def merge_packings(launches: Iterable[Launch]) -> list[Launch]:
     """Return a training step's launches, with up to four consecutive packings merged.
 
-    All are of panels, in groups of one size, and only the first stores totals.
+    All are of panels, in groups of one size, and only the first stores totals. A batch
+    that is packed by rows is gathered in the same launch.
     """
     merged: list[Launch] = []
     for launch in launches:
-        if merged and _can_merge(merged[-1], launch):
+        if merged and _can_gather(merged[-1], launch):
+            merged[-1] = replace(
+                launch,
+                defines={
+                    **launch.defines, "GATHERS": 1,
+                    "SHUFFLED": merged[-1].defines["SHUFFLED"],
+                },
+                arguments=(*launch.arguments, *merged[-1].arguments),
+            )
+        elif merged and _can_merge(merged[-1], launch):
             merged[-1] = _merged(merged[-1], launch)
         else:
             merged.append(launch)
     return merged
+
+
+def is_gather(launch: Launch) -> bool:
+    """Return whether a launch gathers a batch."""
+    return launch.kernel == "gather"
+
+
+def _can_gather(gather: Launch, packing: Launch) -> bool:
+    """Return whether a packing of a batch's inputs could gather the batch."""
+    if not is_gather(gather) or packing.source != TILES:
+        return False
+    x, offset, *_ = packing.arguments
+    return not packing.defines["TRANSPOSED"] and (x, offset) == (gather.arguments[2], 0)
 
 
 def _can_merge(first: Launch, second: Launch) -> bool:
@@ -163,5 +186,6 @@ def _merged(first: Launch, second: Launch) -> Launch:
         first.source, first.kernel,
         {**first.defines, **further, "MATRICES": count + 1},
         (size + second.global_size[0],), (group,),
-        (*first.arguments, size // group, *second.arguments[:-2]), when=second.when,
+        (*first.arguments, size // group, *second.arguments[:-2]),
+        when="call" if "call" in (first.when, second.when) else "parameters",
     )

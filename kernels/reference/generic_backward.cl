@@ -274,7 +274,7 @@ void tally(__global const REAL *record, __global REAL *totals, const int batch,
 #endif
 
 #ifdef ROWS
-#include "include/random.h"
+#include "include/order.h"
 // to[i, :] = data[rows[i], :] for `count` rows, by all work-items of a group
 static inline void copy_rows(__global const REAL *data, const int ldd,
                              __global REAL *to, const int ldt, const int width,
@@ -287,30 +287,16 @@ static inline void copy_rows(__global const REAL *data, const int ldd,
 }
 
 // Gather a mini-batch of inputs, targets and weights: batch[b, :] = data[row, :], with
-// row the sample first + b of the epoch's order. A width of 0: no such array.
+// row the sample first + b of the epoch's order.
 //
 // index map: work-group = ROWS rows
-__kernel void gather(__global const REAL *xs, const int ldxs, __global REAL *x,
-                     const int ldx, const int x_width, __global const REAL *ts,
-                     const int ldts, __global REAL *t, const int ldt, const int t_width,
-                     __global const REAL *ws, const int ldws, __global REAL *w,
-                     const int ldw, const int w_width, const int batch, const int first,
-                     const int samples, const int bits, const uint k0, const uint k1,
-                     const uint k2, const uint k3, const uint k4, const uint k5,
-                     const uint k6, const uint k7)
+__kernel void gather(GATHER_PARAMETERS)
 {
     __local uint rows[ROWS];
     const size_t start = (size_t)get_group_id(0) * ROWS;
     const int count = min(ROWS, batch - (int)start);
-    for (int i = get_local_id(0); i < count; i += get_local_size(0)) {
-        const uint number = (first + start + i) % samples;
-#if SHUFFLED
-        const uint8 key = (uint8)(k0, k1, k2, k3, k4, k5, k6, k7);
-        rows[i] = permuted(number, samples, bits, key);
-#else
-        rows[i] = number;
-#endif
-    }
+    for (int i = get_local_id(0); i < count; i += get_local_size(0))
+        rows[i] = ORDERED_ROW(start + i);
     barrier(CLK_LOCAL_MEM_FENCE);
     copy_rows(xs, ldxs, x + start * ldx, ldx, x_width, rows, count);
     copy_rows(ts, ldts, t + start * ldt, ldt, t_width, rows, count);

@@ -18,6 +18,21 @@ UNROLLED
     return (float8)(v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]);
 }
 
+// Store 8 terms of a row from k on, side by side.
+static inline void store_terms(__global float *row, const int k, const int terms,
+                               const int padded, const float8 v)
+{
+    if (padded) {
+        if (k < terms) *(__global float4 *)(row + k) = v.lo;
+        if (k + 4 < terms) *(__global float4 *)(row + k + 4) = v.hi;
+        return;
+    }
+    const float parts[CORE] = {v.s0, v.s1, v.s2, v.s3, v.s4, v.s5, v.s6, v.s7};
+UNROLLED
+    for (int i = 0; i < CORE; ++i)
+        if (k + i < terms) row[k + i] = parts[i];
+}
+
 // The bits of the largest magnitude.
 static inline uint max_magnitude(const float8 v)
 {

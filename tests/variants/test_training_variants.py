@@ -33,12 +33,14 @@ from clnet.nn.regularisation import Regularisation
 from clnet.nn.storage.base import Entries
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl.discovery import device
+from clnet.opencl.program import WARP_GROUP_MMA
 from clnet.opencl.session import session
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
-from clnet.variants import VARIANTS
+from clnet.variants import VARIANTS, packing
+from clnet.variants.dense.mma import KEYS, SHAPES, Mma
 from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.generic_backward import GenericBackward
 from clnet.variants.training.gradient_norm import Norm
@@ -409,6 +411,49 @@ def test_mini_batches_are_gathered(shuffled, planned):
         np.testing.assert_array_equal(
             replay.read(value), values[name].astype(np.float32)
         )
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("n_in", [5, 70, 4200])
+def test_a_packing_gathers_its_batch(n_in, shuffled, monkeypatch):
+    """Two steps of an epoch, in a launch less, with the bits of two launches."""
+    network = Network(n_in, [Dense(40, "tanh"), Dense(2)], seed=5)
+    program = lower_training(
+        network, loss_function("mse"), SGD(0.1), samples=23, shuffled=shuffled,
+        weighted=True,
+    )
+    steps = generic_steps(program, 12)
+    shape = next(s for s in SHAPES[2] if s[0] == WARP_GROUP_MMA and s[2] == 32)
+    config = {**dict(zip(KEYS, shape, strict=True)), "parts": 1}
+    steps[1:3] = [Step(program.span(1, 3, 12), Mma(), config, DEVICE)]
+    rng = np.random.default_rng(1)
+    data = {
+        value.name: rng.uniform(-1, 1, (23, value.width)) for value in program.inputs
+    }
+
+    def results():
+        state = state_of(program.ops[-1].optimiser, network.layout.size, "float32")
+        train_state = TrainState(SESSION, network.parameters, state)
+        replay = Replay(SESSION, steps, network.layout, train_state)
+        for value in program.inputs:
+            replay.write(value, data[value.name])
+        words = {f"key{i}": int(word) for i, word in enumerate(key(8, 3))}
+        for first, samples in ((0, 12), (12, 11)):
+            replay.set(
+                first=first, samples=samples, seen=first + samples, rate=0.1,
+                fresh=int(first == 0), count=first // 12, seed=0, **words,
+            )
+            replay.run()
+        kernels = [*replay._kernels.values()]
+        arrays = [replay.read(value) for value in program.ops[0].writes]
+        return kernels, [*arrays, replay.read(program.output), train_state.values()[0]]
+
+    kernels, found = results()
+    monkeypatch.setattr(packing, "_can_gather", lambda *_: False)
+    kernels_before, expected = results()
+    assert [k for k in kernels_before if "gather" not in k] == kernels != kernels_before
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("shuffled", [False, True])

@@ -355,11 +355,12 @@ class Mma:
         return cost_of(products, span, config, device, launches)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
-        """Return the packing of all A and of x, then products and their reductions."""
+        """Return the packing of x and of all A, then products and their reductions."""
         layers, products = _layers(span), _products(span)
         x = layers[0].apply.x
         packed = _scratch(0, products[0].a(config))
-        packs, launches = [], [
+        launches = list[Launch]()
+        packs = [
             products[0].a(config).launch(
                 x, 0, x.stride, *packed, second=False, source_padded=padded(x)
             )
