@@ -7,6 +7,7 @@ of seconds, of clocks, or of bytes or operations a second within a model would n
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from clnet.opencl.rates import Rates
 from clnet.planning.candidates import eligible
 from clnet.planning.training_planner import TRAINING_VARIANTS
 from clnet.variants import ALL_VARIANTS
+from clnet.variants.member_variants import members_variants
 
 FACTOR = 8.0  # a power of two: nothing is rounded
 CARD = replace(H200, measured=Rates(
@@ -104,6 +106,18 @@ def test_models_of_training_take_the_record_alone(device):
     assert seen >= own | {"gemm_backward", "optimisers"}
 
 
+@pytest.mark.parametrize("device", [CARD, CORES], ids=lambda device: device.name[:5])
+def test_models_of_populations_take_the_record_alone(device):
+    seen = set()
+    for sizes, members in (([2, 3, 1], 10_000), ([48, 96, 3], 100), ([8, 33, 5], 1000)):
+        network = Network.mlp(sizes, "tanh", seed=0)
+        program = lower_training(network, loss_function("mse"), Rprop())
+        variants = members_variants(device, members, 256, False, True)
+        seen |= compare(program, 256, variants, device)
+    on_cores = {"vector_members", "members"}
+    assert seen >= ({"lane_members", "group_members"} if device is CARD else on_cores)
+
+
 def test_models_hold_no_rate_of_a_card():
     """Names of cards, and numbers as large or small as rates and times are."""
     for path in sorted((PACKAGE / "variants").rglob("*.py")):
@@ -116,8 +130,9 @@ def test_models_hold_no_rate_of_a_card():
                 assert node.value == 0 or 1e-3 <= abs(node.value) <= 1e3, (
                     f"{path}:{node.lineno}: {node.value} may be of one device"
                 )
-    planner = (PACKAGE / "planning" / "planner.py").read_text(encoding="utf-8")
-    assert not CARDS.search(planner)
+    others = (PACKAGE / "planning").rglob("*.py"), (PACKAGE / "opencl").rglob("*.py")
+    for path in itertools.chain(*others):
+        assert not CARDS.search(path.read_text(encoding="utf-8")), path
 
 
 def test_the_faster_card_differs():
