@@ -5,7 +5,7 @@
 // function propagates NaN where NumPy does.
 //
 // REAL           float or double: the network's type
-// WIDTH          1, 4 or 8: values in a VAL; set before including this
+// WIDTH          1, 4, 8 or 16: values in a VAL; set before including this
 // OPERATOR_MATH  1 where the builtins are out-of-line calls that stop vectorisation:
 //                exp, tanh and erf then use operators only (float32)
 // RATIONAL_TANH  1: tanh is a quotient of polynomials on GPUs too, in float32, where it is
@@ -183,11 +183,14 @@ static inline VAL exponential_minus_one(VAL v)
 #else
 // One lane at a time: one argument above 1e7 makes PoCL 3.0's vector sin and cos wrong
 // by 0.01 in all other lanes.
+#define OF_4(f, v) f(v.s0), f(v.s1), f(v.s2), f(v.s3)
+#define OF_8(f, v) OF_4(f, v.lo), OF_4(f, v.hi)
 #if WIDTH == 4
-#define BY_ONE(f, v) ((VAL)(f(v.s0), f(v.s1), f(v.s2), f(v.s3)))
+#define BY_ONE(f, v) ((VAL)(OF_4(f, v)))
+#elif WIDTH == 8
+#define BY_ONE(f, v) ((VAL)(OF_8(f, v)))
 #else
-#define BY_ONE(f, v) \
-    ((VAL)(f(v.s0), f(v.s1), f(v.s2), f(v.s3), f(v.s4), f(v.s5), f(v.s6), f(v.s7)))
+#define BY_ONE(f, v) ((VAL)(OF_8(f, v.lo), OF_8(f, v.hi)))
 #endif
 static inline VAL sine(VAL v) { return BY_ONE(sin, v); }
 static inline VAL cosine(VAL v) { return BY_ONE(cos, v); }

@@ -17,12 +17,14 @@
 // HAS_BIAS    1 or 0
 // LINE        values that bands are padded to (storage/local.py)
 // STREAM      1: y bypasses the caches (non-temporal stores)
+// LANES       rows of a vector: 8 or 16
 // ACTIVATION, STEEPNESS, LIMIT  the layers' activation (activations.h)
-#define WIDTH 8
+#define WIDTH LANES
 #include "include/activations.h"
 #if !defined(ACTIVATION) || !defined(HAS_BIAS) || !defined(BIAS_STEP) \
-    || !defined(WINDOW) || !defined(LAYERS) || !defined(LINE) || !defined(STREAM)
-#error "stencil_cpu.cl needs activation, bias, WINDOW, LAYERS, LINE and STREAM"
+    || !defined(WINDOW) || !defined(LAYERS) || !defined(LINE) || !defined(STREAM)   \
+    || !defined(LANES)
+#error "stencil_cpu.cl needs activation, bias, WINDOW, LAYERS, LINE, STREAM and LANES"
 #endif
 
 typedef VAL __attribute__((aligned(4))) VAL_UNALIGNED;
@@ -35,10 +37,10 @@ typedef VAL __attribute__((aligned(4))) VAL_UNALIGNED;
 #define STORE_STREAMING(p, v) STORE(p, v)
 #endif
 
-// The outputs of rows i … i + 7.
-static inline VAL rows_8(__global const REAL *w, const size_t pitch,
-                         __global const REAL *bias, __global const REAL *in,
-                         const int i)
+// The outputs of rows i … i + LANES - 1.
+static inline VAL vector_of_rows(__global const REAL *w, const size_t pitch,
+                                 __global const REAL *bias, __global const REAL *in,
+                                 const int i)
 {
     VAL sum = HAS_BIAS ? (BIAS_STEP ? LOAD(bias + i) : CONST(*bias)) : CONST(0);
 #pragma unroll
@@ -46,10 +48,10 @@ static inline VAL rows_8(__global const REAL *w, const size_t pitch,
     return activate(sum);
 }
 
-// Stores the first `count` of 8 values.
+// Stores the first `count` values of a vector.
 static inline void store_partial(__global REAL *out, const VAL v, const int count)
 {
-    REAL values[8] __attribute__((aligned(32)));
+    REAL values[LANES] __attribute__((aligned(4 * LANES)));
     *(VAL *)values = v;
     for (int j = 0; j < count; ++j) out[j] = values[j];
 }
@@ -61,13 +63,13 @@ static inline void first_layer(__global const REAL *w, const size_t pitch,
 {
     int i = 0;
 #if STREAM
-    if (((size_t)out & 31) == 0)
-        for (; i + 8 <= rows; i += 8)
-            STORE_STREAMING(out + i, rows_8(w, pitch, bias, x, i));
+    if (((size_t)out & (4 * LANES - 1)) == 0)
+        for (; i + LANES <= rows; i += LANES)
+            STORE_STREAMING(out + i, vector_of_rows(w, pitch, bias, x, i));
 #endif
-    for (; i + 8 <= rows; i += 8) STORE(out + i, rows_8(w, pitch, bias, x, i));
+    for (; i + LANES <= rows; i += LANES) STORE(out + i, vector_of_rows(w, pitch, bias, x, i));
     if (i == rows) return;
-    REAL sums[8] __attribute__((aligned(32)));
+    REAL sums[LANES] __attribute__((aligned(4 * LANES)));
     *(VAL *)sums = CONST(0);
     for (int j = 0; i + j < rows; ++j) {
         REAL sum = HAS_BIAS ? bias[BIAS_STEP * (i + j)] : (REAL)0;
@@ -83,8 +85,8 @@ static inline void inner_layer(__global const REAL *w, const size_t pitch,
                                __global const REAL *bias, __global REAL *values,
                                const int rows)
 {
-    for (int i = 0; i < rows; i += 8) {
-        const VAL v = rows_8(w, pitch, bias, values, i);
+    for (int i = 0; i < rows; i += LANES) {
+        const VAL v = vector_of_rows(w, pitch, bias, values, i);
         STORE(values + i, v);
     }
 }
@@ -95,8 +97,8 @@ static inline void last_layer(__global const REAL *w, const size_t pitch,
                               __global REAL *y, const int rows)
 {
     int i = 0;
-    for (; i + 8 <= rows; i += 8) STORE(y + i, rows_8(w, pitch, bias, values, i));
-    if (i < rows) store_partial(y + i, rows_8(w, pitch, bias, values, i), rows - i);
+    for (; i + LANES <= rows; i += LANES) STORE(y + i, vector_of_rows(w, pitch, bias, values, i));
+    if (i < rows) store_partial(y + i, vector_of_rows(w, pitch, bias, values, i), rows - i);
 }
 #endif
 
@@ -107,7 +109,7 @@ static inline void last_layer(__global const REAL *w, const size_t pitch,
 //                         the layer's rows, rounded up to LINE (storage/local.py)
 // offsets    [LAYERS, 2]  of each layer's weights and biases
 // x          [batch, ldx]   y [batch, ldy]
-// buffers    [workers, room]   room: tile + LAYERS * (WINDOW - 1) + 8, in whole lines
+// buffers    [workers, room]   room: tile + LAYERS * (WINDOW - 1) + LANES, in whole lines
 // index map: work-item = worker, with a contiguous share of the tasks; task = tile *
 // blocks + block: `tile` rows of the last layer, `block` samples
 __kernel void stencil_cpu(__global const REAL *parameters, __global const int *offsets,

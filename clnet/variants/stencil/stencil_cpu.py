@@ -12,6 +12,7 @@ from clnet.opencl.launch import Launch, Launches, Parameters, Scratch
 from clnet.variants.base import Config, Reach, refuse_unless_cpu
 from clnet.variants.cost import Cost, span_bytes, span_flops
 from clnet.variants.dense.chain import chain
+from clnet.variants.dense.cpu import PANEL, lanes
 from clnet.variants.stencil.local_layers import (
     local_defines,
     local_storage,
@@ -97,7 +98,7 @@ class StencilCpu:
                 "stencil/stencil_cpu.cl", "stencil_cpu",
                 {
                     **local_defines(span, layers[0]), "LAYERS": len(layers),
-                    "STREAM": config["stream"],
+                    "STREAM": config["stream"], "LANES": lanes(device),
                 },
                 (workers,), (1,),
                 (
@@ -115,4 +116,4 @@ def _room(span: Span, config: Config) -> int:
     if len(layers) == 1:
         return BAND_ALIGNMENT
     halo = layers[0].n_in - layers[-1].n_out
-    return round_up(config["tile"] + halo + 8, BAND_ALIGNMENT)
+    return round_up(config["tile"] + halo + PANEL, BAND_ALIGNMENT)
