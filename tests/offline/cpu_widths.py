@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import clnet
@@ -42,7 +43,7 @@ JUMP = r"(j\w+|b\.?\w*|cbn?z|tbn?z)\s.*{label}$"
 def source(name: str) -> str:
     """Return the kernels of a variant for a network, as functions of their own."""
     network, batch = NETWORKS[name]
-    device, program = clnet.device("cpu"), network.program
+    device, program = replace(clnet.device("cpu"), vector_width=8), network.program
     variant = next(one for one in VARIANTS if one.name == name)
     span = program.span(0, len(program.ops), batch)
     launch = variant.launches(span, next(iter(variant.space(span, device))), device)[-1]

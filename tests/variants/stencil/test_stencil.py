@@ -137,6 +137,28 @@ def test_tiles_of_cores(window, n_out, batch, tile, workers):
     check(network, (0, 4), batch, StencilCpu(), config)
 
 
+@pytest.mark.parametrize("name", ["tanh", "sin", "softplus", "gelu", "tanh_stepwise"])
+def test_vectors_of_both_widths_have_the_same_bits(name, monkeypatch):
+    """With rests of rows, through one layer and through three."""
+    for depth in 1, 3:
+        network = deep(75, 4, depth, "neuron", name)
+        span = network.program.span(0, 2 * depth, 2)
+        rows = RNG.uniform(-1, 1, (2, 75))
+        found = []
+        for floats in 8, 16:
+            monkeypatch.setattr(
+                "clnet.variants.stencil.stencil_cpu.lanes", lambda device, n=floats: n
+            )
+            config = {"workers": 2, "tile": 32, "stream": int(depth == 1)}
+            step = Step(span, StencilCpu(), config, DEVICE)
+            values = span.inputs, span.outputs
+            run = Executable(session(DEVICE), network, [step], *values)
+            run.x[span.inputs[0].name][...] = rows
+            run.run()
+            found.append(run.result(span.outputs[0].name).copy())
+        np.testing.assert_array_equal(*found)
+
+
 @pytest.mark.parametrize("window", EACH[:-1])
 def test_trapezoids(window):
     bias = BIASES[(window + 2) % 3]
