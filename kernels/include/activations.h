@@ -42,6 +42,11 @@
 #define SQRT_HALF CONST(LITERAL(0.70710678118654752))
 
 static inline VAL absolute(VAL v) { return v < CONST(0) ? -v : v; }
+#if WIDTH == 16  // whose builtins end the process on PoCL 3.0
+static inline VAL square_root(VAL v) { return (VAL)(sqrt(v.lo), sqrt(v.hi)); }
+#else
+#define square_root sqrt
+#endif
 
 #if OPERATOR_MATH || RATIONAL_TANH
 #if OPERATOR_MATH

@@ -170,7 +170,7 @@ RULE
         mean += CONST(WEIGHT_DECAY) * w;
     s[0] = CONST(BETA1) * s[0] + CONST(1 - (REAL)BETA1) * mean;
     s[1] = CONST(BETA2) * s[1] + CONST(1 - (REAL)BETA2) * mean * mean;
-    const VAL deviation = sqrt(s[1]) * CONST(1 / now.second) + CONST(EPS);
+    const VAL deviation = square_root(s[1]) * CONST(1 / now.second) + CONST(EPS);
     return w - (VAL)(now.rate / now.first) * (s[0] / deviation);
 }
 #endif
@@ -185,7 +185,7 @@ RULE
         s[1] = CONST(ALPHA) * s[1] + CONST(1 - (REAL)ALPHA) * mean;
         square = MAXIMUM(square - s[1] * s[1], CONST(0));
     }
-    s[2] = CONST(MOMENTUM) * s[2] + mean / (sqrt(square) + CONST(EPS));
+    s[2] = CONST(MOMENTUM) * s[2] + mean / (square_root(square) + CONST(EPS));
     return w - (VAL)(now.rate) * s[2];
 }
 #endif

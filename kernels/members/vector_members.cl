@@ -1,9 +1,10 @@
 // vector_members: trainings of many tiny networks in a launch, for CPU cores: a vector's
 // lanes are networks.
 //
-// A worker takes eight networks, and trains them for all epochs of the launch. Weights,
-// gradients and state are vectors of eight networks' values, and samples are numbers that
-// all eight share. A layer of any width, and any number of samples, then fill the vectors:
+// A worker takes a vector's networks, and trains them for all epochs of the launch.
+// Weights, gradients and state are vectors of the networks' values, and samples are numbers
+// that all of them share. A layer of any width, and any number of samples, then fill the
+// vectors:
 //
 //   samples   s0  s1  s2  s3           four at a time: a weight is read once for them
 //   weight    [n0 n1 n2 n3 n4 n5 n6 n7]
@@ -15,12 +16,12 @@
 // LAYERS, LAYER_TABLE, LAYER_NEURONS  the layers' table, where `values` and
 //              `pre_activations` are rows of four vectors in a worker's memory, and one
 //              neuron of each layer, whose function is -1 where its neurons differ
+// WIDTH        networks of a vector: 8 or 16
 // SIZE         elements of the flat buffer
 // ROWS         rows of a worker's memory: of values, and of a layer's derivatives
 // and the macros of steps.h
 #define REAL float
-#define WIDTH 8
-#define PER_NETWORK float8
+#define PER_NETWORK VAL
 #include "include/atomics.h"
 #include "include/steps.h"
 #include "include/neuron_functions.h"
@@ -35,7 +36,7 @@ __constant Neuron layer_neurons[LAYERS] = LAYER_NEURONS;
 
 typedef struct {
     __global const Neuron *neurons;
-    __global float8 *parameters, *gradients, *values, *dx;
+    __global VAL *parameters, *gradients, *values, *dx;
     __global const float *x, *t;
     float bit_fail_limit;
 } Net;
@@ -48,29 +49,29 @@ static inline Neuron neuron_of(const Net *net, const int l, const int o)
 
 // The input i of sample s of a layer: of the data set, or the layer's below.
 #define INPUT(l, i, s)                                                               \
-    (l ? from[(i) * SAMPLES + s] : (float8)(net->x[rows[s] * layers[0].n_in + (i)]))
+    (l ? from[(i) * SAMPLES + s] : (VAL)(net->x[rows[s] * layers[0].n_in + (i)]))
 
 static inline void forward(const Net *net, const int l, const int *rows)
 {
     const Layer layer = layers[l];
-    __global const float8 *from = net->values + (l ? layers[l - 1].values : 0);
+    __global const VAL *from = net->values + (l ? layers[l - 1].values : 0);
     for (int o = 0; o < layer.n_out; ++o) {
-        __global const float8 *w = net->parameters + layer.weights + o * layer.stride;
-        const float8 bias =
-            layer.bias < 0 ? (float8)(0.0f) : net->parameters[layer.bias + o];
-        float8 v0 = bias, v1 = bias, v2 = bias, v3 = bias;
+        __global const VAL *w = net->parameters + layer.weights + o * layer.stride;
+        const VAL bias =
+            layer.bias < 0 ? (VAL)(0.0f) : net->parameters[layer.bias + o];
+        VAL v0 = bias, v1 = bias, v2 = bias, v3 = bias;
         for (int i = 0; i < layer.n_in; ++i) {
-            const float8 a = w[i];
+            const VAL a = w[i];
             v0 += a * INPUT(l, i, 0);
             v1 += a * INPUT(l, i, 1);
             v2 += a * INPUT(l, i, 2);
             v3 += a * INPUT(l, i, 3);
         }
         const Neuron neuron = neuron_of(net, l, o);
-        const float8 limit = (float8)(neuron.limit);
-        const float8 sums[SAMPLES] = {v0, v1, v2, v3};
+        const VAL limit = (VAL)(neuron.limit);
+        const VAL sums[SAMPLES] = {v0, v1, v2, v3};
         for (int s = 0; s < SAMPLES; ++s) {
-            float8 v = sums[s] * (float8)(neuron.steepness);
+            VAL v = sums[s] * (VAL)(neuron.steepness);
             v = v < -limit ? -limit : v;
             v = v > limit ? limit : v;
             if (layer.pre_activations >= 0)
@@ -83,39 +84,39 @@ static inline void forward(const Net *net, const int l, const int *rows)
 // Replace a sample's outputs by the loss gradient with respect to the pre-activations,
 // and add to the record. factor: the sample's weights
 static inline void sample_loss(const Net *net, const int s, const int row,
-                               const float8 factor, const int valid, float8 *record)
+                               const VAL factor, const int valid, VAL *record)
 {
     const Layer last = layers[LAYERS - 1];
     const int width = last.n_out;
-    __global float8 *y = net->values + last.values + s;
+    __global VAL *y = net->values + last.values + s;
     __global const float *t = net->t + row * width;
-    const float8 mean_factor = factor * (float8)(MEAN ? 1.0f / width : 1.0f);
-    const float8 fail_limit = (float8)(net->bit_fail_limit);
-    float8 loss = (float8)(0.0f), squares = (float8)(0.0f), fails = (float8)(0.0f);
+    const VAL mean_factor = factor * (VAL)(MEAN ? 1.0f / width : 1.0f);
+    const VAL fail_limit = (VAL)(net->bit_fail_limit);
+    VAL loss = (VAL)(0.0f), squares = (VAL)(0.0f), fails = (VAL)(0.0f);
 #if SOFTMAX
-    float8 top = y[0], total = (float8)(0.0f), targets = (float8)(0.0f);
+    VAL top = y[0], total = (VAL)(0.0f), targets = (VAL)(0.0f);
     for (int j = 1; j < width; ++j)
         top = y[j * SAMPLES] > top ? y[j * SAMPLES] : top;
     for (int j = 0; j < width; ++j) {
         total += exponential(y[j * SAMPLES] - top);
-        targets += (float8)(t[j]);
+        targets += (VAL)(t[j]);
     }
-    const float8 log_total = logarithm(total);
+    const VAL log_total = logarithm(total);
 #endif
     for (int j = 0; j < width; ++j) {
         const Neuron neuron = neuron_of(net, LAYERS - 1, j);
-        const float8 z = y[j * SAMPLES], target = (float8)(t[j]);
-        const float8 scale = (float8)(neuron.error_scale);
-        const float8 output = LOSS_OUTPUT(z);
-        const float8 dy = LOSS_SLOPE(z, output, target, scale) * mean_factor;
+        const VAL z = y[j * SAMPLES], target = (VAL)(t[j]);
+        const VAL scale = (VAL)(neuron.error_scale);
+        const VAL output = LOSS_OUTPUT(z);
+        const VAL dy = LOSS_SLOPE(z, output, target, scale) * mean_factor;
         loss += LOSS_TERM(z, target, scale);
-        const float8 error = (target - output) * scale;
+        const VAL error = (target - output) * scale;
         squares += error * error;
-        fails += absolute(error) >= fail_limit ? (float8)(1.0f) : (float8)(0.0f);
+        fails += absolute(error) >= fail_limit ? (VAL)(1.0f) : (VAL)(0.0f);
 #if BACKWARD
         const int pre = last.pre_activations;
-        const float8 v = pre < 0 ? z : net->values[pre + j * SAMPLES + s];
-        y[j * SAMPLES] = valid ? dy * derivative(neuron, z, v) : (float8)(0.0f);
+        const VAL v = pre < 0 ? z : net->values[pre + j * SAMPLES + s];
+        y[j * SAMPLES] = valid ? dy * derivative(neuron, z, v) : (VAL)(0.0f);
 #endif
     }
     if (!valid) return;
@@ -128,39 +129,39 @@ static inline void sample_loss(const Net *net, const int s, const int row,
 static inline void backward(const Net *net, const int l, const int *rows, const int add)
 {
     const Layer layer = layers[l];
-    __global const float8 *ds = net->values + layer.values;
-    __global float8 *from = net->values + (l ? layers[l - 1].values : 0);
+    __global const VAL *ds = net->values + layer.values;
+    __global VAL *from = net->values + (l ? layers[l - 1].values : 0);
     for (int o = 0; o < layer.n_out; ++o) {
-        const float8 d0 = ds[o * SAMPLES], d1 = ds[o * SAMPLES + 1];
-        const float8 d2 = ds[o * SAMPLES + 2], d3 = ds[o * SAMPLES + 3];
-        __global float8 *g = net->gradients + layer.weights + o * layer.stride;
+        const VAL d0 = ds[o * SAMPLES], d1 = ds[o * SAMPLES + 1];
+        const VAL d2 = ds[o * SAMPLES + 2], d3 = ds[o * SAMPLES + 3];
+        __global VAL *g = net->gradients + layer.weights + o * layer.stride;
         for (int i = 0; i < layer.n_in; ++i) {
-            const float8 first = d0 * INPUT(l, i, 0) + d1 * INPUT(l, i, 1);
-            const float8 sum = d2 * INPUT(l, i, 2) + d3 * INPUT(l, i, 3) + first;
+            const VAL first = d0 * INPUT(l, i, 0) + d1 * INPUT(l, i, 1);
+            const VAL sum = d2 * INPUT(l, i, 2) + d3 * INPUT(l, i, 3) + first;
             g[i] = add ? g[i] + sum : sum;
         }
         if (layer.bias < 0) continue;
         g = net->gradients + layer.bias + o;
-        const float8 sum = d0 + d1 + (d2 + d3);
+        const VAL sum = d0 + d1 + (d2 + d3);
         *g = add ? *g + sum : sum;
     }
     if (l == 0) return;
     for (int i = 0; i < layer.n_in; ++i) {
-        __global const float8 *w = net->parameters + layer.weights + i;
-        float8 v0 = (float8)(0.0f), v1 = v0, v2 = v0, v3 = v0;
+        __global const VAL *w = net->parameters + layer.weights + i;
+        VAL v0 = (VAL)(0.0f), v1 = v0, v2 = v0, v3 = v0;
         for (int o = 0; o < layer.n_out; ++o) {
-            const float8 a = w[o * layer.stride];
+            const VAL a = w[o * layer.stride];
             v0 += a * ds[o * SAMPLES];
             v1 += a * ds[o * SAMPLES + 1];
             v2 += a * ds[o * SAMPLES + 2];
             v3 += a * ds[o * SAMPLES + 3];
         }
         const Neuron neuron = neuron_of(net, l - 1, i);
-        const float8 sums[SAMPLES] = {v0, v1, v2, v3};
+        const VAL sums[SAMPLES] = {v0, v1, v2, v3};
         const int pre = layers[l - 1].pre_activations;
         for (int s = 0; s < SAMPLES; ++s) {
-            __global float8 *to = from + i * SAMPLES + s;
-            const float8 v = pre < 0 ? *to : net->values[pre + i * SAMPLES + s];
+            __global VAL *to = from + i * SAMPLES + s;
+            const VAL v = pre < 0 ? *to : net->values[pre + i * SAMPLES + s];
             *to = sums[s] * derivative(neuron, *to, v);
         }
     }
@@ -169,29 +170,29 @@ static inline void backward(const Net *net, const int l, const int *rows, const 
 
 #if UPDATE
 // Update the parameters of the networks that still run.
-static inline void update(const Net *net, __global float8 *state,
+static inline void update(const Net *net, __global VAL *state,
                           __global const uchar *live, StepInfo now, const int samples,
-                          const int8 running)
+                          const INTS running)
 {
 #ifdef CLIP_NORM
-    float8 squares = (float8)(0.0f);
+    VAL squares = (VAL)(0.0f);
     for (int i = 0; i < SIZE; ++i) {
         if (!live[i]) continue;
-        const float8 g =
+        const VAL g =
             add_penalties(net->parameters[i], net->gradients[i], samples,
                           now.penalties, i)
-            / (float8)(samples);
+            / (VAL)(samples);
         squares += g * g;
     }
-    now.norm = sqrt(squares);
+    now.norm = square_root(squares);
 #endif
     for (int i = 0; i < SIZE; ++i) {
         if (!live[i]) continue;
-        float8 slots[SLOTS + 1];  // C has no empty arrays
+        VAL slots[SLOTS + 1];  // C has no empty arrays
 #pragma unroll
         for (int k = 0; k < SLOTS; ++k) slots[k] = state[k * SIZE + i];
-        const float8 w = net->parameters[i];
-        const float8 next = stepped(w, net->gradients[i], slots, now, i);
+        const VAL w = net->parameters[i];
+        const VAL next = stepped(w, net->gradients[i], slots, now, i);
         net->parameters[i] = running ? next : w;
 #pragma unroll
         for (int k = 0; k < SLOTS; ++k)
@@ -203,8 +204,8 @@ static inline void update(const Net *net, __global float8 *state,
 // Lane k of a vector in memory.
 #define LANE(vectors, k) (((__global float *)(vectors))[k])
 
-// The flat values [count] of eight networks as vectors, or back.
-static inline void load_lanes(__global float8 *to, __global const float *from,
+// The flat values [count] of a vector's networks as vectors, or back.
+static inline void load_lanes(__global VAL *to, __global const float *from,
                               const int *index, const int count)
 {
     for (int k = 0; k < WIDTH; ++k)
@@ -212,7 +213,7 @@ static inline void load_lanes(__global float8 *to, __global const float *from,
             LANE(to + i, k) = from[(size_t)index[k] * count + i];
 }
 
-static inline void store_lanes(__global float8 *from, __global float *to,
+static inline void store_lanes(__global VAL *from, __global float *to,
                                const int *index, const int count, const int networks)
 {
     for (int k = 0; k < networks; ++k)
@@ -230,22 +231,22 @@ static inline void store_lanes(__global float8 *from, __global float *to,
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 vector_members(__global const Neuron *neurons, __global float *parameters,
                __global const float *x, __global const float *t,
-               __global const float *weight, __global float8 *memory,
+               __global const float *weight, __global VAL *memory,
                volatile __global int *sync, const float bit_fail_limit,
                __global float *state, __global const uchar *live, const int outputs,
                const int batch, MEMBER_ARGUMENTS)
 {
     const int size = (2 + SLOTS) * SIZE + SAMPLES * ROWS + 2 * RECORD;
-    __global float8 *own = memory + get_global_id(0) * size;
+    __global VAL *own = memory + get_global_id(0) * size;
     const Net net = {neurons, own, own + SIZE, own + 2 * SIZE, own + 2 * SIZE,
                      x, t, bit_fail_limit};
-    __global float8 *sums = net.values + SAMPLES * ROWS, *own_state = sums + 2 * RECORD;
+    __global VAL *sums = net.values + SAMPLES * ROWS, *own_state = sums + 2 * RECORD;
     const int vectors = (count_of_members + WIDTH - 1) / WIDTH;
     for (int v = atomic_inc(sync); v < vectors; v = atomic_inc(sync)) {
         const int networks = min(WIDTH, count_of_members - v * WIDTH);
         int index[WIDTH], ran[WIDTH];
         __global const Epoch *plan[WIDTH];
-        float8 squares_limit, fails_limit, l1, l2;
+        VAL squares_limit, fails_limit, l1, l2;
         for (int k = 0; k < WIDTH; ++k) {  // lanes without a network repeat the last
             const Member one = members[v * WIDTH + min(k, networks - 1)];
             index[k] = one.index;
@@ -263,15 +264,15 @@ vector_members(__global const Neuron *neurons, __global float *parameters,
 #if UPDATE
         load_lanes(own_state, state, index, SLOTS * SIZE);
 #endif
-        int8 running = (int8)(-1);
+        INTS running = (INTS)(-1);
         for (int e = 0; e < epochs; ++e) {
-            float8 rate;
+            VAL rate;
             for (int k = 0; k < WIDTH; ++k) ((float *)&rate)[k] = plan[k][e].rate;
             const uint8 key = vload8(0, plan[0][e].key);
             for (int step = 0; step < steps; ++step) {
                 const int begin = step * full, samples = min(full, n - begin);
-                float8 record[RECORD], weights = (float8)(0.0f);
-                for (int k = 0; k < RECORD; ++k) record[k] = (float8)(0.0f);
+                VAL record[RECORD], weights = (VAL)(0.0f);
+                for (int k = 0; k < RECORD; ++k) record[k] = (VAL)(0.0f);
                 for (int start = 0; start < samples; start += SAMPLES) {
                     int rows[SAMPLES];
                     for (int s = 0; s < SAMPLES; ++s) {
@@ -283,7 +284,7 @@ vector_members(__global const Neuron *neurons, __global float *parameters,
 #pragma unroll
                     for (int l = 0; l < LAYERS; ++l) forward(&net, l, rows);
                     for (int s = 0; s < SAMPLES; ++s) {
-                        float8 factor = (float8)(1.0f);
+                        VAL factor = (VAL)(1.0f);
 #if WEIGHTED
                         for (int k = 0; k < WIDTH; ++k)
                             ((float *)&factor)[k] =
@@ -301,9 +302,9 @@ vector_members(__global const Neuron *neurons, __global float *parameters,
                 }
 #if WEIGHTED
                 if (scales_weights(full, n)) {
-                    const float8 scale =
-                        weights > (float8)(0.0f) ? (float8)(samples) / weights
-                                                 : (float8)(1.0f);
+                    const VAL scale =
+                        weights > (VAL)(0.0f) ? (VAL)(samples) / weights
+                                                 : (VAL)(1.0f);
                     record[0] *= scale;
                     record[1] *= scale;
 #if BACKWARD
@@ -312,9 +313,9 @@ vector_members(__global const Neuron *neurons, __global float *parameters,
                 }
 #endif
                 for (int k = 0; k < RECORD; ++k) {
-                    const float8 before = step ? sums[k] : (float8)(0.0f);
-                    const float8 rest = step ? sums[RECORD + k] : (float8)(0.0f);
-                    const float8 added = record[k] + rest, after = before + added;
+                    const VAL before = step ? sums[k] : (VAL)(0.0f);
+                    const VAL rest = step ? sums[RECORD + k] : (VAL)(0.0f);
+                    const VAL added = record[k] + rest, after = before + added;
                     sums[k] = after;
                     sums[RECORD + k] = added - (after - before);
                 }
@@ -335,8 +336,8 @@ vector_members(__global const Neuron *neurons, __global float *parameters,
                 for (int r = 0; r < 2 * RECORD; ++r) to[r] = LANE(sums + r, k);
                 ran[k] = e + 1;
             }
-            const float8 zero = (sums[0] - sums[0]) + (sums[1] - sums[1]);
-            running &= zero == (float8)(0.0f) && sums[1] >= squares_limit
+            const VAL zero = (sums[0] - sums[0]) + (sums[1] - sums[1]);
+            running &= zero == (VAL)(0.0f) && sums[1] >= squares_limit
                        && sums[2] >= fails_limit;
             for (int k = 0; k < networks; ++k) any |= running[k];
             if (!any) break;

@@ -16,6 +16,7 @@ from clnet.opencl.launch import (
     Table,
 )
 from clnet.variants.base import Config, Reach, Untuned, refuse_unless_cpu
+from clnet.variants.dense.cpu import lanes
 from clnet.variants.members.members import (
     MEMBER_ARGUMENTS,
     SYNC_WORDS,
@@ -27,7 +28,6 @@ from clnet.variants.members.members import (
 )
 from clnet.variants.training.group_step import layer_neurons
 from clnet.variants.training.whole_step import (
-    LANES,
     Allocator,
     accepted_step,
     layer_table,
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 SAMPLES = 4  # at a time
 EFFICIENCY = 0.45  # of lanes that have networks
-MAX_SIZE = 256  # elements of a network: eight of them stay in a core's first cache
+MAX_SIZE = 256  # elements of a network: a vector of them stays in a core's cache
 
 
 @dataclass(frozen=True)
 class VectorMembers(Untuned, MemberVariant):
-    """A core's worker trains eight networks, one a lane (``vector_members.cl``).
+    """A core's worker trains a network a lane of a vector (``vector_members.cl``).
 
     Attributes
     ----------
@@ -85,26 +85,27 @@ class VectorMembers(Untuned, MemberVariant):
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count lanes without a network."""
-        vectors = -(-self.members // LANES)
+        width = lanes(device)
+        vectors = -(-self.members // width)
         cores, share = core_share(vectors, device)
-        work = share * self.members / (vectors * LANES)
+        work = share * self.members / (vectors * width)
         return member_cost(span, self.members, cores, EFFICIENCY * work)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launch of the members."""
         step = accepted_step(span)
         rule, live = member_rule(step, span)
-        allocate = Allocator()
+        allocate, width = Allocator(), lanes(device)
         layers = layer_table(step, allocate, SAMPLES, 1)
         slots = 0 if step.update is None else step.update.optimiser.slots
         defines: dict[str, int | str] = {
             **step_defines(step, span), **rule, "LAYERS": len(layers),
             "LAYER_TABLE": rows_text(layers),
             "LAYER_NEURONS": rows_text(layer_neurons(step)),
-            "SIZE": step.size, "ROWS": allocate.end // SAMPLES,
+            "SIZE": step.size, "ROWS": allocate.end // SAMPLES, "WIDTH": width,
         }
         vectors = (2 + slots) * step.size + allocate.end + 2 * len(RECORD)
-        workers, _ = core_share(-(-self.members // LANES), device)
+        workers, _ = core_share(-(-self.members // width), device)
         x, t, *_ = step.data
         return (
             Launch(
@@ -112,7 +113,7 @@ class VectorMembers(Untuned, MemberVariant):
                 (workers,), (1,),
                 (
                     Table.of(neuron_table(step)), Parameters(), x, t, weights_of(step),
-                    Scratch("memory", 4 * LANES * workers * vectors),
+                    Scratch("memory", 4 * width * workers * vectors),
                     Scratch("sync", 4 * SYNC_WORDS),
                     float(step.loss.bit_fail_limit), State(), live, t.width,
                     span.batch, *MEMBER_ARGUMENTS,

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from member_oracle import DEVICE, N, check
+from member_oracle import DEVICE, SESSION, N, check
 
 from clnet import Network, Population
 from clnet.ir.lowering import lower_training
@@ -50,6 +50,31 @@ def test_many_networks_that_end_apart():
         np.testing.assert_allclose(histories[i].mse, history.mse, rtol=1e-4)
         np.testing.assert_allclose(population.parameters[i], single.parameters,
                                    rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [
+    {"optimiser": "adam"}, {"optimiser": "rmsprop", "l1": 1e-3},
+    {"optimiser": "rprop", "loss": "fann_tanh"}, {"optimiser": "sgd", "clip_norm": 0.1},
+    {"optimiser": "adam", "loss": "binary_cross_entropy"},
+], ids=lambda options: "-".join(map(str, options.values())))
+def test_vectors_of_both_widths_have_the_same_bits(options, monkeypatch):
+    """The last vector is not full."""
+    rng = np.random.default_rng(0)
+    x, t = rng.uniform(-1, 1, (11, 3)), rng.uniform(0, 1, (11, 2))
+    last = "sigmoid" if "binary" in options.get("loss", "") else "tanh"
+    shape = Network.mlp([3, 5, 2], ("gelu", last), seed=0)
+    found = []
+    for floats in (8, 16):
+        monkeypatch.setattr(
+            "clnet.variants.members.vector_members.lanes", lambda device, n=floats: n
+        )
+        SESSION.kept.clear()  # launches of the other width
+        population = Population(shape, LANES * DEVICE.compute_units + 3)
+        histories = population.fit(x, t, epochs=4, batch_size=5, seed=0, **options)
+        assert "\n1-2       vector_members" in histories[0].plan
+        found.append((population.parameters, [one.mse for one in histories]))
+    np.testing.assert_array_equal(*(parameters for parameters, _ in found))
+    np.testing.assert_array_equal(*(errors for _, errors in found))
 
 
 def test_refusals():
