@@ -6,8 +6,7 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -162,11 +161,18 @@ def device_error(device: Device, error: BaseException, *others: Device) -> Devic
     return DeviceError(f"{names} failed while running: {error}")
 
 
-@contextmanager
-def device_errors(session: Session, *others: Session) -> Iterator[None]:
-    """Raise errors of OpenCL and of memory as DeviceError."""
-    try:
-        yield
-    except session.errors as error:
-        devices = (other.device for other in others)
-        raise device_error(session.device, error, *devices) from error
+def device_errors(session: Session, *others: Session) -> AbstractContextManager[None]:
+    """Return the context that raises errors of OpenCL and of memory as DeviceError."""
+    return _DeviceErrors(session, others)
+
+
+class _DeviceErrors(AbstractContextManager[None]):
+    """No generator: since Python 3.12 its frame keeps the error, and thus buffers."""
+
+    def __init__(self, session: Session, others: tuple[Session, ...]) -> None:
+        self._session, self._others = session, others
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if isinstance(error, self._session.errors):
+            others = (other.device for other in self._others)
+            raise device_error(self._session.device, error, *others) from error

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import re
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ from hypothesis import strategies as st
 import clnet
 from clnet import Dense, Network, Sparse
 from clnet.errors import BuildError, DeviceError
-from clnet.opencl.session import session
+from clnet.opencl.session import device_errors, session
 from clnet.planning.tuning import measure as measuring
 from clnet.planning.tuning.measure import (
     PERIOD,
@@ -224,6 +227,25 @@ def test_errors_of_opencl_are_device_errors(variant, sentence):
     expected = f"^{name} failed while running: .*{sentence}"
     with pytest.raises(DeviceError, match=expected):
         ready(SESSION, NETWORK, *layer(NETWORK, variant), on_device=True)
+
+
+@pytest.mark.parametrize("errors", [device_errors, measuring.quiet_errors])
+def test_an_error_keeps_no_memory(errors):
+    """A device's buffers are free when the error is; collectors are late."""
+    kept = []
+
+    def fail():
+        content = {"of a buffer"}
+        kept.append(weakref.ref(content))
+        raise MemoryError
+
+    gc.disable()
+    try:
+        with contextlib.suppress(DeviceError), errors(SESSION):
+            fail()
+        assert kept[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_a_kernel_that_does_not_build_is_a_build_error():

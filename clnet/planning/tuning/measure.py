@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -145,11 +145,24 @@ def ready(
     return Run(executable.run, finish, 1 / (len(alike) + 1))
 
 
-@contextlib.contextmanager
-def quiet_errors(session: Session) -> Iterator[None]:
-    """Raise errors as `device_errors` does, and silence NumPy's warnings."""
-    with device_errors(session), np.errstate(all="ignore"):
-        yield
+def quiet_errors(session: Session) -> AbstractContextManager[None]:
+    """Return the context of `device_errors` that also silences NumPy's warnings."""
+    return _Contexts(device_errors(session), np.errstate(all="ignore"))
+
+
+class _Contexts(AbstractContextManager[None]):
+    """Several contexts as one; no generator, as `device_errors`."""
+
+    def __init__(self, *contexts: AbstractContextManager[None]) -> None:
+        self._contexts = contexts
+
+    def __enter__(self) -> None:
+        for one in self._contexts:
+            one.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for one in reversed(self._contexts):
+            one.__exit__(*error)
 
 
 def timing(run: Run) -> Timing:
