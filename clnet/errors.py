@@ -227,8 +227,12 @@ def quoted(found: object) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return the message of another library's error, as an error of clnet shows it."""
-    text = str(error)
+    """Return the message of another library's error, as an error of clnet shows it.
+
+    Of the system's errors their sentence, without their number and file.
+    """
+    told = isinstance(error, OSError) and error.strerror
+    text = told.lower() if told else str(error)
     return _in_one_line(
         text if len(text) <= MOST_REASON else f"{text[:MOST_REASON]}…"
     )

@@ -20,6 +20,7 @@ from clnet.errors import (
     ClnetError,
     ClnetWarning,
     printable,
+    reason,
     silent,
     warn,
 )
@@ -109,3 +110,10 @@ def test_errors_can_be_copied():
             assert str(again(kind(NAME))) == printable(NAME)
     assert printable("ü… 1\t") == "ü… 1\\t"
     assert printable(printable(NAME)) == printable(NAME)
+
+
+def test_reasons_are_one_line_and_the_systems_own_are_its_sentence():
+    assert reason(ValueError("no\n number")) == "no number"
+    assert reason(PermissionError(13, "Permission denied", "/a/b")) == (
+        "permission denied"
+    )

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     import warnings
 
-    from clnet.errors import ClnetError, ClnetWarning
+    from clnet.errors import ClnetError, ClnetWarning, reason
 
     default = warnings.formatwarning
     arguments = argparse.Namespace(parser=None)
@@ -72,8 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
     except OSError as error:  # files raise FormatError
         _discard_output()
-        why = (error.strerror or str(error)).lower()
-        return _failed(f"cannot write the output: {why}")
+        return _failed(f"cannot write the output: {reason(error)}")
     finally:
         warnings.formatwarning = default
 
@@ -88,9 +87,13 @@ def _failed(sentence: str, status: int = 2) -> int:
 def _in_options(sentence: str, parser: argparse.ArgumentParser | None) -> str:
     """Return a sentence about arguments in Python as one about a command's options."""
     for action in () if parser is None else parser._actions:
-        if "_" in action.dest and action.option_strings:
+        if not action.option_strings:
+            continue
+        option = action.option_strings[-1]
+        sentence = re.sub(rf'\b{action.dest}="(\w+)"', rf"{option} \1", sentence)
+        if "_" in action.dest:
             name = rf"(?<![\w./'\"-]){action.dest}(?![\w./'\"-])"
-            sentence = re.sub(name, action.option_strings[-1], sentence)
+            sentence = re.sub(name, option, sentence)
     return sentence
 
 

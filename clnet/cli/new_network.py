@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from clnet.cli.samples import number
 from clnet.errors import InputError
 from clnet.network import Network
 from clnet.nn.activations import ACTIVATION_NAMES, SOFTMAX
@@ -50,12 +51,12 @@ def add_arguments(add: Callable[..., Any]) -> None:
         f"{Dense.initialiser}, or with --network those of its file",
     )
     add(
-        "--scale", type=float, nargs=2, metavar=("LOW", "HIGH"),
+        "--scale", type=number, nargs=2, metavar=("LOW", "HIGH"),
         help="scale each input: map one standard deviation around its mean to this "
         "range; saved with the network; default with columns by name: -1 1",
     )
     add(
-        "--scale-outputs", type=float, nargs=2, metavar=("LOW", "HIGH"),
+        "--scale-outputs", type=number, nargs=2, metavar=("LOW", "HIGH"),
         help="scale the targets likewise: for regression, not for classes; default "
         "with --target and an unbounded output: -1 1",
     )

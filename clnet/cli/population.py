@@ -91,13 +91,20 @@ def explanation(
 
 def _values(text: str) -> tuple[str, list[Any]]:
     """Return the name and values of a text as ``l2=0,1e-4``."""
+    from clnet.population.trainings import EACH
+
     name, _, values = text.partition("=")
     listed = [value.strip() for value in values.split(",")]
     if not all(listed):
         raise argparse.ArgumentTypeError(
             f"found {text!r}, expected a name and values, as in learning_rate=0.01,0.1"
         )
-    return name.strip().replace("-", "_"), [_value(value) for value in listed]
+    name = name.strip().replace("-", "_")
+    try:
+        check_name("argument of a grid", name, EACH)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return name, [_value(value) for value in listed]
 
 
 def _value(text: str) -> Any:
@@ -116,7 +123,6 @@ def asked(arguments: argparse.Namespace) -> bool:
     InputError
         If options make no sense together.
     """
-    from clnet.population.trainings import EACH
     from clnet.training.histories import report_file
 
     names = [
@@ -161,7 +167,6 @@ def asked(arguments: argparse.Namespace) -> bool:
             )
     grid = arguments.grid or []
     for number, (name, _) in enumerate(grid):
-        check_name("argument of a grid", name, EACH)
         if name in dict(grid[:number]):
             raise InputError(
                 f"--grid has {name} twice: give all its values in one, as in "

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import FormatError, InputError, counted, quoted
-from clnet.formats import load_data, load_table
+from clnet.formats import DATA_SUFFIXES, load_data, load_table, suffix_of
 from clnet.formats.opening import (
     SOURCE_SUFFIXES,
     TABLE_SUFFIXES,
@@ -176,6 +176,7 @@ def read(
     asked = {name: names for name, names in asked.items() if names is not None}
     if asked and arguments.outputs is not None:
         raise InputError(f"give --{min(asked)} or --outputs, not both")
+    suffix_of(path, (*DATA_SUFFIXES, *SOURCE_SUFFIXES), "data")
     if is_source(path):
         return _opened(arguments, path, asked, columns)
     by_name = columns is not None and path.lower().endswith(".csv")
@@ -236,6 +237,16 @@ def whole(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number")
     return int(text)
+
+
+def number(text: str) -> float:
+    """Return the number of an option."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, expected a number"
+        ) from None
 
 
 def _names(text: str) -> Sequence[str]:

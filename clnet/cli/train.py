@@ -14,7 +14,7 @@ import numpy as np
 from clnet.cli import digits, json_output, long_training, mpi, new_network, population
 from clnet.cli.digits import DIGITS
 from clnet.cli.new_network import network_of, scales
-from clnet.cli.samples import Samples, check_labels, read
+from clnet.cli.samples import Samples, check_labels, number, read, whole
 from clnet.cli.summary import confusion_text, evaluation_rows, pairs
 from clnet.errors import InputError, nearest
 from clnet.formats import NETWORK_SUFFIXES, check_save
@@ -58,7 +58,7 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
         f"default: {FANN} with a .net file, else {Adam.name}, or {Rprop.name} where a "
         "step takes all samples",
     )
-    add("--rate", type=float, metavar="R", help="learning rate")
+    add("--rate", type=number, metavar="R", help="learning rate")
     add(
         "--schedule", metavar="NAME",
         help=f"decay of the learning rate: {', '.join(SCHEDULES)}",
@@ -80,14 +80,14 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
         help=f"samples a step; default: {MINI_BATCH}; of FANN's rules one for "
         "incremental, all for the others",
     )
-    add("--desired-error", type=float, metavar="E", help="stop at this error or below")
+    add("--desired-error", type=number, metavar="E", help="stop at this error or below")
     add(
         "--stop", metavar="NAME", choices=STOP_FUNCTIONS,
         help=f"the error of --desired-error: {' or '.join(STOP_FUNCTIONS)}; default: "
         f"that of a .net file, else {STOP_FUNCTIONS[0]}",
     )
     add(
-        "--seed", type=int, metavar="N",
+        "--seed", type=whole, metavar="N",
         help="seed of weights, order of samples and dropout",
     )
     add(
@@ -107,19 +107,19 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
     )
     for name, term in (("--l1", "|w|"), ("--l2", "w^2")):
         add(
-            name, type=float, default=0.0, metavar="R",
+            name, type=number, default=0.0, metavar="R",
             help=f"penalty: add R times the sum of {term} to the loss",
         )
     add(
-        "--dropout", type=float, default=0.0, metavar="P",
+        "--dropout", type=number, default=0.0, metavar="P",
         help="share of hidden outputs that each step drops",
     )
     add(
-        "--clip-norm", type=float, metavar="R",
+        "--clip-norm", type=number, metavar="R",
         help="clip the gradient to this Euclidean norm",
     )
     add(
-        "--clip-value", type=float, metavar="R",
+        "--clip-value", type=number, metavar="R",
         help="clip each element of the gradient to this absolute value",
     )
     population.add_arguments(

@@ -278,4 +278,4 @@ def _why(verb: str, path: Path, error: OSError) -> str:
         here = folder.is_dir()
         missing = f"such file in {folder.absolute()}" if here else f"folder {folder}"
         return f"cannot {verb} {path}: there is no {missing}"
-    return f"cannot {verb} {path}: {(error.strerror or str(error)).lower()}"
+    return f"cannot {verb} {path}: {reason(error)}"

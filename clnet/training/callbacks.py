@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import as_whole, check_flag, check_name, is_number
-from clnet.errors import ClnetError, FormatError, InputError, quoted
+from clnet.errors import ClnetError, FormatError, InputError, quoted, reason
 from clnet.formats import (
     NETWORK_SUFFIXES,
     TRAINING_SUFFIX,
@@ -359,9 +359,7 @@ class CSVLogger:
             with self.path.open("ab") as file:
                 file.write(self._text())
         except OSError as error:
-            raise FormatError(
-                f"cannot write {self.path}: {(error.strerror or str(error)).lower()}"
-            ) from None
+            raise FormatError(f"cannot write {self.path}: {reason(error)}") from None
         self._next = time.monotonic() + FLUSH_SECONDS
 
     def _text(self) -> bytes:
@@ -425,8 +423,7 @@ class TensorBoard:
             )
         except OSError as error:
             raise FormatError(
-                f"cannot write to {self.folder}: "
-                f"{(error.strerror or str(error)).lower()}"
+                f"cannot write to {self.folder}: {reason(error)}"
             ) from None
         for epoch in training.history:
             self(training, epoch)

@@ -43,6 +43,12 @@ def clnet_command(files, clnet_command):
     ("info bare.csv", "names no targets (t0, t1, …): name them by --target, or"),
     ("info bare.csv --outputs 3", "has 3 columns"),
     ("info bare.csv --outputs x", "found 'x', expected a whole number"),
+    ("train d", "d has no suffix for data: known are .train, .test, .data, .train.gz, "
+     ".test.gz, .data.gz, .npz, .csv, .npy, .h5"),
+    ("train d.data --seed x", "argument --seed: found 'x', expected a whole number"),
+    ("train d.data --rate x", "argument --rate: found 'x', expected a number"),
+    ("train d.data --grid lr=1", "unknown argument of a grid 'lr': known are clip_n"),
+    ("train d.data --max-neurons 3", "leave it out, or give --optimiser cascade"),
     ("predict a.net", "the following arguments are required: DATA"),
     ("predict d.data d.data", "known are .net, .safetensors"),
     ("predict a.net a.net", "known are .train"),

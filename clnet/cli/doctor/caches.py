@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from clnet.cli.doctor.finding import Finding
+from clnet.errors import reason
 
 
 def pocl_cache() -> Path:
@@ -95,7 +96,5 @@ def _folder_finding(subject: str, folder: Path, effect: str, cure: str) -> Findi
         with tempfile.TemporaryFile(dir=existing):
             return Finding(subject, True, f"{folder} is writable")
     except OSError as error:
-        reason = error.strerror or str(error)
-        return Finding(
-            subject, False, f"{folder} is not writable ({reason}), {effect}", cure
-        )
+        found = f"{folder} is not writable ({reason(error)}), {effect}"
+        return Finding(subject, False, found, cure)
