@@ -68,7 +68,7 @@ def add_arguments(
         ("variants", "variants", 'only these variants of clnet, or "none"'),
         ("baselines", "baselines", 'only these baselines, or "none"'),
         ("basis", "bases", "clocks: wall (host to host), stream (calls back to back), "
-         "device (device events), busy (kernels only)"),
+         "device (device events), busy (kernels only), arrays (of the device)"),
         ("precision", "precisions", f"precision of products: {', '.join(PRECISIONS)}; "
          f"default: {PRECISIONS[0]}"),
     ):

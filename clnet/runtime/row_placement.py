@@ -11,7 +11,7 @@ from clnet.opencl.memory import Memory
 from clnet.variants.training.place_rows import TYPES, place_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from clnet.opencl.session import Session
 
@@ -37,6 +37,21 @@ class RowPlacement:
         self._session, self._dtype, self._arrays = session, dtype, arrays
         self._flag = Memory(session, np.dtype(np.int32).itemsize)
         self._kernels: dict[tuple[Any, ...], Any] = {}
+
+    @classmethod
+    def of(
+        cls, session: Session, dtype: str, arrays: Iterable[tuple[Memory, int]],
+        scaled: bool,
+    ) -> RowPlacement | None:
+        """Return the placement; None where the host has to fill the arrays.
+
+        It does on other devices than CPUs that share memory with it, and where samples
+        are `scaled`.
+        """
+        device = session.device
+        if device.type != "cpu" or not device.fine_svm or device.untested or scaled:
+            return None
+        return cls(session, dtype, list(arrays))
 
     def place(
         self, first: int, samples: Sequence[tuple[Array, Array]], places: Array | None

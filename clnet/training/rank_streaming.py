@@ -61,15 +61,11 @@ class StreamedRankPass(RankPass):
         ]
         self._arguments: dict[int, list[tuple[Value, Any]]] = {}
         self._uploaders = [Uploader(session) for _ in inputs]
-        self._placement: RowPlacement | None = None
-        device = session.device
-        if (
-            device.type == "cpu" and device.fine_svm and not device.untested
-            and data.scaling is None
-        ):
-            self._placement = RowPlacement(session, replay.dtype, [
-                (memory, value.stride) for value, memory in self._memory[:2]
-            ])
+        self._placement: RowPlacement | None = RowPlacement.of(
+            session, replay.dtype,
+            ((memory, value.stride) for value, memory in self._memory[:2]),
+            data.scaling is not None,
+        )
 
     def _lanes_of(self, data: StreamedSet) -> Iterator[StreamedSet | None]:
         """Yield the samples of each of this rank's blocks."""

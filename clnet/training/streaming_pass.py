@@ -52,15 +52,11 @@ class StreamingPass(Pass):
         self.records = 1
         inputs, session, replay = plan.program.inputs, self._session, self._replay
         self._uploaders = [Uploader(session) for _ in inputs]
-        self._placement: RowPlacement | None = None
-        device = session.device
-        if (
-            device.type == "cpu" and device.fine_svm and not device.untested
-            and self._set.scaling is None
-        ):
-            self._placement = RowPlacement(session, replay.dtype, [
-                (replay.input_memory(value), value.stride) for value in inputs[:2]
-            ])
+        self._placement: RowPlacement | None = RowPlacement.of(
+            session, replay.dtype,
+            ((replay.input_memory(value), value.stride) for value in inputs[:2]),
+            self._set.scaling is not None,
+        )
 
     def _write(self) -> None:
         """Do nothing: `run` writes block by block."""

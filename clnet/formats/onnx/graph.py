@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from onnx import external_data_helper, helper, inliner, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from clnet.errors import FormatError, quoted, reason
-from clnet.formats.files import check_memory, read
+from clnet.errors import FormatError, quoted
+from clnet.formats.files import check_memory, read, reading
 
 Array = NDArray[Any]
 
@@ -85,14 +85,10 @@ def read_graph(path: Path, memory_limit: int | None) -> Graph:
     """Return the graph of a file; see `clnet.formats.onnx.load`."""
     content = read(path)
     room = Room(path, len(content), memory_limit)
-    try:
+    with reading(f"{path} is not an ONNX file"):
         model = onnx.load_model_from_string(content)
         if model.functions:
             model = inliner.inline_local_functions(model)
-    except Exception as error:
-        raise FormatError(
-            f"{path} is not an ONNX file: {reason(error)}"
-        ) from None
     del content
     found = model.graph
     if not found.node or not found.output:
@@ -117,26 +113,20 @@ def read_graph(path: Path, memory_limit: int | None) -> Graph:
 
 def _array(path: Path, tensor: Any, room: Room) -> Array:
     """Return a tensor of the file as an array."""
-    try:
+    with reading(f"{path}: tensor {quoted(tensor.name)} cannot be read"):
         if external_data_helper.uses_external_data(tensor):
             external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
             room.found += len(tensor.raw_data)
         size = int(np.prod(list(tensor.dims), dtype=object))
         room.take(0 if size < 0 else size * 8)
         return np.asarray(numpy_helper.to_array(tensor, str(path.parent)))
-    except FormatError:
-        raise
-    except Exception as error:
-        raise FormatError(
-            f"{path}: tensor {quoted(tensor.name)} cannot be read: {reason(error)}"
-        ) from None
 
 
 def _sparse_array(path: Path, sparse: Any, room: Room) -> Array:
     """Return a sparse tensor of the file as a dense array."""
     values, indices = (_array(path, one, room) for one in (sparse.values,
                                                            sparse.indices))
-    try:
+    with reading(f"{path}: tensor {quoted(sparse.values.name)} cannot be read"):
         size = int(np.prod(list(sparse.dims), dtype=object))
         room.take(size * 8)
         dense = np.zeros(size, values.dtype)
@@ -144,13 +134,6 @@ def _sparse_array(path: Path, sparse: Any, room: Room) -> Array:
             indices = np.ravel_multi_index(tuple(indices.T), tuple(sparse.dims))
         dense[indices] = values
         return dense.reshape(tuple(sparse.dims))
-    except FormatError:
-        raise
-    except Exception as error:
-        raise FormatError(
-            f"{path}: tensor {quoted(sparse.values.name)} cannot be read: "
-            f"{reason(error)}"
-        ) from None
 
 
 def _input(path: Path, info: Any) -> Input:

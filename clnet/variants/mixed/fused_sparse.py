@@ -28,6 +28,7 @@ from clnet.variants.mixed.products import (
     live_entries,
     refuse_unless_several_layers,
 )
+from clnet.variants.sparse.csr import cpu_tiles
 from clnet.variants.sparse.sparse import (
     ALIGNMENT_SLACK,
     MAX_CONFIGS,
@@ -392,13 +393,10 @@ def _ranges(
 
 
 def _cpu_configs(span: Span, device: Device) -> tuple[Config, ...]:
-    lanes = vector_lanes(span)
-    tiles = [lanes * n for n in VECTORS if lanes * n < 2 * span.batch][:2]
-    if span.batch < lanes:
-        tiles.append(1)
     most = 1 if device.serial else device.compute_units
     return tuple(
-        {"tile": tile, "workers": min(most, -(-span.batch // tile))} for tile in tiles
+        {"tile": tile, "workers": min(most, -(-span.batch // tile))}
+        for tile in cpu_tiles(span)
     )
 
 

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 VECTORS = (4, 2, 1)  # of accumulators, which fit in registers
 
 
+def cpu_tiles(span: Span) -> list[int]:
+    """Return tiles of samples on CPUs, the usually best first: vectors, or one."""
+    lanes = vector_lanes(span)
+    tiles = [lanes * n for n in VECTORS if lanes * n < 2 * span.batch][:2]
+    return [*tiles, 1] if span.batch < lanes else tiles
+
+
 @dataclass(frozen=True)
 class Csr:
     """Work-items take runs of rows of equally many entries (``csr.cl``).
@@ -46,10 +53,7 @@ class Csr:
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """As many runs as cores, or more, for load balance."""
         runs = csr_runs(sparse_product(span).rows, device)
-        lanes = vector_lanes(span)
-        tiles = [lanes * n for n in VECTORS if lanes * n < 2 * span.batch][:2]
-        if span.batch < lanes:
-            tiles.append(1)
+        tiles = cpu_tiles(span)
         return tuple({"runs": n, "tile": tile} for tile in tiles for n in runs)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
