@@ -160,7 +160,7 @@ def test_a_variant_and_its_kernel_stand_at_the_same_path(folder):
 
 
 @pytest.mark.parametrize(
-    "path", [p for n, p in modules().items() if p.name == "__init__.py"],
+    "path", [p for p in modules().values() if p.name == "__init__.py"],
     ids=lambda path: path.parent.name,
 )
 def test_every_package_says_what_it_is(path):

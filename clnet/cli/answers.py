@@ -107,6 +107,7 @@ def write_outputs(path: str, answers: Answers) -> None:
 
     write(as_path(path), content())
 
+
 def run_in_batches(
     plan: Plan | ParallelPlan, x: NDArray[Any], scaling: Scaling | None
 ) -> NDArray[Any]:

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from clnet.errors import FormatError
 from clnet.nn.layers import bias_size
+from clnet.nn.storage.pattern import Pattern
 
 if TYPE_CHECKING:
     from clnet.formats.numbers import Items, Text
     from clnet.nn.model import Model
-from clnet.nn.storage.pattern import Pattern
 
 Array = NDArray[Any]
 

@@ -232,6 +232,7 @@ class _Picked:
     def __getitem__(self, rows: slice) -> Array:
         return self._rows[rows][:, self._columns]
 
+
 def split(name: str, array: Any, target: ColumnNames) -> tuple[Any, Any]:
     """Return the inputs and targets of an array [samples, columns]; or no targets.
 

@@ -354,4 +354,3 @@ def _set_layer(
             )
         if slot is not None:
             new[slot.offset : slot.offset + slot.size] = vector
-

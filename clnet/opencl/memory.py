@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from clnet.errors import OutOfMemoryError
 from clnet.nn.copies import COPY_THREADS, by_threads
 from clnet.nn.storage.layout import round_up
+from clnet.opencl.process import is_forked
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Value
     from clnet.opencl.session import Session
-from clnet.opencl.process import is_forked
 
 Array = NDArray[Any]
 Action = Callable[..., Any]
@@ -326,5 +326,3 @@ def _wait_for_commands(session: Session) -> None:
     if not is_forked():
         with suppress(*session.errors):  # a device that failed runs no command
             session.finish()
-
-

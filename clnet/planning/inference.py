@@ -71,7 +71,6 @@ class PlanFor(Protocol):
         ...
 
 
-
 def compile_network(
     network: Model,
     device: str | Device | None,

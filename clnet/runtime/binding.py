@@ -30,12 +30,12 @@ from clnet.opencl.launch import (
     ZeroCopyOutput,
 )
 from clnet.opencl.memory import Action, Memory
+from clnet.opencl.process import is_forked
 
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session
     from clnet.variants.base import Config, Variant
-from clnet.opencl.process import is_forked
 
 Array = NDArray[Any]
 

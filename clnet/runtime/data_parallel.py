@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from clnet.errors import InputError
 from clnet.opencl import discovery
+from clnet.opencl.process import check_process
 from clnet.runtime.turn import Turn
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.discovery import Devices
     from clnet.runtime.plan import Plan
-from clnet.opencl.process import check_process
 
 Array = NDArray[Any]
 

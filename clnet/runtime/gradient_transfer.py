@@ -30,6 +30,7 @@ Array = NDArray[Any]
 
 MEASURED, TRIALS = 4, 3  # pieces and times that measure a bus; the minimum counts
 
+
 def pieces_of(layout: Layout, length: int) -> list[slice]:
     """Return the pieces of a flat buffer, of so many elements at most.
 

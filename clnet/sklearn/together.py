@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
+
 @dataclass
 class Fit:
     """One fit of a search.

@@ -338,6 +338,7 @@ class Block:
                 yield before, found
                 before += len(found.x)
 
+
 AnySet = DataSet | StreamedSet
 
 

@@ -44,6 +44,7 @@ from .check import Skipped, WrongError, largest
 LARGEST = 1e6  # values beyond it are of a training that diverges
 PREDICTED = 8  # of so many cases, one network predicts
 
+
 class Cascades:
     """`Network.fit` by cascade training, each of whose launches is compared."""
 

@@ -380,5 +380,3 @@ def test_without_pytorch_modules_are_refused(monkeypatch):
                 lambda: Network.from_torch(None)):
         with pytest.raises(ClnetError, match=r"need it installed .*pip install torch"):
             use()
-
-

@@ -211,5 +211,3 @@ def test_trials_share_the_data_set_and_check_once(monkeypatch):
     tried.ready([other], program.outputs)
     assert sorted(written) == ["ts", "xs"]
     assert len(checked) == 2
-
-

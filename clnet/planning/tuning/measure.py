@@ -464,5 +464,3 @@ def representative(batch: int) -> int:
     program of many batch sizes is not measured at each.
     """
     return 1 << (batch - 1).bit_length()
-
-

@@ -321,6 +321,7 @@ _LAUNCHES: dict[type[Op], Callable[..., Launches]] = {
     Tally: _tally,
 }
 
+
 def column_entries(storage: Storage) -> Columns:
     """Return starts [n_in + 1], slots and rows [entries] of live entries, by column."""
     entries = storage.entries()

@@ -134,5 +134,3 @@ def test_pre_activations_accumulate(place):
             for v in span.inputs
         }
         assert_within_bounds(span, inputs, network.parameters, run(inputs))
-
-
