@@ -122,7 +122,7 @@ def plan_on(
     network : Model
         The network to run.
     where : str or tuple of Device
-        The result of `places`.
+        The result of `resolve_devices`.
     batch : int
         Samples a call.
     precision, progress

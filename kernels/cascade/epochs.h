@@ -41,7 +41,7 @@ static inline VAL output_loss(const VAL y, const VAL t, const float error_scale,
 // records    [epochs, count, RECORD]  of a candidate the squared error alone
 // per_unit   neurons whose joint error the rule reads: all outputs, or one candidate
 // n_in       values that a neuron reads
-// steps      of the rule before; `cooling` is added for each epoch
+// steps      of the rule before; of outputs one more in each epoch
 // error      joint squared error by value for candidates' rule
 #define CASCADE_ARGUMENTS                                                            \
     __global const float *inputs, __global const float *targets,                     \
