@@ -1,4 +1,4 @@
-"""What the cost models expect of cards that were never measured.
+"""Times that the cost models expect of cards that were never measured.
 
 The rates are those of the makers' data sheets; what these do not tell is estimated, as
 for any device. No row is a measurement. Matrix units of these cards are not used, and

@@ -35,7 +35,7 @@ hypothesis.settings.load_profile("clnet")
 EXTRA_FLAGS = "POCL_EXTRA_BUILD_FLAGS"  # PoCL adds these flags to every build
 KERNEL_TESTS = Path(__file__).parent / "variants"
 
-# What a machine may lack: words of a DeviceError, and the reason to skip a test.
+# A machine may lack these: words of a DeviceError, and the reason to skip a test.
 LACKS = {
     "has no float64": "the device has no float64",
     "no device matches 'cpu'": "needs an OpenCL device for the CPU",

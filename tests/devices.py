@@ -11,7 +11,7 @@ import clnet
 DEVICE = clnet.device()
 # One group is all that is sure to run beside itself.
 ONE_GROUP = replace(DEVICE, forward_progress=True, compute_units=1)
-# What plans for it reads alone: kernels build for the device that there is.
+# Plans alone read it: kernels build for the device that there is.
 H200 = replace(
     DEVICE, companions=(), type="gpu", compute_units=132, simd_width=32,
     local_memory=48128, declared_local_memory=48 << 10,

@@ -159,7 +159,7 @@ class Predictor(Model):
             are read by parts: memory maps, arrays of h5py, iterables of batches.
         device : str, Device, list of these, or None
             As for `compile`. A list, or ``"all"``: devices that run at the same time
-            and share the samples in proportion to their speed. What it names is found
+            and share the samples in proportion to their speed. The devices are found
             at the first call with a batch size: later ones use the same plan, whatever
             ``$CLNET_DEVICE`` is by then.
         scale : bool or None

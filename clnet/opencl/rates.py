@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class Reported(Protocol):
-    """What a driver reports of a device: fields of `Device`."""
+    """A device as its driver reports it: fields of `Device`."""
 
     @property
     def type(self) -> str: ...  # noqa: D102

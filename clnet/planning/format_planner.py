@@ -223,7 +223,7 @@ def _alternatives(
         for name in ALTERNATIVES["cpu" if device.type == "cpu" else "gpu"]
     }
     smallest = min(own, *needed.values())
-    # What is read in the time of a launch: launches count more.
+    # Bytes that are read in the time of a launch: launches count more.
     small = _launch_seconds(device) * device.rates.memory
     found, untried = [], []
     for name, size in needed.items():

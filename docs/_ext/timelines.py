@@ -17,7 +17,7 @@ LEFT, WIDTH, HEIGHT, GAP = 110, 640, 24, 10
 
 @dataclass(frozen=True)
 class Segment:
-    """What one lane does for some time.
+    """The work of one lane for some time.
 
     Attributes
     ----------

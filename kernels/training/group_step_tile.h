@@ -154,7 +154,7 @@ static inline float4 sum_of_slices(float4 v, const int slices)
 }
 
 #if DROPS
-// What a sample's output of neuron o is multiplied by: 0 where it is dropped.
+// The factor of a sample's output of neuron o: 0 where it is dropped.
 static inline float drop_factor(const Net *net, const int l, const int o,
                                 const int sample)
 {

@@ -1,4 +1,4 @@
-"""What scripts and shells read: --json, completion; brief explanations."""
+"""Outputs for scripts and shells: --json, completion; brief explanations."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ PADDING = 77.0
 
 
 def placed(x, t, stride, dtype, places):
-    """What the kernel makes of a block of `PADDING`, and whether all are finite."""
+    """A block of `PADDING` as the kernel leaves it, and whether all are finite."""
     session = Session(replace(device(), companions=()))
     arrays = []
     for width in (stride, T_STRIDE):

@@ -136,6 +136,6 @@ def test_models_hold_no_rate_of_a_card():
 
 
 def test_the_faster_card_differs():
-    """What `compare` scales is what the models read."""
+    """The models read the fields that `compare` scales."""
     assert faster(CARD).rates.flops == FACTOR * CARD.rates.flops
     assert faster(CORES).rates.launch == CORES.rates.launch / FACTOR

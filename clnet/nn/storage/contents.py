@@ -1,4 +1,4 @@
-"""What kernels assume of the numbers in their tables, and the one check of it.
+"""Kernels' assumptions about the numbers in their tables, and the one check of them.
 
 A kernel reads and writes wherever its tables say. The comment beside each argument in
 ``kernels/`` says what it assumes; a `Contents` says the same of the array, `Records` of
@@ -28,7 +28,7 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True)
 class Contents:
-    """What a kernel assumes of a table.
+    """A kernel's assumptions about a table.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class Records:
-    """What a kernel assumes of a table of records.
+    """A kernel's assumptions about a table of records.
 
     Attributes
     ----------

@@ -341,7 +341,7 @@ class Schedule:
 
     @property
     def contents(self) -> Records:
-        """What the kernel assumes of its table."""
+        """The kernel's assumptions about its table."""
         return Records(self.groups * self.most_tasks, TASK_RECORD, self._ranges)
 
     def _ranges(self, task: Fields) -> dict[str, Range]:

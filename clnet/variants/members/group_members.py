@@ -247,7 +247,7 @@ class GroupMembers(MemberVariant):
 
 
 class Arrangement:
-    """What a group has in local memory, and in registers.
+    """Contents of a group's local memory and registers.
 
     Parameters
     ----------

@@ -125,7 +125,7 @@ def exact_factors(x: NDArray[Any], device: Device) -> bool:
 
 
 class MemberVariant:
-    """What variants that train many networks have in common.
+    """The base of variants that train many networks.
 
     Attributes
     ----------
