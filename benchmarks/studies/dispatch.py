@@ -30,18 +30,10 @@ from clnet.variants import VARIANTS
 from ..baselines.dense import NumPy
 from ..baselines.fann import Fann
 from ..candidates import BASES as BASES
-from ..candidates import (
-    ByVariant,
-    Candidate,
-    Planned,
-    Prepared,
-    Serial,
-    named,
-    prepared,
-    variant,
-)
+from ..candidates import Candidate, Prepared
 from ..cases.dense import GAIN, Array, Case, Check
 from ..harness import Options, Trial
+from ..own_candidates import ByVariant, Planned, Serial, named, prepared, variant
 from ..report.metrics import speed_up
 from ..report.plots import Plot
 from ..report.tables import fill, number, tables, text

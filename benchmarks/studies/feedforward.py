@@ -20,10 +20,11 @@ from clnet.variants.team import ITEMS
 
 from ..baselines.dense import dense_baselines
 from ..candidates import BASES as BASES
-from ..candidates import ByVariant, Candidate, Planned, Serial, named, variant
+from ..candidates import Candidate
 from ..candidates import bases as bases
 from ..cases.dense import Case
 from ..harness import Options, Trial
+from ..own_candidates import ByVariant, Planned, Serial, named, variant
 from ..report.metrics import call, speed_up_per_sample
 from ..report.plots import Plot
 from ..report.tables import metric_tables, tables

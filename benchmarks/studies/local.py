@@ -24,19 +24,12 @@ from clnet.variants.stencil.stencil_cpu import DEEP_TILES
 from ..baselines.local import NumPyLocal, TorchLocal
 from ..baselines.memory import MemoryKernel
 from ..candidates import BASES as BASES
-from ..candidates import (
-    ByVariant,
-    Candidate,
-    Planned,
-    Prepared,
-    named,
-    prepared,
-    variant,
-)
+from ..candidates import Candidate, Prepared
 from ..candidates import bases as bases
 from ..cases.dense import Case
 from ..cases.local import WINDOW, LocalCase, local_case
 from ..harness import Options, Trial
+from ..own_candidates import ByVariant, Planned, named, prepared, variant
 from ..report.metrics import call, speed_up, widths
 from ..report.plots import Curve, Plot
 from ..report.tables import metric_tables, tables

@@ -30,10 +30,11 @@ from ..baselines.fann import Fann
 from ..baselines.jax import Jax, JaxTraining
 from ..baselines.training import training_baselines
 from ..candidates import BASES as CLOCKS
-from ..candidates import Candidate, Planned, Prepared, Timer, forward
+from ..candidates import Candidate, Prepared, Timer, forward
 from ..cases.dense import Array, Case
 from ..cases.training import EPOCHS, Train, TrainingCase
 from ..harness import Options, Trial
+from ..own_candidates import Planned
 from ..report.plots import Plot
 from ..report.tables import basis_title, tables
 from ..subprocess_guard import Guarded, run_in_child

@@ -21,10 +21,11 @@ from clnet.planning.format_planner import is_auto
 from ..baselines.dense import NumPy, Torch
 from ..baselines.sparse import CuPySparse, SciPy, TorchSparse
 from ..candidates import BASES as BASES
-from ..candidates import Candidate, Planned, Prepared
+from ..candidates import Candidate, Prepared
 from ..candidates import bases as bases
 from ..cases.sparse import SparseCase, sparse_case
 from ..harness import Options, Trial
+from ..own_candidates import Planned
 from ..report.metrics import Metric, call, widths
 from ..report.plots import Plot
 from ..report.tables import tables, text

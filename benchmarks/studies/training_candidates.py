@@ -29,16 +29,15 @@ from clnet.training.callbacks import Training
 from clnet.training.history import Epoch
 from clnet.variants.base import Variant
 
-from ..candidates import (
-    Candidate,
-    Prepared,
+from ..candidates import Candidate, Prepared
+from ..cases.dense import Array
+from ..cases.training import Clock, Trained, TrainingCase, trainer
+from ..own_candidates import (
     no_serial_device,
     serial_device,
     steps_text,
     with_serial_device,
 )
-from ..cases.dense import Array
-from ..cases.training import Clock, Trained, TrainingCase, trainer
 
 SINGLE = ("generic", "generic_backward", "optimisers")  # a launch an op
 

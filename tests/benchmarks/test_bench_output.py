@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from children import child_environment
 from clnet.benchmarks import (
-    candidates,
     command,
     harness,
     measurements,
+    own_candidates,
     subprocess_guard,
 )
 from clnet.benchmarks.baselines import dense
@@ -290,7 +290,7 @@ def test_other_libraries_are_missing_or_right():
 
 @pytest.mark.sweep
 def test_the_serial_program_is_right_on_one_core():
-    serial = candidates.Serial()
+    serial = own_candidates.Serial()
     if serial.missing() is not None:
         pytest.skip(serial.missing())
     prepared = serial.prepare(TINY, GPU)  # of a GPU, the host's

@@ -10,7 +10,15 @@ import sys
 from dataclasses import dataclass, replace
 
 import pytest
-from clnet.benchmarks import candidates, command, environment, harness, roofline, timing
+from clnet.benchmarks import (
+    candidates,
+    command,
+    environment,
+    harness,
+    own_candidates,
+    roofline,
+    timing,
+)
 from clnet.benchmarks.baselines import dense
 from clnet.benchmarks.cases import dense as cases
 from clnet.benchmarks.studies import dispatch, feedforward, local
@@ -46,7 +54,8 @@ def device(monkeypatch, tmp_path_factory):
 
 
 def test_timed_run_reads_the_devices_clock(device):
-    steps = candidates.ByVariant(candidates.variant("naive")).steps(TINY, device)
+    naive = own_candidates.ByVariant(own_candidates.variant("naive"))
+    steps = naive.steps(TINY, device)
     program = TINY.network.program
     values = [program.input], [program.output]
     executable = Executable(
@@ -54,27 +63,27 @@ def test_timed_run_reads_the_devices_clock(device):
     )
     executable.write(program.input, TINY.inputs[0])
     before = []
-    time = candidates.timed_run(executable, lambda: before.append(1))
+    time = own_candidates.timed_run(executable, lambda: before.append(1))
     assert 0 < time.busy <= time.span
     assert before == [1]
 
 
 def test_timed_run_needs_a_step_on_the_device(device):
-    steps = candidates.ByVariant(candidates.variant("host")).steps(TINY, device)
+    steps = own_candidates.ByVariant(own_candidates.variant("host")).steps(TINY, device)
     program = TINY.network.program
     executable = Executable(
         session(device, profiling=True), TINY.network, steps, [program.input],
         [program.output],
     )
     with pytest.raises(InputError, match="on the device"):
-        candidates.timed_run(executable)
+        own_candidates.timed_run(executable)
 
 
 def test_candidates_are_measured_on_every_basis(device):
     names = ("naive", "fused_local", "host")
-    ours = [candidates.ByVariant(candidates.variant(name)) for name in names]
+    ours = [own_candidates.ByVariant(own_candidates.variant(name)) for name in names]
     trial = harness.Trial(
-        "t", TINY, (*ours, candidates.Planned(), dense.NumPy()), against=("numpy",)
+        "t", TINY, (*ours, own_candidates.Planned(), dense.NumPy()), against=("numpy",)
     )
     kept = []
     harness.Harness("s", device, BRIEF, tuple(candidates.BASES), kept.append).run(trial)
@@ -88,7 +97,7 @@ def test_candidates_are_measured_on_every_basis(device):
 
 
 def test_a_variants_refusal_is_its_sentence(device):
-    fused = candidates.ByVariant(candidates.variant("split"), {"items": 3})
+    fused = own_candidates.ByVariant(own_candidates.variant("split"), {"items": 3})
     kept = []
     bench = harness.Harness("s", device, BRIEF, ("wall",), kept.append)
     bench.run(harness.Trial("t", TINY, (fused,)))
@@ -97,7 +106,7 @@ def test_a_variants_refusal_is_its_sentence(device):
 
 
 def test_one_core_is_the_serial_device(device):
-    naive = candidates.ByVariant(candidates.variant("naive"), one_core=True)
+    naive = own_candidates.ByVariant(own_candidates.variant("naive"), one_core=True)
     serial = [one for one in device.places if one.serial]
     if serial:
         assert {step.device for step in naive.steps(TINY, device)} == set(serial)
@@ -106,15 +115,16 @@ def test_one_core_is_the_serial_device(device):
 
 
 def test_tuning_takes_a_configuration_of_the_space(device):
-    tuned = candidates.ByVariant(candidates.variant("split"), tune=True)
+    tuned = own_candidates.ByVariant(own_candidates.variant("split"), tune=True)
     for step in tuned.steps(TINY, device):
         assert step.config in list(step.variant.space(step.span, device))
 
 
 def test_equal_steps_are_counted(device):
     case = Case("deep", (8, 8, 8, 8), "tanh")
-    steps = candidates.ByVariant(candidates.variant("naive")).steps(case, device)
-    assert candidates.steps_text(steps) == "3 naive"
+    naive = own_candidates.ByVariant(own_candidates.variant("naive"))
+    steps = naive.steps(case, device)
+    assert own_candidates.steps_text(steps) == "3 naive"
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "tanh", "relu", "gelu"])
@@ -254,7 +264,7 @@ def test_every_registered_variant_is_a_known_name():
         with pytest.raises(InputError, match="did you mean 'generic'"):
             command.select(study.trials(CPU, options), options, study.BASELINES)
     with pytest.raises(InputError, match="'naiv': did you mean 'naive'"):
-        candidates.variant("naiv")
+        own_candidates.variant("naiv")
 
 
 @dataclass(frozen=True)
@@ -266,7 +276,7 @@ class Own(Generic):
 
 @pytest.mark.parametrize("named", [["own"], ["o?n"], ["csr", "generic", "own"]])
 def test_every_registered_variant_may_be_named(monkeypatch, named):
-    monkeypatch.setattr(candidates, "ALL_VARIANTS", (*ALL_VARIANTS, Own()))
+    monkeypatch.setattr(own_candidates, "ALL_VARIANTS", (*ALL_VARIANTS, Own()))
     options = Options(variants=named, baselines=["none"])
     for study in (feedforward, dispatch, local):
         trials = study.trials(CPU, options)
