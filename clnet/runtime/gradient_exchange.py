@@ -20,6 +20,7 @@ from clnet.opencl.memory import Memory, staging_array
 from clnet.runtime.binding import set_scalar
 from clnet.runtime.gradient_transfer import (
     GradientTransfer,
+    bus_seconds,
     completing_steps,
     pieces_of,
 )
@@ -74,7 +75,7 @@ class GradientExchange:
             ]
         else:
             self._total = staging_array(sessions[0], (layout.size,), dtype)
-        self._bus_seconds = max(one.seconds() for one in self._transfers)
+        self._bus_seconds = bus_seconds(self._transfers)
 
     def plan(self, number: int, steps: Sequence[Step]) -> None:
         """Take the steps of a device that compute its gradients."""

@@ -208,36 +208,53 @@ class GradientTransfer:
         """Wait for all enqueued steps, and so for the uploads that they read."""
         self._session.finish()
 
-    def seconds(self) -> float:
-        """Return the time of all pieces both ways at once, by copies of some.
+    @property
+    def copies(self) -> bool:
+        """Whether gradients are copied: the host has another memory than the device."""
+        return self._shared is None
 
-        It is 0 where the host shares the device's memory.
-        """
-        numbers = range(min(len(self.pieces), MEASURED))
-        if self._shared is not None:
-            return 0.0
-        best = inf
-        for _ in range(TRIALS):
-            start = time.perf_counter()
-            self.begin()
-            self.start_download(numbers)
-            for number in numbers:
-                self.start_upload(number, self._staged[-1][self.pieces[number]])
-            for number in numbers:
-                self.downloaded(number)
-            for event in self._uploads:
-                event.wait()
-            self._uploads = []
-            best = min(best, time.perf_counter() - start)
-        size: int = self.pieces[-1].stop
-        measured: int = self.pieces[numbers[-1]].stop
-        return best * size / measured
+    def start_trial(self, numbers: Iterable[int]) -> None:
+        """Start the copies of some pieces, both ways."""
+        self.begin()
+        self.start_download(numbers)
+        for number in numbers:
+            self.start_upload(number, self._staged[-1][self.pieces[number]])
+
+    def end_trial(self, numbers: Iterable[int]) -> None:
+        """Wait for the copies of `start_trial`."""
+        for number in numbers:
+            self.downloaded(number)
+        for event in self._uploads:
+            event.wait()
+        self._uploads = []
 
     def _markers(self) -> list[Any]:
         """Return events of the end of all enqueued steps."""
         import pyopencl as cl
 
         return [cl.enqueue_marker(queue) for queue in self._session.queues.values()]
+
+
+def bus_seconds(transfers: Sequence[GradientTransfer]) -> float:
+    """Return the time of all pieces of all devices, both ways at once, by some of them.
+
+    Devices may share a bus. It is 0 where the host shares their memory.
+    """
+    copying = [one for one in transfers if one.copies]
+    if not copying:
+        return 0.0
+    pieces, best = copying[0].pieces, inf
+    numbers = range(min(len(pieces), MEASURED))
+    for _ in range(TRIALS):
+        start = time.perf_counter()
+        for one in copying:
+            one.start_trial(numbers)
+        for one in copying:
+            one.end_trial(numbers)
+        best = min(best, time.perf_counter() - start)
+    size: int = pieces[-1].stop
+    measured: int = pieces[numbers[-1]].stop
+    return best * size / measured
 
 
 def _view(gradients: Memory, pieces: Sequence[slice], dtype: str) -> Array | None:

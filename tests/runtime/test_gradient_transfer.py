@@ -14,7 +14,7 @@ from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import SGD
 from clnet.runtime.binding import Step
 from clnet.runtime.gradient_exchange import add_all
-from clnet.runtime.gradient_transfer import completing_steps, pieces_of
+from clnet.runtime.gradient_transfer import bus_seconds, completing_steps, pieces_of
 from clnet.variants.reference.generic import Generic
 
 
@@ -62,3 +62,28 @@ def test_the_host_adds_in_the_devices_order(count):
     for array in arrays[1:]:
         expected = expected + array
     np.testing.assert_array_equal(total, expected)
+
+
+class Copies:
+    """A device with copies, which end at once."""
+
+    copies = True
+    pieces = tuple(slice(8 * i, 8 * i + 8) for i in range(40))
+
+    def __init__(self, log):
+        self.log = log
+
+    def start_trial(self, numbers):
+        self.log.append("start")
+
+    def end_trial(self, numbers):
+        self.log.append("end")
+
+
+def test_all_devices_copy_at_once_where_a_bus_is_measured():
+    log = []
+    assert bus_seconds([Copies(log), Copies(log), Copies(log)]) > 0
+    assert log == 3 * (3 * ["start"] + 3 * ["end"])
+    shared = Copies(log)
+    shared.copies = False
+    assert bus_seconds([shared, shared]) == 0
