@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import PRECISIONS, check_flag, is_number
+from clnet.checks import PRECISIONS, as_numbers, check_flag, is_number
 from clnet.errors import InputError, quoted
 from clnet.nn.labels import decided, encoded, output_middles
 from clnet.nn.model import Model
@@ -261,6 +261,11 @@ class Predictor(Model):
     def labels_of(self, y: NDArray[Any], scale: bool = False) -> NDArray[Any]:
         """Return the class of each of the outputs y [batch, n_out]; see `classify`."""
         check_flag("scale", scale)
+        y = as_numbers("y", y)
+        if not y.ndim or y.shape[-1] != self.n_out:
+            raise InputError(
+                f"y has shape {list(y.shape)}, expected [batch, {self.n_out}]"
+            )
         middles = output_middles(self, self._scaling if scale else None)
         return decided(y, middles[0], self._classes)
 
@@ -321,7 +326,8 @@ class Predictor(Model):
         from clnet.nn.metrics import metrics_of
 
         metrics = metrics_of(self, scaling_to_apply(self._scaling, scale))
-        if np.ndim(y) == 2:
+        y = as_numbers("y", y)
+        if y.ndim == 2:
             t, _ = encoded(self, t, self.classes)
         metrics.add(y, t)
         return metrics.evaluation()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_numbers, as_reals, check_flag
+from clnet.checks import as_array, as_numbers, as_reals, check_flag
 from clnet.errors import InputError, quoted, warn
 
 _CONSTANTS = ("mean", "deviation", "new_min", "factor")
@@ -185,7 +185,7 @@ class Scaling:
 
     def _columns(self, x: ArrayLike, side: str) -> tuple[NDArray[Any], ...]:
         """Return x as floats, and the four rows of constants in float64."""
-        array = np.asarray(x)
+        array = as_array(f"{side}puts", x)
         dtype = "float32" if array.dtype == np.float32 else "float64"
         values = as_numbers(f"{side}puts", array, dtype)
         constants = [np.asarray(getattr(self, f"{name}_{side}")) for name in _CONSTANTS]

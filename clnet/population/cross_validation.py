@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_array, as_items, as_whole, check_name, is_whole
+from clnet.checks import (
+    as_array,
+    as_items,
+    as_numbers,
+    as_whole,
+    check_name,
+    is_whole,
+)
 from clnet.errors import InputError, counted, quoted
 from clnet.nn.folds import CrossValidation, folds_of
-from clnet.nn.labels import are_labels
+from clnet.nn.labels import are_labels, encoded
 from clnet.nn.metrics import one_hot
 from clnet.population.trainings import EACH
 
@@ -39,8 +46,13 @@ def cross_validation(
         Arguments of `Population.fit`, among them the seed.
     """
     settings = _settings(grid)
-    left_out = _left_out(network, x, t, folds, options["seed"])
-    x, t = as_array("x", x), as_array("t", t)
+    x, t = as_numbers("x", x), as_array("t", t)
+    if x.ndim != 2 or t.ndim not in (1, 2) or len(x) != len(t):
+        raise InputError(
+            f"x and t have shapes {list(x.shape)} and {list(t.shape)}, expected "
+            f"[samples, {network.n_in}] and [samples, {network.n_out}]"
+        )
+    left_out = _left_out(network, t, folds, options["seed"])
     everything = np.arange(len(x))
     columns: dict[str, Any] = {
         name: [one[name] for one in settings for _ in left_out]
@@ -83,11 +95,10 @@ def _settings(grid: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
 
 
 def _left_out(
-    network: Network, x: ArrayLike, t: ArrayLike, folds: int | Sequence[ArrayLike],
-    seed: int,
+    network: Network, t: Array, folds: int | Sequence[ArrayLike], seed: int
 ) -> list[Array]:
     """Return the samples that each fold leaves out."""
-    n = len(as_array("x", x))
+    n = len(t)
     if not is_whole(folds):
         found = [as_array("a fold", fold) for fold in as_items(folds)]
         for fold in found:
@@ -105,10 +116,10 @@ def _left_out(
         raise InputError(
             f"{counted(count, 'fold')} need as many samples, and there are {n}"
         )
-    labels = as_array("t", t)
+    targets = as_numbers("t", encoded(network, t, network.classes)[0])
     classes = None
-    if are_labels(network, labels):
-        classes = np.unique(labels.reshape(-1), return_inverse=True)[1]
-    elif labels.ndim == 2 and labels.shape[1] > 1 and one_hot(labels):
-        classes = labels.argmax(axis=1)
+    if are_labels(network, t):
+        classes = np.unique(t.reshape(-1), return_inverse=True)[1]
+    elif targets.ndim == 2 and targets.size and one_hot(targets):
+        classes = targets.argmax(axis=1)
     return folds_of(classes, n, count, as_whole("seed", seed, 0))

@@ -152,3 +152,25 @@ def test_a_wrong_value_is_refused_in_a_sentence(entry, argument, wrong):
         text = str(caught.value)
         assert "\\n" not in text
         assert len(text.partition("known are")[0]) < 250, text
+
+
+@pytest.mark.filterwarnings("ignore::clnet.ClnetWarning")
+@pytest.mark.parametrize(("entry", "name"), [
+    (partial(NETWORK.fit, t=T), "x"), (partial(NETWORK.fit, X), "t"),
+    (partial(POPULATION.fit, t=T), "x"), (partial(POPULATION.fit, X), "t"),
+    (partial(Population.cross_validate, NETWORK, t=T, folds=2), "x"),
+    (partial(Population.cross_validate, NETWORK, X, folds=2), "t"),
+    (NETWORK.predict, "x"), (partial(NETWORK.evaluate, t=T), "x"),
+    (partial(NETWORK.evaluate, X), "t"), (partial(NETWORK.compare, t=T), "y"),
+    (partial(NETWORK.compare, T), "t"), (NETWORK.labels_of, "y"), (compiled(), "x"),
+    (partial(clnet.Scaling.of, t=T), "x"), (clnet.Scaling.of(X, T).scale_input, "x"),
+    (partial(clnet.save_data, "b.csv", t=T), "x"),
+])
+@pytest.mark.parametrize("value", [
+    None, "abc", {}, object(), ["a", "b"], np.array("x"), np.zeros((2, 3, 5)),
+    np.full((12, 6), None), [[1, 2], [3]], 1.5,
+], ids=str)
+def test_samples_that_are_none_are_refused_in_a_sentence(entry, name, value):
+    with pytest.raises(ClnetError) as caught:
+        entry(**{name: value})
+    assert "\n" not in str(caught.value)
