@@ -215,7 +215,7 @@ def test_folds_by_masks(alone):
 def test_an_unknown_device_fails_as_alone():
     with pytest.raises(DeviceError, match="no device"):
         GridSearchCV(
-            MLPClassifier(**FEW, device="a missing one"), {"alpha": [0]}, error_score="raise"
+            MLPClassifier(**FEW, device="gone"), {"alpha": [0]}, error_score="raise"
         ).fit(X, Y)
 
 
