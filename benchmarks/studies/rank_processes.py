@@ -171,10 +171,24 @@ def serve(make: Callable[..., Serve], *values: object) -> None:
 
 
 def pin(rank: int) -> None:
-    """Bind this process to a core of its own, where the system can."""
+    """Bind this process to a core of its own, where the system can.
+
+    The second threads of cores come after all first ones.
+    """
     if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
+        cores = sorted(os.sched_getaffinity(0), key=lambda core: (_place(core), core))
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
+
+
+def _place(thread: int) -> int:
+    """Return how many threads of the same core come before a processor's one."""
+    file = Path(f"/sys/devices/system/cpu/cpu{thread}/topology/thread_siblings_list")
+    with contextlib.suppress(OSError, ValueError):
+        spans = [part.split("-") for part in file.read_text().strip().split(",")]
+        return sum(
+            max(0, min(thread, int(span[-1]) + 1) - int(span[0])) for span in spans
+        )
+    return 0
 
 
 def _outcome(found: Trained) -> list[Any]:

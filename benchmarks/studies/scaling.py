@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,11 +43,17 @@ SMALL: Sizes = (64, 128, 10)
 MUSHROOM: Sizes = (125, 32, 2)
 STEPS = 2  # an epoch
 STRONG: dict[Sizes, int] = {WIDE: 1024, SMALL: 1024}  # samples a step of all ranks
+LARGE: dict[Sizes, int] = {  # the same of networks whose steps take seconds
+    CONFIGURATIONS[name]: 128 for name in ("config-5", "config-6")
+}
 WEAK: dict[Sizes, int] = {WIDE: 512, SMALL: 512}  # samples a step of each rank
 DRAWN: dict[str, Sizes] = {**CONFIGURATIONS, "mushroom": MUSHROOM}
+STEP_COSTS: dict[str, Sizes] = {  # networks whose steps' costs are measured
+    "-".join(map(str, WIDE)): WIDE, "-".join(map(str, SMALL)): SMALL, **DRAWN,
+}
 BATCHES = (16, 64)  # samples a step, of which a step's costs are calculated
 DRAWN_BATCH = 4096  # samples a step of the predictions
-QUICK = ("config-1", "config-2", "config-3", "mushroom")  # networks of predictions
+SLOW = ("config-4", "config-5", "config-6")  # networks that are not quick to measure
 MESSAGES = (64, 4096, 1 << 18, 1 << 22)  # bytes
 ORDERS: Mapping[str, int | None] = {"fixed-order": BLOCKS, "any-order": None}
 BASELINES = frozenset({"torch-ddp", "sklearn"})
@@ -119,7 +126,8 @@ class Ranked(Candidate):
             if isinstance(case, MessageCase):
                 ranks(1)
                 return 0.0
-            return compare(case, ranks(1)[0][: case.checked], case.errors)
+            alone = replace(case, name="", ranks=1)
+            return compare(case, ranks(1)[0][: case.checked], _errors(alone))
 
         def timer() -> Timer:
             return lambda repeats: float(ranks(repeats)[1]) / repeats
@@ -137,6 +145,12 @@ class Ranked(Candidate):
             return rank_processes.sklearn_training, case
         blocks = ORDERS[self.name] and max(BLOCKS, case.ranks)
         return rank_processes.clnet_training, case, device.index, blocks
+
+
+@lru_cache(1)
+def _errors(case: RankCase) -> list[float]:
+    """Return the oracle's errors, once for all numbers of ranks."""
+    return case.errors
 
 
 @dataclass(frozen=True)
@@ -164,7 +178,9 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
     ]
     ours = tuple(Ranked(name) for name in ORDERS)
     peers = (Ranked("torch-ddp"), Ranked("sklearn"))
-    for table, networks in (("strong", STRONG), ("weak", WEAK)):
+    quick = options.effort == "quick"
+    strong = STRONG if quick else {**STRONG, **LARGE}
+    for table, networks in (("strong", strong), ("weak", WEAK)):
         for sizes, batch in networks.items():
             for n in ranks:
                 samples = batch * (n if table == "weak" else 1)
@@ -174,8 +190,8 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
                     table, case, (*ours, *peers), against=("any-order", "torch-ddp"),
                     roofline=False,
                 ))
-    for name, sizes in DRAWN.items():
-        if options.effort != "quick" or name in QUICK:
+    for name, sizes in STEP_COSTS.items():
+        if not (quick and name in SLOW):
             found += [
                 Trial(
                     "steps", _case(name, sizes, batch, 1), ours,
@@ -226,7 +242,7 @@ def model(rows: pd.DataFrame) -> pd.DataFrame:
     found = []
     measured = rows[rows["table"].isin(["strong", "weak"])]
     for sizes, group in measured.groupby("sizes", sort=False):
-        alone = group[group["threads"] == 1]
+        alone = rows[(rows["sizes"] == sizes) & (rows["threads"] == 1)]
         training = _training(str(sizes), alone)
         for row in group.itertuples():
             if row.candidate not in ORDERS or training is None:

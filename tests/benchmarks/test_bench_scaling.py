@@ -64,9 +64,9 @@ def test_each_number_of_ranks_has_the_same_candidates(monkeypatch):
         trial.case.ranks: trial.case.batch for trial in found if trial.table == "weak"
     }
     assert batches[2] == 2 * batches[1]
-    assert {trial.case.name for trial in found if trial.table == "steps"} == {
-        *scaling.QUICK
-    }
+    assert {trial.case.name for trial in found if trial.table == "steps"} == (
+        scaling.STEP_COSTS.keys() - scaling.SLOW
+    )
 
 
 def test_scaling_is_of_a_cpus_cores():
