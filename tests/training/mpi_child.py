@@ -12,12 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bounds import FLOAT32, LAMBDA, deviations
 from mpi4py import MPI
 from waits import HANG_SECONDS
 
 from clnet import Checkpoint, Network, Population, device, open_data
 from clnet.cli.main import main as cli
 from clnet.errors import ClnetError
+from clnet.ir.lowering import lower_training
+from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import SGD
 from clnet.planning import training_planner
 from clnet.runtime import heartbeat, rank_sums, watch
@@ -110,6 +113,41 @@ def by_parts(folder):
     return found
 
 
+RATE = 1e-6  # of `losses`: steps that are too short to be unstable
+
+
+def exact_losses():
+    """Return the oracle's losses of `losses`, and bounds of their errors.
+
+    Validation is one more epoch whose rate is 0.
+    """
+    net = network()
+    program = lower_training(net, loss_function("mse"), SGD(RATE), samples=len(X))
+    state = np.zeros((SGD(RATE).slots, net.layout.size))
+    start = {
+        "batch": np.array(6), "state": state, "seed": 0,
+        **{
+            value.name: rows.astype(np.float64)
+            for value, rows in zip(program.inputs, (X, T), strict=False)
+        },
+    }
+    steps = [
+        {"first": first, "samples": min(6, len(X) - first), "fresh": first == 0,
+         "seen": min(first + 6, len(X)), "count": count, "rate": rate}
+        for rate in (RATE, 0.0) for count, first in enumerate(range(0, len(X), 6))
+    ]
+    found = []
+    for passes in steps[: len(steps) // 2], steps:
+        values, deviation = deviations(
+            program.ops, start, net.parameters, FLOAT32, passes
+        )
+        found.append([
+            each[program.output.name][0, 0] / len(X) for each in (values, deviation)
+        ])
+    (loss, off), (validation, validation_off) = found
+    return [loss, validation], [LAMBDA * off, LAMBDA * validation_off]
+
+
 def losses():
     """Return losses of one epoch: in memory and by parts, alone and by ranks."""
     found = []
@@ -117,7 +155,7 @@ def losses():
         for comm in None, COMM:
             net = network()
             history = net.fit(
-                x, T, optimiser=SGD(1e-6), batch_size=6, epochs=1, device="cpu",
+                x, T, optimiser=SGD(RATE), batch_size=6, epochs=1, device="cpu",
                 validation=(x, T), shuffle=False, tune=False, comm=comm,
                 buffer=6 * 4 * 7 * 13,
             )
@@ -287,6 +325,7 @@ def main(folder):
         patch.setattr(training_planner, "TRAINING_VARIANTS", steps)
         results["in_pieces"] = in_pieces()
     results["by_parts"], results["losses"] = by_parts(folder), losses()
+    results["exact_losses"] = exact_losses()
     results["ignored"] = ignored()
     results["population"] = population()
     if COMM.size < 4:
