@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import Any, TypeVar
 
@@ -14,6 +15,9 @@ T = TypeVar("T")
 # One thread copies 6 GB/s, four 22, eight 34, sixteen no more; the bus of a GPU takes
 # 40 (32 cores, H100).
 COPY_THREADS = min(8, max(4, (os.cpu_count() or 1) // 4))
+# Of a copy beside others: they read as much as a device of four can take. Each piece
+# costs 30 to 60 us of Python's lock, which all wait for.
+FEWEST_PIECES = 3
 
 
 class Uncached:
@@ -40,9 +44,37 @@ if hasattr(os, "register_at_fork"):  # threads do not survive a fork
 
 
 def by_threads(call: Callable[[T], object], items: Iterable[T]) -> None:
-    """Call a function for each item, by `COPY_THREADS` threads, and wait.
+    """Call a function for each item, by this thread and `COPY_THREADS`, and wait.
 
     The error of the first item is raised, of those that failed. Calls make none of
     their own.
     """
-    deque(_threads().map(call, items), maxlen=0)
+    all_items = list(items)
+    started = [_threads().submit(call, one) for one in all_items[:-1]]
+    try:
+        for last in all_items[-1:]:
+            call(last)
+    finally:
+        wait(started)
+        for one in started:
+            one.result()
+
+
+class Sharing:
+    """Copies at the same time, which share `COPY_THREADS`: each has some pieces."""
+
+    def __init__(self) -> None:
+        self._copies = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def pieces(self) -> Iterator[int]:
+        """Yield the pieces of a copy, which lasts as long as the context."""
+        with self._lock:
+            self._copies += 1
+            pieces = max(FEWEST_PIECES, COPY_THREADS // self._copies)
+        try:
+            yield pieces
+        finally:
+            with self._lock:
+                self._copies -= 1

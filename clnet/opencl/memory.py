@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import OutOfMemoryError
-from clnet.nn.copies import COPY_THREADS, by_threads
+from clnet.nn.copies import Sharing, by_threads
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.process import is_forked
 
@@ -28,6 +28,7 @@ ALIGNMENT = 64  # bytes; a cache line, and the widest vector
 # failed beyond 2^31 repetitions (NVIDIA, 580).
 ZERO = np.zeros(2, np.uint64)
 LARGE_COPY = 1 << 22  # bytes from which threads pay: their start takes 50 to 120 us
+_sharing = Sharing()  # of copies by several threads
 
 
 class Memory:
@@ -201,9 +202,10 @@ def copy_rows(target: Array, source: Array) -> None:
     if source.nbytes < LARGE_COPY:
         target[...] = source
         return
-    cuts = [len(source) * i // COPY_THREADS for i in range(COPY_THREADS + 1)]
-    chunks = [slice(*pair) for pair in pairwise(cuts)]
-    by_threads(lambda i: np.copyto(target[i], source[i]), chunks)
+    with _sharing.pieces() as pieces:
+        cuts = [len(source) * i // pieces for i in range(pieces + 1)]
+        chunks = [slice(*pair) for pair in pairwise(cuts)]
+        by_threads(lambda i: np.copyto(target[i], source[i]), chunks)
 
 
 def copier(target: Array) -> Callable[[Array], None]:
