@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -39,8 +38,11 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(COPY_THREADS, "clnet-copy")
 
 
+_copies: list[None] = []  # those under way
+
 if hasattr(os, "register_at_fork"):  # threads do not survive a fork
     os.register_at_fork(after_in_child=_threads.cache_clear)
+    os.register_at_fork(after_in_child=_copies.clear)
 
 
 def by_threads(call: Callable[[T], object], items: Iterable[T]) -> None:
@@ -49,10 +51,10 @@ def by_threads(call: Callable[[T], object], items: Iterable[T]) -> None:
     The error of the first item is raised, of those that failed. Calls make none of
     their own.
     """
-    all_items = list(items)
-    started = [_threads().submit(call, one) for one in all_items[:-1]]
+    given = list(items)
+    started = [_threads().submit(call, one) for one in given[:-1]]
     try:
-        for last in all_items[-1:]:
+        for last in given[-1:]:
             call(last)
     finally:
         wait(started)
@@ -60,21 +62,14 @@ def by_threads(call: Callable[[T], object], items: Iterable[T]) -> None:
             one.result()
 
 
-class Sharing:
-    """Copies at the same time, which share `COPY_THREADS`: each has some pieces."""
+@contextmanager
+def pieces() -> Iterator[int]:
+    """Yield the pieces of a copy by threads, which lasts as long as the context.
 
-    def __init__(self) -> None:
-        self._copies = 0
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def pieces(self) -> Iterator[int]:
-        """Yield the pieces of a copy, which lasts as long as the context."""
-        with self._lock:
-            self._copies += 1
-            pieces = max(FEWEST_PIECES, COPY_THREADS // self._copies)
-        try:
-            yield pieces
-        finally:
-            with self._lock:
-                self._copies -= 1
+    Copies at the same time share the threads.
+    """
+    _copies.append(None)
+    try:
+        yield max(FEWEST_PIECES, COPY_THREADS // len(_copies))
+    finally:
+        _copies.pop()

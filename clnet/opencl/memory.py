@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import OutOfMemoryError
-from clnet.nn.copies import Sharing, by_threads
+from clnet.nn.copies import by_threads, pieces
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.process import is_forked
 
@@ -28,7 +28,6 @@ ALIGNMENT = 64  # bytes; a cache line, and the widest vector
 # failed beyond 2^31 repetitions (NVIDIA, 580).
 ZERO = np.zeros(2, np.uint64)
 LARGE_COPY = 1 << 22  # bytes from which threads pay: their start takes 50 to 120 us
-_sharing = Sharing()  # of copies by several threads
 
 
 class Memory:
@@ -202,8 +201,8 @@ def copy_rows(target: Array, source: Array) -> None:
     if source.nbytes < LARGE_COPY:
         target[...] = source
         return
-    with _sharing.pieces() as pieces:
-        cuts = [len(source) * i // pieces for i in range(pieces + 1)]
+    with pieces() as count:
+        cuts = [len(source) * i // count for i in range(count + 1)]
         chunks = [slice(*pair) for pair in pairwise(cuts)]
         by_threads(lambda i: np.copyto(target[i], source[i]), chunks)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from children import run_python
 
-from clnet.nn.copies import COPY_THREADS, by_threads
+from clnet.nn.copies import COPY_THREADS, FEWEST_PIECES, by_threads, pieces
 
 
 def test_all_items_are_done_when_it_returns():
@@ -22,7 +22,7 @@ def test_all_items_are_done_when_it_returns():
 
     by_threads(fill, range(100))
     assert found.tolist() == list(range(100))
-    assert len(names) <= COPY_THREADS
+    assert len(names) <= COPY_THREADS + 1  # this one too
     by_threads(fill, [])
 
 
@@ -33,6 +33,14 @@ def test_the_first_items_error_is_raised():
 
     with pytest.raises(ValueError, match="item 3"):
         by_threads(fail, range(50))
+
+
+def test_copies_at_the_same_time_share_the_threads():
+    for _ in range(2):
+        with pieces() as alone, pieces() as second, pieces() as third:
+            assert alone == COPY_THREADS
+            assert second == max(FEWEST_PIECES, COPY_THREADS // 2)
+            assert third == max(FEWEST_PIECES, COPY_THREADS // 3)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from clnet.nn.copies import COPY_THREADS
 from clnet.opencl import memory
 from clnet.opencl.discovery import device
-from clnet.opencl.memory import ALIGNMENT, COPY_THREADS, Memory, copy_rows
+from clnet.opencl.memory import ALIGNMENT, Memory, copy_rows
 from clnet.opencl.session import Session
 
 
