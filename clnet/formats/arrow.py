@@ -60,6 +60,8 @@ class TableSource(Source):
         If pyarrow is missing.
     """
 
+    reads_ahead = True
+
     def __init__(
         self, path: Path, target: ColumnNames = (), categories: ColumnNames = (),
         ignore: ColumnNames = (), columns: Columns | None = None,

@@ -80,6 +80,8 @@ class Source(ABC):
         What errors begin with: empty, or a file and a colon and a space.
     once : bool
         Whether they can be read only once.
+    reads_ahead : bool
+        Whether a thread reads the next part from the disk while one is used.
     columns : Columns or None
         The names of the columns.
     classes : tuple of labels, or None
@@ -89,6 +91,7 @@ class Source(ABC):
     samples: int | None = None
     name: str = ""
     once: bool = False
+    reads_ahead: bool = False
     columns: Columns | None = None
     classes: Classes | None = None
 
@@ -173,6 +176,7 @@ class ArraySource(Source):
             )
         self.samples: int | None = self.x.shape[0]
         self._first = 0  # row
+        self.reads_ahead: bool = hasattr(x, "_mmap")
         for what, other in (("t", self.t), ("sample_weight", self.weight)):
             if other is not None and other.shape[:1] != (self.samples,):
                 raise InputError(

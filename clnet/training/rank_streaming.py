@@ -43,6 +43,7 @@ class StreamedRankPass(RankPass):
     def _prepare(self, inputs: Sequence[Value]) -> None:
         session, replay, data = self._session, self._replay, self._data
         assert isinstance(data, StreamedSet)
+        self._ahead = data.ahead
         self._round_steps = data.rows // data.batch
         self._rounds = range(0, len(self._cuts), self._round_steps)
         self._lanes = list(self._lanes_of(data))
@@ -90,7 +91,7 @@ class StreamedRankPass(RankPass):
         rounds = self._read(None if keys is None else keys[0])
         filled = (
             read_ahead(self._filled(rounds, free)) if self._placement is None else
-            self._filled(read_ahead(rounds), free)
+            self._filled(self._ahead(rounds), free)
         )
         try:
             for first, (half, blocks) in zip(self._rounds, filled, strict=True):

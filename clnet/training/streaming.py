@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from clnet.formats.sources import (
     Source,
     check_columns,
     grouped,
+    read_ahead,
     rows_of,
     source_of,
 )
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from clnet.nn.model import Model
     from clnet.nn.scaling import Scaling
 
+T = TypeVar("T")
 Array = NDArray[Any]
 
 Place = Callable[[list[tuple[Array, Array]], Array | None], bool]
@@ -209,6 +211,10 @@ class StreamedSet:
         if not samples:
             raise InputError(f"{self.source.name}{self.what}x has no sample")
         self._samples = samples
+
+    def ahead(self, blocks: Iterator[T]) -> Iterator[T]:
+        """Yield blocks that another thread makes, unless one reads the disk anyway."""
+        return blocks if self.source.reads_ahead else read_ahead(blocks)
 
     def converted(self, part: Part) -> tuple[Array, Array]:
         """Return a part's inputs and targets as steps read them, or raise its error."""

@@ -3,7 +3,8 @@
 The device holds two blocks of samples. While it computes steps of one, a thread reads
 the next, whose samples other threads check, scale and place in the other. On a CPU a
 kernel places them, between the steps of two blocks: threads would take the cores that
-these need.
+these need. For the same reason files are decoded there, and only the disk is read
+beside the steps.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class StreamingPass(Pass):
         blocks = self._set.blocks(None if keys is None else keys[0])
         filled = (
             read_ahead(self._filled(blocks, free)) if self._placement is None else
-            self._filled(read_ahead(blocks), free)
+            self._filled(self._set.ahead(blocks), free)
         )
         steps = seen = 0
         busy: list[tuple[int, _End]] = []
