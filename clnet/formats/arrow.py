@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import mmap
 from bisect import bisect, bisect_left
-from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from copy import copy
 from functools import partial
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from clnet.checks import all_finite
 from clnet.errors import ClnetError, FormatError, quoted
-from clnet.formats.arrow_files import opened, reading_rows
+from clnet.formats.arrow_files import PLAIN, opened, reading_rows
 from clnet.formats.named_table import ColumnNames, Texts, choose, one_hot, printed
 from clnet.formats.pages import drop_pages, touch_pages
 from clnet.formats.sources import Order, Part, Source
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-PLAIN = {"float", "double", *(f"{sign}int{8 << at}" for sign in ("", "u")
-                              for at in range(4))}
-"""Types of columns that are read at once."""
 STEP = 1 << 25  # bytes of numbers that are decoded at a time, in float64
 TEXTS = 1 << 21  # rows whose categories are looked for at a time
 CONVERTED = 1 << 13  # rows whose columns a thread turns to rows at a time
@@ -75,6 +73,7 @@ class TableSource(Source):
                 f"{path} has a group of {fewest} rows, expected 0 or more"
             )
         self._starts = [0, *accumulate(self._file.rows)]
+        self._longest = max([1, *self._file.rows])
         self.samples: int | None = self._starts[-1]
         self._rows = range(self._starts[-1])
         if not self.samples:
@@ -299,14 +298,20 @@ class TableSource(Source):
         ordered = units if order is None else (
             units[number] for number in order(len(units))
         )
-        stopped = Event()
+        direct, stopped = self._file.is_direct(chosen), Event()
         with ThreadPoolExecutor(1, "clnet-touch") as ahead:  # the disk reads meanwhile
+            touch = partial(self._touch, chosen, stopped)
+            read: Callable[[int], Any] = self._file.read if direct else touch
             try:
-                for unit, following in pairwise(chain(ordered, [None])):
-                    assert unit is not None
-                    if following is not None:
-                        ahead.submit(self._touch, following, chosen, stopped)
-                    for row, batch in self._batches_of(unit, chosen, size):
+                for unit, coming in _ahead(
+                    lambda unit: ahead.submit(read, unit), ordered,
+                    -(-rows // self._longest),
+                ):
+                    found = None
+                    if direct:
+                        with reading_rows(self.path, self._starts[unit]):
+                            found = coming.result()
+                    for row, batch in self._batches_of(unit, chosen, size, found):
                         if row >= last:
                             break
                         begin = max(first - row, 0)
@@ -317,11 +322,14 @@ class TableSource(Source):
                 stopped.set()
 
     def _batches_of(
-        self, unit: int, columns: Sequence[int], size: int
+        self, unit: int, columns: Sequence[int], size: int, found: Any
     ) -> Iterator[tuple[int, Any]]:
-        """Yield slices of a unit, of at most so many rows, each with its first row."""
+        """Yield slices of a unit, of at most so many rows, each with its first row.
+
+        It is what the file's `read` has found, or None.
+        """
         first = self._starts[unit]
-        batches = self._file.batches(unit, columns, size)
+        batches = self._file.batches(unit, columns, size, found)
         while True:
             with reading_rows(self.path, first):
                 batch = next(batches, None)
@@ -336,7 +344,7 @@ class TableSource(Source):
                 f"{self._starts[unit]} on", first,
             )
 
-    def _touch(self, unit: int, columns: Sequence[int], stopped: Event) -> None:
+    def _touch(self, columns: Sequence[int], stopped: Event, unit: int) -> None:
         """Read the pages of a unit from the disk to the page cache."""
         mapped = self._file.map
         for start, size in self._file.ranges(unit, columns):
@@ -347,6 +355,18 @@ class TableSource(Source):
             if size > 0:  # damaged files have any numbers
                 touch_pages(mapped, begin, size)
                 drop_pages(mapped, begin, size)
+
+
+def _ahead(
+    read: Callable[[int], Future[Any]], units: Iterable[int], count: int
+) -> Iterator[tuple[int, Future[Any]]]:
+    """Yield units, each with what comes of it; `read` is called for so many more."""
+    held: deque[tuple[int, Future[Any]]] = deque()
+    for unit in units:
+        held.append((unit, read(unit)))
+        if len(held) > count:
+            yield held.popleft()
+    yield from held
 
 
 def _column(batch: Any, name: str) -> Any:

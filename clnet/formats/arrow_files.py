@@ -8,6 +8,8 @@ they lie, but for compressed ones, of which a batch is unpacked at a time.
 from __future__ import annotations
 
 import mmap
+import os
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import accumulate, pairwise
@@ -18,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import ClnetError, FormatError
+from clnet.formats.direct import open_direct, read_pages
 from clnet.formats.files import check_readable, reading
 from clnet.formats.pages import drop_pages
 
@@ -25,6 +28,9 @@ Array = NDArray[Any]
 
 PARQUET_SUFFIXES = (".parquet",)
 ARROW_SUFFIXES = (".arrow", ".feather")
+PLAIN = {"float", "double", *(f"{sign}int{8 << at}" for sign in ("", "u")
+                              for at in range(4))}
+"""Types of columns that are read at once."""
 READ = 1 << 25  # bytes of all columns that are read at a time
 
 
@@ -53,7 +59,16 @@ class ParquetFile:
         ]
         self._ends = [end / sum(sizes) for end in [0, *accumulate(sizes)]]
 
-    def batches(self, unit: int, columns: Sequence[int], size: int) -> Iterator[Any]:
+    def is_direct(self, columns: Sequence[int]) -> bool:
+        """Return False: pyarrow reads columns through the page cache."""
+        return False
+
+    def read(self, unit: int) -> None:
+        """Return None."""
+
+    def batches(
+        self, unit: int, columns: Sequence[int], size: int, read: None = None
+    ) -> Iterator[Any]:
         """Yield the record batches of a row group, of at most so many rows."""
         names = [self.schema.names[at] for at in columns]
         yield from self._file.iter_batches(size, [unit], names)
@@ -81,7 +96,7 @@ class ArrowFile:
         import pyarrow as pa
 
         self.map: mmap.mmap = _mapped(path)
-        self._buffer = pa.py_buffer(self.map)
+        self._buffer = self._held = pa.py_buffer(self.map)
         self._readers: dict[tuple[int, ...], Any] = {}
         self._in_place = False  # whether the last record batch was used where it lies
         self.schema: Any = pa.ipc.open_file(self._buffer).schema
@@ -90,6 +105,10 @@ class ArrowFile:
         for at in range(reader.num_record_batches):
             with reading_rows(path, sum(self.rows)):
                 self.rows.append(reader.get_batch(at).num_rows)
+        flat = all(str(kind) in PLAIN for kind in self.schema.types)
+        self._direct = open_direct(path, len(self.map)) if flat else None
+        if self._direct is not None:
+            weakref.finalize(self, os.close, self._direct)
 
     def _reader(self, columns: Sequence[int]) -> Any:
         """Return the reader of some columns."""
@@ -103,9 +122,52 @@ class ArrowFile:
             self._readers[key] = pa.ipc.open_file(self._buffer, options=options)
         return self._readers[key]
 
-    def batches(self, unit: int, columns: Sequence[int], size: int) -> Iterator[Any]:
+    def is_direct(self, columns: Sequence[int]) -> bool:
+        """Return whether record batches of some columns are read past the page cache.
+
+        All columns are read at once.
+        """
+        return self._direct is not None and len(columns) == len(self.schema)
+
+    def read(self, unit: int) -> tuple[Any, Any] | None:
+        """Return a record batch past the page cache, and the buffer that it lies in.
+
+        None: it is packed.
+        """
+        import pyarrow as pa
+
+        assert self._direct is not None
+        # Another thread has readers of its own.
+        batch = pa.ipc.open_file(self._buffer).get_batch(unit)
+        spans = list(self._lying(batch))
+        buffers = [
+            one for column in batch.columns for one in column.buffers()
+            if one is not None
+        ]
+        if not len(spans) == len(buffers) > 0:
+            return None
+        begin = min(start for start, _ in spans) // mmap.PAGESIZE * mmap.PAGESIZE
+        size = max(start + size for start, size in spans) - begin
+        room = pa.py_buffer(read_pages(self._direct, begin, size))
+        before = self._buffer.address + begin
+        columns = [
+            pa.Array.from_buffers(column.type, len(column), [
+                None if one is None else room.slice(one.address - before, one.size)
+                for one in column.buffers()
+            ])
+            for column in batch.columns
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema), room
+
+    def batches(
+        self, unit: int, columns: Sequence[int], size: int,
+        read: tuple[Any, Any] | None = None,
+    ) -> Iterator[Any]:
         """Yield slices of a record batch, of at most so many rows."""
-        batch = self._reader(columns).get_batch(unit)
+        batch, self._held = (
+            (self._reader(columns).get_batch(unit), self._buffer) if read is None
+            else read
+        )
         self._in_place = any(True for _ in self._lying(batch))
         for start in range(0, batch.num_rows, size):
             part = batch.slice(start, size)
@@ -116,7 +178,7 @@ class ArrowFile:
     def in_place(self, columns: Sequence[Any]) -> Array | None:
         """Return columns of one type as one array [rows, columns], where they lie.
 
-        None: they are not in the map, or not evenly spaced.
+        None: they are not in the file's buffer, or not evenly spaced.
         """
         rows, kinds = len(columns[0]), {column.type for column in columns}
         buffers = [column.buffers()[1] for column in columns]
@@ -124,18 +186,18 @@ class ArrowFile:
             return None
         item = columns[0].type.bit_width // 8
         starts = [
-            buffer.address - self._buffer.address + column.offset * item
+            buffer.address - self._held.address + column.offset * item
             for column, buffer in zip(columns, buffers, strict=True)
         ]
         size = rows * item
         step, *others = {after - before for before, after in pairwise(starts)} or {size}
         last = starts[-1] + size
-        if not 0 <= starts[0] < last <= len(self.map) or starts[0] % item:
+        if not 0 <= starts[0] < last <= self._held.size or starts[0] % item:
             return None
         if others or step < size or step % item:
             return None
         kind = columns[0].type.to_pandas_dtype()
-        found = np.frombuffer(self.map, kind, (last - starts[0]) // item, starts[0])
+        found = np.frombuffer(self._held, kind, (last - starts[0]) // item, starts[0])
         return np.lib.stride_tricks.as_strided(
             found, (rows, len(columns)), (item, step), writeable=False
         )

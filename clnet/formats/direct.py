@@ -53,16 +53,7 @@ class DirectRows:
         spans = [pages_of(self._map, array) for array in found if array is not None]
         begin = min(start for start, _ in spans)
         size = max(start + size for start, size in spans) - begin
-        page = mmap.PAGESIZE
-        room = np.empty((-(-size // page) + 1) * page, np.uint8)
-        room = room[-room.ctypes.data % page :]
-        done = 0
-        while done < size:  # a signal may end a call early, at a page's begin
-            left: Any = room[done : done + -(-(size - done) // page) * page]
-            count = os.preadv(self._file, [left], self._start + begin + done)
-            if count <= 0:
-                raise OSError("the file is shorter than before")
-            done += count
+        room = read_pages(self._file, self._start + begin, size)
         base = np.frombuffer(self._map, np.uint8).ctypes.data + begin
         return [
             None if array is None else np.ndarray(
@@ -86,17 +77,15 @@ def direct_rows(arrays: Sequence[Any]) -> DirectRows | None:
         array if getattr(array, "_mmap", None) is not None else None for array in arrays
     ]
     found = [array for array in maps if array is not None]
-    if not (found and hasattr(os, "O_DIRECT") and hasattr(os, "preadv")):
+    if not found:
         return None
     one = found[0]
     if any(array._mmap is not one._mmap or array.mode != "r" for array in found):
         return None
-    if len(one._mmap) < SHARE * os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE:
+    file = open_direct(one.filename, len(one._mmap))
+    if file is None:
         return None
-    try:
-        reader = DirectRows(os.open(one.filename, os.O_RDONLY | os.O_DIRECT), maps)
-    except OSError:  # the file system has no such reads
-        return None
+    reader = DirectRows(file, maps)
     with ExitStack() as stack:
         stack.callback(reader.close)
         with suppress(OSError):
@@ -104,3 +93,41 @@ def direct_rows(arrays: Sequence[Any]) -> DirectRows | None:
             stack.pop_all()
             return reader
     return None
+
+
+def open_direct(path: str | os.PathLike[str], size: int) -> int | None:
+    """Return a file's descriptor for reads past the page cache.
+
+    None: the page cache may hold so many bytes, or the system has no such reads.
+    """
+    if not (hasattr(os, "O_DIRECT") and hasattr(os, "preadv")):
+        return None
+    if size < SHARE * os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE:
+        return None
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECT)
+    except OSError:  # the file system has no such reads
+        return None
+
+
+def read_pages(file: int, start: int, size: int) -> Array:
+    """Return bytes of a file, from a page's begin on, in memory of their own.
+
+    There may be more of them, to the end of the last page.
+
+    Raises
+    ------
+    OSError
+        If the system cannot read so.
+    """
+    page = mmap.PAGESIZE
+    room = np.empty((-(-size // page) + 1) * page, np.uint8)
+    room = room[-room.ctypes.data % page :]
+    done = 0
+    while done < size:  # a signal may end a call early, at a page's begin
+        left: Any = room[done : done + -(-(size - done) // page) * page]
+        count = os.preadv(file, [left], start + done)
+        if count <= 0:
+            raise OSError("the file is shorter than before")
+        done += count
+    return room

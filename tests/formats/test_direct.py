@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 
+from clnet import open_data
 from clnet.formats import direct
 from clnet.formats.sources import ArraySource
 
@@ -79,3 +80,23 @@ def test_parts_have_memory_of_their_own(reader, path):
     assert not any(np.shares_memory(part.x, found) for part in parts)
     np.testing.assert_array_equal(np.concatenate([part.x for part in parts]),
                                   DATA[:, :-1])
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_arrow_files_are_read_so_too(tmp_path, monkeypatch, compression):
+    """But for packed ones; columns of the first parts stay as they are."""
+    pa = pytest.importorskip("pyarrow")
+    path = tmp_path / "data.arrow"
+    schema = pa.schema([(f"c{at}", pa.float32()) for at in range(DATA.shape[1])])
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(path, schema, options=options) as file:
+        for rows in np.split(DATA, 3):
+            file.write(pa.record_batch([*map(pa.array, rows.T)], schema))
+    monkeypatch.setattr(direct, "SHARE", 0)
+    source = open_data(path, outputs=1)
+    if not source._file.is_direct(range(DATA.shape[1])):
+        pytest.skip("the file system has no direct reads")
+    assert (source._file.read(0) is None) == (compression is not None)
+    parts = list(source.parts(700))
+    np.testing.assert_array_equal(np.concatenate([p.x for p in parts]), DATA[:, :-1])
+    np.testing.assert_array_equal(np.concatenate([p.t for p in parts]), DATA[:, -1:])

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bounds import FLOAT32, LAMBDA, deviations
+from bounds import FLOAT32, LAMBDA
+from deviations import deviations
 from mpi4py import MPI
 from waits import HANG_SECONDS
 
