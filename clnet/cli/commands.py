@@ -384,6 +384,10 @@ def tune(arguments: argparse.Namespace) -> int:
 
 def _times_files(arguments: argparse.Namespace) -> list[str]:
     """Import the times of a file; export those of the store if nothing is measured."""
+    if arguments.export is not None:  # a wrong name is told before minutes of work
+        from clnet.formats.files import as_path, check_writable
+
+        check_writable(as_path(arguments.export))
     files = []
     if arguments.given is not None:
         from clnet.opencl.times_file import import_times

@@ -79,6 +79,7 @@ def clnet_command(files, clnet_command):
     ("explain a.net --training adam --plot plan.png", "--plot draws plans of"),
     ("explain a.net --population 9", "--population is of steps of training: give"),
     ("tune a.net --population 9", "--population is of steps of training: give"),
+    ("tune a.net --export nowhere/t.json", "there is no folder nowhere"),
     ("tune no.net", "there is no such file in "),
     ("tune a.net --batch 1,,2", "found '', expected a whole number"),
 ])
