@@ -169,7 +169,7 @@ def test_a_wrong_value_is_refused_in_a_sentence(entry, argument, wrong):
 @pytest.mark.parametrize("value", [
     None, "abc", {}, object(), ["a", "b"], np.array("x"), np.zeros((2, 3, 5)),
     np.full((12, 6), None), [[1, 2], [3]], 1.5,
-], ids=str)
+])
 def test_samples_that_are_none_are_refused_in_a_sentence(entry, name, value):
     with pytest.raises(ClnetError) as caught:
         entry(**{name: value})
