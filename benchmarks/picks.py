@@ -35,7 +35,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -60,6 +60,8 @@ from .cases.dense import Case
 from .environment import device_identity, load, now, versions, worked
 from .measurements import RESULTS, append, slug
 from .studies.feedforward import CONFIGURATIONS, DEEP, MANY, NARROW
+
+C = TypeVar("C")
 
 PICKS = ("model", "rates", "five seconds", "searched")
 BLOCK_SECONDS = 0.01  # of calls of one plan, before the next plan's turn
@@ -317,6 +319,16 @@ def options(description: str | None, case: str) -> argparse.ArgumentParser:
     return parser
 
 
+def chosen(
+    parser: argparse.ArgumentParser, names: Sequence[str] | None, known: dict[str, C]
+) -> list[C]:
+    """Return the cases of some names, or all; end with an error for another name."""
+    for name in names or ():
+        if name not in known:
+            parser.error(f"no case {name!r}: there are {', '.join(known)}")
+    return [known[name] for name in names or known]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, or show the rows of a file."""
     parser = options(__doc__, "config-3 x 32")
@@ -334,7 +346,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         times_file.SHIPPED = Path(folder)
         device = find_device(given.device)
         known = cases_of(device.type == "cpu")
-        cases = [known[name] for name in given.case or known]
+        cases = chosen(parser, given.case, known)
         file = given.out or RESULTS / f"picks-{slug(device.name)}.csv"
         where = {"date": now(), **device_identity(device), **versions()}
         rows = []

@@ -160,7 +160,8 @@ def table(rows: pd.DataFrame) -> str:
 
 def main(given: Sequence[str] | None = None) -> None:
     """Measure, or show the rows of a file."""
-    arguments = picks.options(__doc__, "parity-1000").parse_args(given)
+    parser = picks.options(__doc__, "parity-1000")
+    arguments = parser.parse_args(given)
     if arguments.rows is not None:
         print(table(pd.read_csv(arguments.rows)))
         return
@@ -173,10 +174,10 @@ def main(given: Sequence[str] | None = None) -> None:
         known = cases_of(device.type == "cpu")
         file = arguments.out or RESULTS / f"population_picks-{slug(device.name)}.csv"
         where = {"date": now(), **device_identity(device), **versions()}
-        for name in arguments.case or known:
+        for case in picks.chosen(parser, arguments.case, known):
             if time.perf_counter() - begin > arguments.seconds:
                 break
-            for row in rows_of(known[name], device, arguments.each):
+            for row in rows_of(case, device, arguments.each):
                 rows.append({**row, "load": load(), **where})
                 append(file, rows[-1])
                 print(

@@ -47,6 +47,9 @@ def test_rows_of_a_tiny_case(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     picks.main(["--rows", str(rows)])
     assert "tiny" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        picks.main(["--device", "cpu", "--case", "tiny", "--out", str(rows)])
+    assert "no case 'tiny': there are tiny x 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
