@@ -51,7 +51,7 @@ class Pipeline:
         self._thread = ThreadPoolExecutor(1, "clnet-device") if thread else None
         self._calls = 0
         self._ended = False
-        self._started: _Call | None = None
+        self._started: list[_Call] = []  # not answered yet: two at most
         self.batch: int = plan.batch
         self.ahead: int = 2 if thread else 1
 
@@ -104,26 +104,35 @@ class Pipeline:
         """Start a call, if there is one, and answer the one before."""
         if self._ended:
             return
-        before = self._started
-        if before is not None and call is not None and before.plan is call.plan:
-            self._answer(before)
-            before = None
+        before = self._started[:]  # one at most
+        if before and call is not None and before[0].plan is call.plan:
+            self._answer(before.pop())
         if call is not None and x is not None:
+            self._started.append(call)  # Ctrl-C may come as it has started
             try:
                 call.plan.start(x, self._parameters)
             except BaseException as error:
-                call.answer.set_exception(error)
-                call = None
-        self._started = call
-        if before is not None:
-            self._answer(before)
+                self._fail(call, error)
+        for one in before:
+            self._answer(one)
 
     def _answer(self, call: _Call) -> None:
         try:
-            call.answer.set_result(call.plan.finish(call.out))
+            answer = call.plan.finish(call.out)
         except BaseException as error:
-            call.answer.set_exception(error)
+            self._fail(call, error)
+        else:
+            self._remove(call)
+            call.answer.set_result(answer)
+
+    def _fail(self, call: _Call, error: BaseException) -> None:
+        call.plan.cancel()
+        self._remove(call)
+        call.answer.set_exception(error)
+
+    def _remove(self, call: _Call) -> None:
+        self._started = [one for one in self._started if one is not call]
 
     def _cancel(self) -> None:
-        if self._started is not None:
-            self._started.plan.cancel()
+        for call in self._started:
+            call.plan.cancel()
