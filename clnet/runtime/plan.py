@@ -244,13 +244,12 @@ class Plan:
         rows = self._shaped(array)
         self._check_turn()
         try:
-            self._begin(rows)
-            self._executable.run()
-            y = self._outputs(out)
+            with self._turn.lock:
+                self._fill_inputs(rows)
+                self._executable.run()
+                y = self._outputs(out)
         except self._session.errors as error:
             raise device_error(self.device, error) from error
-        finally:
-            self._turn.end()
         return y if array.ndim == 2 else y[0]
 
     def start(self, x: Array, parameters: Array | None = None) -> None:
@@ -275,7 +274,8 @@ class Plan:
         rows = self._shaped(x)
         self._check_turn()
         try:
-            self._begin(rows)
+            self._turn.begin()
+            self._fill_inputs(rows)
             self._started_with = parameters
             self._executable.start(parameters)
         except BaseException as error:
@@ -305,9 +305,8 @@ class Plan:
         finally:
             self._turn.end()
 
-    def _begin(self, rows: Array) -> None:
-        """Begin the turn, and fill the inputs; after an error, end the turn."""
-        self._turn.begin()
+    def _fill_inputs(self, rows: Array) -> None:
+        """Fill the inputs."""
         with self._executable.enqueuing:  # a direct call has ended, and none begins
             self._fill(rows)
 

@@ -503,4 +503,6 @@ if find_spec("pyarrow") is not None:  # an extra
 
 def same(found: Any, expected: Any) -> bool:
     """Return whether two results are equal."""
+    if isinstance(expected, tuple):
+        return isinstance(found, tuple) and all(map(same, found, expected))
     return bool(np.array_equal(np.asarray(found), np.asarray(expected)))

@@ -21,8 +21,8 @@ QUICK = {
     "opencl": ("naive apart", "cpu", "called", "chunks"),
     "file": ("save .net", "save .safetensors", "data .npz", "store", "predict a file"),
     "memory": ("naive", "csr", "save .net"),
-    "interrupt": ("buffer", "called", "called apart", "chunks apart", "store",
-                  "data .npz"),
+    "interrupt": ("buffer", "called", "called apart", "new parameters",
+                  "chunks apart", "store", "data .npz"),
 }
 MOST_POINTS = 1000
 KEPT = 9  # calls after which no more plans of trainings are kept
