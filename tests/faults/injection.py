@@ -17,6 +17,7 @@ import sqlite3
 import sys
 import threading
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -381,3 +382,24 @@ def is_clear(error: BaseException, kind: str) -> bool:
         return type(error) is KeyboardInterrupt
     text = str(error)
     return isinstance(error, ClnetError) and bool(text) and "\n" not in text.strip()
+
+
+def assert_keeps_nothing(
+    context: contextlib.AbstractContextManager[None], error: type[BaseException],
+    becomes: type[BaseException],
+) -> None:
+    """Raise an error in a context that makes another one of it; no collector runs."""
+    kept: list[weakref.ref[Any]] = []
+
+    def fail() -> None:
+        content = {"of a frame"}
+        kept.append(weakref.ref(content))
+        raise error
+
+    gc.disable()
+    try:
+        with contextlib.suppress(becomes), context:
+            fail()
+        assert kept[0]() is None
+    finally:
+        gc.enable()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import gc
 import re
 import time
-import weakref
 
 import numpy as np
 import pytest
+from faults.injection import assert_keeps_nothing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -231,21 +229,8 @@ def test_errors_of_opencl_are_device_errors(variant, sentence):
 
 @pytest.mark.parametrize("errors", [device_errors, measuring.quiet_errors])
 def test_an_error_keeps_no_memory(errors):
-    """A device's buffers are free when the error is; collectors are late."""
-    kept = []
-
-    def fail():
-        content = {"of a buffer"}
-        kept.append(weakref.ref(content))
-        raise MemoryError
-
-    gc.disable()
-    try:
-        with contextlib.suppress(DeviceError), errors(SESSION):
-            fail()
-        assert kept[0]() is None
-    finally:
-        gc.enable()
+    """A device's buffers are free when the error is."""
+    assert_keeps_nothing(errors(SESSION), MemoryError, DeviceError)
 
 
 def test_a_kernel_that_does_not_build_is_a_build_error():
