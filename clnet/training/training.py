@@ -20,7 +20,7 @@ from clnet.nn.random import keys
 from clnet.nn.schedules import constant
 from clnet.opencl.session import session
 from clnet.runtime.data_parallel import shares
-from clnet.runtime.replay import RECORDS
+from clnet.runtime.replay import RECORDS, RUN_SECONDS
 from clnet.runtime.train_state import TrainState
 from clnet.training.bound import Bound, bound, keep
 from clnet.training.data_set import DataSet
@@ -41,7 +41,7 @@ Array = NDArray[Any]
 
 MAX_EPOCHS = RECORDS  # of a segment: their totals are read together
 # Bound of the time of one segment of speculative epochs that a callback may have
-# recomputed, or that no kernel ends. The host's share of longer epochs is small.
+# recomputed, or that the desired error ends. Other segments take `RUN_SECONDS`.
 SPECULATION_SECONDS = 5e-3
 
 
@@ -108,6 +108,9 @@ class Training:
         self._speculates = (
             options.predictable and len(setup.devices) == 1 and setup.ranks is None
         )
+        desired = options.desired
+        may_stop = self._observed or desired is not None
+        self._segment_seconds = SPECULATION_SECONDS if may_stop else RUN_SECONDS
         self.interrupted = False
         self._replaced = -1  # the last epoch whose parameters a callback replaced
         self._ended = False  # the device's memory may be another training's
@@ -149,7 +152,6 @@ class Training:
                     self._validations = list(self._validation_passes(
                         setup.validation, self._pass.shares, planning
                     ))
-        desired = options.desired
         self._pass.limit(
             *((0.0, 0.0) if desired is None else
               desired.limits(len(data) * network.n_out))
@@ -277,7 +279,7 @@ class Training:
                 most = self._pass.epochs_per_run
                 one_run = most > 0 and not (self._observed or self._validations)
                 if not one_run:
-                    most = int(SPECULATION_SECONDS / seconds)
+                    most = int(self._segment_seconds / seconds)
                 elif seconds == inf:
                     most = 1
                 length = max(1, min(
