@@ -32,7 +32,7 @@ from clnet.formats import direct
 from clnet.formats.sources import BLOCKS, Source
 from clnet.opencl.discovery import Devices
 from clnet.opencl.memory import Memory
-from clnet.opencl.session import session
+from clnet.opencl.session import device_errors, session
 from clnet.opencl.store import Store, Timing
 from clnet.planning import inference
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
@@ -74,7 +74,8 @@ def compiled(
 
 def buffered(folder: Path) -> Callable[[], Any]:
     def run() -> Any:
-        return Memory(session(APART), 80).read(session(APART), 20, "float32")
+        with device_errors(session(APART)):
+            return Memory(session(APART), 80).read(session(APART), 20, "float32")
 
     return run
 
@@ -171,7 +172,9 @@ def on_device_arrays(returned: bool) -> Scenario:
     def scenario(folder: Path) -> Callable[[], Any]:
         from pyopencl.array import to_device
 
-        plan = mlp().compile(CPU, 9, variants=["naive"], tune=False)
+        # pyopencl takes queues of its present class alone: the injector's.
+        fresh = replace(CPU, index=f"8:{next(NUMBERS)}")
+        plan = mlp().compile(fresh, 9, variants=["naive"], tune=False)
         x, out = (to_device(plan.queue, rows) for rows in (X, np.empty_like(T)))
 
         def run() -> Any:
