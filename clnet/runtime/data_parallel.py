@@ -194,8 +194,12 @@ class ParallelPlan:
         InputError, DeviceError
             If the shape is wrong, or a device fails.
         """
-        self.start(x)
-        return self.finish(out)
+        try:
+            self.start(x)
+            return self.finish(out)
+        except BaseException:  # Ctrl-C may come between the two
+            self.cancel()
+            raise
 
     def start(self, x: Array, parameters: Array | None = None) -> None:
         """Start a call, as `Plan.start` does."""
@@ -215,13 +219,15 @@ class ParallelPlan:
 
     def finish(self, out: Array | None = None) -> Array:
         """Wait for the started call, as `Plan.finish` does."""
-        if out is None:
-            out = np.empty((self.batch, self.network.n_out), self.network.dtype)
+        shape = self.batch, self.network.n_out
         try:
-            self._each(lambda plan, rows: plan.finish(out[rows]))
-        finally:
-            self.cancel()  # after an error, the other plans' calls
-        return out
+            y = np.empty(shape, self.network.dtype) if out is None else out
+            self._each(lambda plan, rows: plan.finish(y[rows]))
+            self._turn.end()
+        except BaseException:
+            self.cancel()  # the other plans' calls too
+            raise
+        return y
 
     def cancel(self) -> None:
         """End the call that this thread has started, as `Plan.cancel` does."""

@@ -255,7 +255,8 @@ class Plan:
     def start(self, x: Array, parameters: Array | None = None) -> None:
         """Start a call without waiting for it; `finish` returns its outputs.
 
-        Other calls wait until then.
+        Other calls wait until then. An interrupt (Ctrl-C) may come between the two:
+        `cancel` ends the call, if there is one.
 
         Parameters
         ----------
@@ -299,11 +300,14 @@ class Plan:
         """
         try:
             self._executable.finish()
-            return self._outputs(out, self._started_with)
-        except self._session.errors as error:
-            raise device_error(self.device, error) from error
-        finally:
+            y = self._outputs(out, self._started_with)
             self._turn.end()
+        except BaseException as error:  # Ctrl-C may come as the turn ends
+            self._turn.end()
+            if isinstance(error, self._session.errors):
+                raise device_error(self.device, error) from error
+            raise
+        return y
 
     def _fill_inputs(self, rows: Array) -> None:
         """Fill the inputs."""

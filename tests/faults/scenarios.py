@@ -37,6 +37,7 @@ from clnet.opencl.store import Store, Timing
 from clnet.planning import inference
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
 from clnet.planning.tuning.times import store_of
+from clnet.runtime.data_parallel import ParallelPlan
 from clnet.training import plans, population
 from clnet.training.history import History, TrainingState
 from clnet.variants.dense.naive import Naive
@@ -86,6 +87,27 @@ def called(*variants: str, device: Device = CPU) -> Scenario:
         return lambda: plan(X).copy()
 
     return scenario
+
+
+def started(folder: Path) -> Callable[[], Any]:
+    plan = mlp().compile(APART, 9, variants=["naive"], tune=False)
+
+    def run() -> Any:
+        try:
+            plan.start(X)
+            return plan.finish().copy()
+        except BaseException:
+            plan.cancel()
+            raise
+
+    return run
+
+
+def called_on_two(folder: Path) -> Callable[[], Any]:
+    network = mlp()
+    compiled = partial(network.compile, variants=["naive"], tune=False)
+    plan = ParallelPlan(network, TWO, 9, compiled)
+    return lambda: plan(X)
 
 
 def called_with_new_parameters(folder: Path) -> Callable[[], Any]:
@@ -442,6 +464,8 @@ SCENARIOS: dict[str, Scenario] = {
     "buffer": buffered,
     "called": called("naive"),
     "called apart": called("naive", device=APART),
+    "called on two": called_on_two,
+    "started": started,
     "new parameters": called_with_new_parameters,
     "chunks": predicted_in_chunks(),
     "chunks apart": predicted_in_chunks(APART),

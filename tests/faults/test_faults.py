@@ -20,9 +20,9 @@ from faults.scenarios import APART, CPU, GROUPS, SCENARIOS, same
 QUICK = {
     "opencl": ("naive apart", "cpu", "called", "chunks"),
     "file": ("save .net", "save .safetensors", "data .npz", "store", "predict a file"),
-    "memory": ("naive", "csr", "save .net"),
-    "interrupt": ("buffer", "called", "called apart", "new parameters",
-                  "chunks apart", "store", "data .npz"),
+    "memory": ("naive", "csr", "called on two", "save .net"),
+    "interrupt": ("buffer", "called", "called apart", "called on two", "started",
+                  "new parameters", "chunks apart", "store", "data .npz"),
 }
 MOST_POINTS = 1000
 KEPT = 9  # calls after which no more plans of trainings are kept
