@@ -15,7 +15,8 @@ import pytest
 
 from clnet.opencl.session import session
 from faults.injection import Injector, Resources, is_clear, leaks_since, outcome
-from faults.scenarios import APART, CPU, GROUPS, SCENARIOS, same
+from faults.scenarios import SCENARIOS, same
+from faults.setting import APART, CPU, GROUPS
 
 QUICK = {
     "opencl": ("naive apart", "cpu", "called", "chunks"),
