@@ -488,8 +488,10 @@ class Network(Predictor):
 
         make = partial(
             training_setup, self, x, t, lambda n: self._training_options(
-                self.fann, n, optimiser, loss, epochs, batch_size, shuffle,
-                desired_error, stop, schedule, l1, l2, clip_norm, clip_value, precision,
+                n=n, optimiser=optimiser, loss=loss, epochs=epochs,
+                batch_size=batch_size, shuffle=shuffle, desired=desired_error,
+                stop=stop, schedule=schedule, l1=l1, l2=l2, clip_norm=clip_norm,
+                clip_value=clip_value, precision=precision,
             ),
             validation=validation, sample_weight=sample_weight, callbacks=callbacks,
             seed=seed, devices=devices, state=state,

@@ -56,9 +56,10 @@ def trainings(
     ) -> TrainingOptions:
         rule = rule_with_rate(network, optimiser, learning_rate, n, batch_size)
         return network._training_options(
-            network.fann, n, rule, given["loss"], epochs, batch_size, given["shuffle"],
-            desired_error, given["stop"], schedule, *regularisation.values(),
-            given["precision"],
+            n=n, optimiser=rule, loss=given["loss"], epochs=epochs,
+            batch_size=batch_size, shuffle=given["shuffle"], desired=desired_error,
+            stop=given["stop"], schedule=schedule, precision=given["precision"],
+            **regularisation,
         )
 
     members = members_of(

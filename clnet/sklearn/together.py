@@ -228,14 +228,13 @@ def _started(fit: Fit) -> tuple[_Start, Array, Array] | None:
     network = estimator.network_
     estimator._optimizer = OptimizerState.of(estimator, objective)
     progress, options, seed = start_stochastic(estimator, samples, objective, None)
-    rule = options["optimiser"]
-    if "schedule" in options:  # of a constant rate
+    if options.pop("schedule", None) is not None:  # of a constant rate
+        rule = options["optimiser"]
         rate = rule.learning_rate * estimator._optimizer.learning_rate
-        rule = replace(rule, learning_rate=rate)
+        options["optimiser"] = replace(rule, learning_rate=rate)
     chosen = network._training_options(
-        network.fann, len(samples), rule, options["loss"], estimator.max_iter,
-        options["batch_size"], options["shuffle"], None, None, None, 0.0,
-        options["l2"], None, None, options["precision"],
+        n=len(samples), epochs=estimator.max_iter, desired=None, stop=None,
+        schedule=None, l1=0.0, clip_norm=None, clip_value=None, **options,
     )
     member = Member(chosen, seed, fit.rows.astype(np.int32), None, None)
     t = samples.t.astype(network.dtype)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -151,7 +151,7 @@ class TrainingOptions:
 
 def training_options(
     network: Model,
-    fann: FannParameters | None,
+    *,
     n: int,
     optimiser: str | Optimiser | None,
     loss: str | None,
@@ -168,9 +168,6 @@ def training_options(
     precision: str,
 ) -> TrainingOptions:
     """Return the options of a training on n samples; the others are as for `fit`.
-
-    `fann` are the network's present training parameters, by which the options may
-    differ.
 
     Raises
     ------
@@ -207,14 +204,17 @@ def training_options(
 
 def kept_options(network: Model) -> Callable[..., TrainingOptions]:
     """Return `training_options` of a network, which keeps some results."""
-    make = partial(training_options, network)
-    kept = lru_cache(MAX_KEPT, typed=True)(make)  # True is no number of epochs
 
-    def options(*arguments: Any) -> TrainingOptions:
+    @lru_cache(MAX_KEPT, typed=True)  # True is no number of epochs
+    def kept(fann: FannParameters | None, **arguments: Any) -> TrainingOptions:
+        # `fann` is a key alone: the network may get other training parameters.
+        return training_options(network, **arguments)
+
+    def options(**arguments: Any) -> TrainingOptions:
         try:
-            return kept(*arguments)
+            return kept(network.fann, **arguments)
         except TypeError:  # of an argument that is no key
-            return make(*arguments)
+            return training_options(network, **arguments)
 
     return options
 
