@@ -276,6 +276,9 @@ class Launch:
     registers : int or None
         The most registers of a work-item, where the device's compiler has an option for
         it, so that more work-groups share a compute unit; None: as the compiler likes.
+    gathers : Value or None
+        The batch's inputs, if it only gathers a batch from the data set: a packing of
+        these may gather it instead.
     """
 
     source: str
@@ -288,6 +291,7 @@ class Launch:
     device: Device | None = None
     standby: bool = False
     registers: int | None = None
+    gathers: Value | None = None
 
 
 Launches = tuple[Launch, ...]

@@ -29,7 +29,7 @@ from clnet.opencl.memory import Action, Memory, sub_buffer_alignment
 from clnet.opencl.process import check_process
 from clnet.runtime.binding import Binding, Step
 from clnet.variants.cost import span_flops
-from clnet.variants.packing import is_gather, merge_packings
+from clnet.variants.packing import merge_packings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -173,7 +173,8 @@ class Replay(Binding):
             own = step.variant.launches(step.span, step.config, step.device)
             launches, gather = merge_packings((*gather, *own)), []
             following = [one.device for one in steps[number + 1 : number + 2]]
-            if following == [step.device] and all(map(is_gather, launches)):
+            only_gather = all(launch.gathers is not None for launch in launches)
+            if only_gather and following == [step.device]:
                 launches, gather = [], launches
             first = first or launches
             for phase in phases(launches):

@@ -154,17 +154,13 @@ def merge_packings(launches: Iterable[Launch]) -> list[Launch]:
     return merged
 
 
-def is_gather(launch: Launch) -> bool:
-    """Return whether a launch gathers a batch."""
-    return launch.kernel == "gather"
-
-
 def _can_gather(gather: Launch, packing: Launch) -> bool:
     """Return whether a packing of a batch's inputs could gather the batch."""
-    if not is_gather(gather) or packing.source != TILES:
-        return False
-    x, offset, *_ = packing.arguments
-    return not packing.defines["TRANSPOSED"] and (x, offset) == (gather.arguments[2], 0)
+    return (
+        gather.gathers is not None and packing.source == TILES
+        and not packing.defines["TRANSPOSED"]
+        and packing.arguments[:2] == (gather.gathers, 0)
+    )
 
 
 def _can_merge(first: Launch, second: Launch) -> bool:

@@ -307,6 +307,7 @@ def _gather(op: Gather, span: Span, device: Device) -> Launches:
                 *arrays, span.batch, Scalar("first"), op.samples,
                 half_bits(op.samples), *words,
             ),
+            gathers=op.batch[0],
         ),
     )
 
