@@ -151,7 +151,11 @@ def quiet_errors(session: Session) -> AbstractContextManager[None]:
 
 
 class _Contexts(AbstractContextManager[None]):
-    """Several contexts as one; no generator, as `device_errors`."""
+    """Several contexts as one.
+
+    No `ExitStack`, and no generator: their frames keep the error that a context raises,
+    and thus buffers, until the collector runs.
+    """
 
     def __init__(self, *contexts: AbstractContextManager[None]) -> None:
         self._contexts = contexts
