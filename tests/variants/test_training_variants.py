@@ -9,13 +9,13 @@ import pytest
 from bounds import FLOAT32, FLOAT64, LAMBDA
 from deviations import deviations
 from storages import entry_matrix
+from training_oracle import DEVICE, SESSION, agree, run_both
 from variant_cases import alternate, selected
 
 from clnet import Dense, Network
 from clnet.ir import reference
 from clnet.ir.lowering import lower_training
-from clnet.ir.ops import Apply, BiasAct, Softmax
-from clnet.ir.training_ops import GradientNorm, Tally, Update
+from clnet.ir.training_ops import GradientNorm, Tally
 from clnet.ir.training_ops import Outer as OuterOp
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.losses import LOSSES, loss_function
@@ -28,89 +28,19 @@ from clnet.nn.optimisers import (
     Rprop,
     Sarprop,
 )
-from clnet.nn.random import key
 from clnet.nn.regularisation import Regularisation
 from clnet.nn.storage.base import Entries
 from clnet.nn.storage.layout import live_elements
-from clnet.opencl.discovery import device
-from clnet.opencl.program import WARP_GROUP_MMA
-from clnet.opencl.session import session
-from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
+from clnet.planning.training_planner import TRAINING_VARIANTS
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
-from clnet.variants import VARIANTS, packing
-from clnet.variants.dense.mma import KEYS, SHAPES, Mma
-from clnet.variants.reference.generic import Generic
+from clnet.variants import VARIANTS
 from clnet.variants.reference.generic_backward import GenericBackward
-from clnet.variants.training.gradient_norm import Norm
-from clnet.variants.training.optimisers import Optimisers
 from clnet.variants.training.outer import Outer
 
-DEVICE = device()
-SESSION = session(DEVICE)
-TOLERANCE = {"float32": 3e-5, "float64": 1e-12}
 ARITHMETIC = {"float32": FLOAT32, "float64": FLOAT64}
 JUMPING = ("threshold", "threshold_symmetric", "sigmoid_stepwise", "tanh_stepwise")
-
-
-def generic_steps(program, batch):
-    """Return the program by the generic variants alone."""
-    steps = []
-    for i, op in enumerate(program.ops):
-        forward = isinstance(op, (Apply, BiasAct, Softmax))
-        update = isinstance(op, Update)
-        backward = Optimisers() if update else GenericBackward()
-        backward = Norm() if isinstance(op, GradientNorm) else backward
-        variant = Generic() if forward else backward
-        span = program.span(i, i + 1, batch)
-        assert variant.refuse(span, DEVICE) is None
-        steps.append(Step(span, variant, {}, DEVICE))
-    return steps
-
-
-def state_of(rule, size, dtype="float64"):
-    slots = 0 if rule is None else rule.slots
-    state = np.zeros((slots, size), dtype)
-    if rule is not None:
-        state[...] = np.reshape(rule.initial, (slots, 1))
-    return state
-
-
-def run_both(network, program, batch, data, scalars, planned=False):
-    """Run steps on the device and by the oracle.
-
-    Return the Replay, its TrainState, and the oracle's values and parameters.
-    """
-    rule = program.ops[-1].optimiser if isinstance(program.ops[-1], Update) else None
-    size = network.layout.size
-    train_state = TrainState(
-        SESSION, network.parameters, state_of(rule, size, network.dtype)
-    )
-    steps = generic_steps(program, batch)
-    if planned:
-        steps = plan_training(network, program, DEVICE, batch, tune=False).steps
-    replay = Replay(SESSION, steps, network.layout, train_state)
-    parameters = network.parameters.astype(np.float64)
-    values = {"batch": np.array(batch), "state": state_of(rule, size)}
-    for value in program.inputs:
-        replay.write(value, data[value.name])
-        values[value.name] = data[value.name].astype(network.dtype).astype(np.float64)
-    for numbers in scalars:
-        words = numbers.get("key", key(0, 0))
-        replay.set(
-            **{k: v for k, v in numbers.items() if k != "key"},
-            **{f"key{i}": int(word) for i, word in enumerate(words)},
-        )
-        replay.run()
-        values.update(numbers, key=words)
-        reference.run_ops(program.ops, values, parameters)
-    return replay, train_state, values, parameters
-
-
-def agree(found, expected, dtype):
-    size = max(1e-30, float(np.abs(expected).max(initial=0)))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE[dtype] * size)
 
 
 def check_gradients(
@@ -381,104 +311,6 @@ def test_penalties_and_clipping(options, dtype, planned):
     norm = next((op.norm for op in program.ops if isinstance(op, GradientNorm)), None)
     if norm is not None and not planned:  # one launch need not store it
         agree(replay.read(norm), values["norm"], dtype)
-
-
-@pytest.mark.parametrize("shuffled", [False, True])
-@pytest.mark.parametrize("planned", [False, True])
-def test_mini_batches_are_gathered(shuffled, planned):
-    """Two steps of an epoch of 23 samples by 12: the last is not full."""
-    network = Network(5, [Dense(4, "tanh"), Dense(2)], seed=5)
-    program = lower_training(
-        network, loss_function("mse"), SGD(0.1), samples=23, shuffled=shuffled,
-        weighted=True,
-    )
-    rng = np.random.default_rng(1)
-    data = {"xs": rng.uniform(-1, 1, (23, 5)), "ts": rng.uniform(-1, 1, (23, 2)),
-            "weights": rng.uniform(0, 1, (23, 1))}
-    scalars = [
-        {"first": first, "samples": samples, "seen": first + samples, "rate": 0.1,
-         "fresh": int(first == 0), "count": first // 12, "seed": 0, "key": key(8, 3)}
-        for first, samples in ((0, 12), (12, 11))
-    ]
-    replay, train_state, values, parameters = run_both(
-        network, program, 12, data, scalars, planned
-    )
-    totals = replay.read(program.output)[0]
-    agree(totals[:2] + totals[3:5], values["totals"][0, :2], "float32")
-    agree(train_state.values()[0], parameters, "float32")
-    for name in () if planned else ("x", "t", "weight"):
-        value = next(v for v in program.ops[0].writes if v.name == name)
-        np.testing.assert_array_equal(
-            replay.read(value), values[name].astype(np.float32)
-        )
-
-
-@pytest.mark.parametrize("shuffled", [False, True])
-@pytest.mark.parametrize("n_in", [5, 70, 4200])
-def test_a_packing_gathers_its_batch(n_in, shuffled, monkeypatch):
-    """Two steps of an epoch, in a launch less, with the bits of two launches."""
-    network = Network(n_in, [Dense(40, "tanh"), Dense(2)], seed=5)
-    program = lower_training(
-        network, loss_function("mse"), SGD(0.1), samples=23, shuffled=shuffled,
-        weighted=True,
-    )
-    steps = generic_steps(program, 12)
-    shape = next(s for s in SHAPES[2] if s[0] == WARP_GROUP_MMA and s[2] == 32)
-    config = {**dict(zip(KEYS, shape, strict=True)), "parts": 1}
-    steps[1:3] = [Step(program.span(1, 3, 12), Mma(), config, DEVICE)]
-    rng = np.random.default_rng(1)
-    data = {
-        value.name: rng.uniform(-1, 1, (23, value.width)) for value in program.inputs
-    }
-
-    def results():
-        state = state_of(program.ops[-1].optimiser, network.layout.size, "float32")
-        train_state = TrainState(SESSION, network.parameters, state)
-        replay = Replay(SESSION, steps, network.layout, train_state)
-        for value in program.inputs:
-            replay.write(value, data[value.name])
-        words = {f"key{i}": int(word) for i, word in enumerate(key(8, 3))}
-        for first, samples in ((0, 12), (12, 11)):
-            replay.set(
-                first=first, samples=samples, seen=first + samples, rate=0.1,
-                fresh=int(first == 0), count=first // 12, seed=0, **words,
-            )
-            replay.run()
-        kernels = [*replay._kernels.values()]
-        arrays = [replay.read(value) for value in program.ops[0].writes]
-        return kernels, [*arrays, replay.read(program.output), train_state.values()[0]]
-
-    kernels, found = results()
-    monkeypatch.setattr(packing, "_can_gather", lambda *_: False)
-    kernels_before, expected = results()
-    assert [k for k in kernels_before if "gather" not in k] == kernels != kernels_before
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_many_rows_are_gathered(shuffled):
-    """Groups of several rows, the last not full, beyond a grid of 65535 groups."""
-    rows, batch = 70_001, 70_000
-    network = Network(3, [Dense(2)], seed=5)
-    program = lower_training(
-        network, loss_function("mse"), None, samples=rows, shuffled=shuffled
-    )
-    span = program.span(0, 1, batch)
-    train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
-    step = Step(span, GenericBackward(), {}, DEVICE)
-    replay = Replay(SESSION, [step], network.layout, train_state)
-    values = {"batch": np.array(batch), "first": 5, "key": key(8, 3)}
-    for value in span.inputs:
-        values[value.name] = np.arange(rows * value.width, dtype=np.float32).reshape(
-            rows, value.width
-        )
-        replay.write(value, values[value.name])
-    replay.set(first=5, **{f"key{i}": int(w) for i, w in enumerate(values["key"])})
-    replay.run()
-    reference.run_ops(span.ops, values, network.parameters)
-    for value in span.ops[0].writes:
-        np.testing.assert_array_equal(replay.read(value), values[value.name])
 
 
 def test_bitwise_reproducible():
