@@ -26,7 +26,6 @@ from clnet.nn.losses import loss_function
 
 X = np.random.default_rng(0).uniform(0, 1, (12, 6)).astype(np.float32)
 T = np.random.default_rng(1).uniform(0, 1, (12, 2)).astype(np.float32)
-CPU = clnet.device("cpu")
 NETWORK = Network.mlp([6, 5, 2], seed=1)
 POPULATION = Population(NETWORK, 2)
 TENSORS = {"0.weight": np.eye(3), "2.weight": np.eye(3)}
@@ -41,26 +40,39 @@ def predicted(**arguments):
 
 
 def compiled(**arguments):
-    return NETWORK.compile(**{"device": CPU, "tune": False, **arguments})
+    return NETWORK.compile(**{"device": "cpu", "tune": False, **arguments})
 
 
 def fitted(network=NETWORK, **arguments):
-    return network.fit(X, T, **{"epochs": 1, "device": CPU, **arguments})
+    return network.fit(X, T, **{"epochs": 1, "device": "cpu", **arguments})
 
 
 def grown(**arguments):
     network = Network(6, [Dense(2)], seed=1)
-    return network.fit(X, T, **{"optimiser": "cascade", "device": CPU, **arguments})
+    return network.fit(X, T, **{"optimiser": "cascade", "device": "cpu", **arguments})
 
 
 def explained(**arguments):
-    return POPULATION.explain(X, T, **{"device": CPU, **arguments})
+    return POPULATION.explain(X, T, **{"device": "cpu", **arguments})
 
 
 def validated(**arguments):
     return Population.cross_validate(NETWORK, X, T, **{
-        "folds": 2, "epochs": 1, "device": CPU, **arguments
+        "folds": 2, "epochs": 1, "device": "cpu", **arguments
     })
+
+
+def planned(**arguments):
+    return NETWORK.plan_for(clnet.device("cpu"), 2, **arguments)
+
+
+def method(make, name):
+    """Return a method of an object that each call makes."""
+    def entry(**arguments):
+        return getattr(make(), name)(**arguments)
+
+    entry.__name__ = name
+    return entry
 
 
 # An entry with its arguments that are a name, a flag or a record. Those with "!" have a
@@ -76,7 +88,7 @@ ROWS = [
     (validated, "optimiser device", "progress", "grid"),
     (partial(Population.cross_validate, x=X, t=T), "", "", "network!"),
     (compiled, "device precision!", "tune progress", "variants"),
-    (partial(NETWORK.plan_for, CPU, 2), "precision!", "", "calls!"),
+    (planned, "precision!", "", "calls!"),
     (predicted, "device precision!", "scale", "comm"),
     (partial(NETWORK.classify, X), "device precision!", "scale", ""),
     (partial(NETWORK.evaluate, X, T), "device", "scale", "comm"),
@@ -115,15 +127,17 @@ ROWS = [
     (optimisers.SGD, "", "nesterov!", ""), (optimisers.RMSprop, "", "centered!", ""),
     (optimisers.Rprop, "", "moves_at_zero!", ""),
     (Columns, "", "", "inputs!"), (Pattern.of, "", "", "matrix!"),
-    (fitted().final_loss, "", "validation!", ""), (fitted().plot, "", "", "axes"),
-    (fitted(POPULATION).plot, "", "", "axes"), (compiled().plot, "", "", "axes"),
+    (method(fitted, "final_loss"), "", "validation!", ""),
+    (method(fitted, "plot"), "", "", "axes"),
+    (method(partial(fitted, POPULATION), "plot"), "", "", "axes"),
+    (method(compiled, "plot"), "", "", "axes"),
 ]
 ARRAYS = [
     np.zeros(3), np.zeros((50, 50)), np.array("x"), np.array(["tanh", "x"]), [["a"]],
     [[1, 2], [3]], object(),
 ]
 RECORDS = [*ARRAYS, "nonsense"]
-NAMES = [*RECORDS, np.array([]), ["a", "b"], {1: 2}, 0.5, b"tanh", True]
+NAMES = [*RECORDS, np.array([]), ["nonsense", "tanh"], {1: 2}, 0.5, b"tanh", True]
 FLAGS = [*RECORDS, np.array([]), [True], {1: 2}, 0.5, 2, np.array(True)]
 USES = [
     (entry, argument, wrong)
@@ -134,12 +148,21 @@ USES = [
 
 
 @pytest.fixture(autouse=True)
-def files(tmp_path, monkeypatch):
+def files(tmp_path, monkeypatch, cpu):
     monkeypatch.chdir(tmp_path)
     NETWORK.save("of.net")
     clnet.save_data("of.data", X, T)
     clnet.save_data("of.csv", X, T)
     np.save("of.npy", X)
+
+
+@pytest.mark.parametrize("entry", [
+    fitted, partial(fitted, POPULATION), grown, explained, validated, compiled, planned,
+    predicted,
+])
+def test_right_values_are_taken(entry):
+    """Else every wrong one would be refused."""
+    entry()
 
 
 @pytest.mark.filterwarnings("ignore::clnet.ClnetWarning")
@@ -162,7 +185,8 @@ def test_a_wrong_value_is_refused_in_a_sentence(entry, argument, wrong):
     (partial(Population.cross_validate, NETWORK, X, folds=2), "t"),
     (NETWORK.predict, "x"), (partial(NETWORK.evaluate, t=T), "x"),
     (partial(NETWORK.evaluate, X), "t"), (partial(NETWORK.compare, t=T), "y"),
-    (partial(NETWORK.compare, T), "t"), (NETWORK.labels_of, "y"), (compiled(), "x"),
+    (partial(NETWORK.compare, T), "t"), (NETWORK.labels_of, "y"),
+    (method(compiled, "__call__"), "x"),
     (partial(clnet.Scaling.of, t=T), "x"), (clnet.Scaling.of(X, T).scale_input, "x"),
     (partial(clnet.save_data, "b.csv", t=T), "x"),
 ])
