@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from clnet.errors import DeviceError
 from clnet.opencl.child_process import run_child
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 PROCESSOR_SECONDS = 120  # a compiler may need a third of them
 SECONDS = 10 * PROCESSOR_SECONDS  # of the wait, for a child that computes nothing
+UNTRIED = "the call was not made"
 
 
 def survives(
@@ -38,8 +40,9 @@ def survives(
         Of a module. Errors that it raises in the child are no outcome: the caller meets
         them too.
     *arguments
-        Devices are found again in the child. Arguments that cannot be pickled, such as
-        a caller's own variant, are not tried.
+        Devices are found again in the child; where one is missing, the answer is no,
+        but only this time. Arguments that cannot be pickled, such as a caller's own
+        variant, are not tried.
     """
     name = f"survives {key}"
     survived = store.fact(name)
@@ -48,10 +51,10 @@ def survives(
             call = pickle.dumps((function, arguments))
         except (pickle.PicklingError, AttributeError, TypeError):
             return True
-        survived = not run_child(
-            (sys.executable, "-m", __name__), call, SECONDS
-        )
-        store.put_fact(name, survived)
+        outcome = run_child((sys.executable, "-m", __name__), call, SECONDS)
+        survived = not outcome
+        if outcome != UNTRIED:
+            store.put_fact(name, survived)
     return survived
 
 
@@ -75,7 +78,10 @@ def _run() -> None:
     """Make the call that the parent has written."""
     _limit_processor_time()
     with contextlib.suppress(Exception):  # the parent meets it too
-        function, arguments = pickle.load(sys.stdin.buffer)
+        try:
+            function, arguments = pickle.load(sys.stdin.buffer)
+        except DeviceError:  # under load, a driver may show no devices to one process
+            sys.exit(UNTRIED)
         function(*arguments)
 
 

@@ -22,6 +22,7 @@ from clnet.nn.optimisers import SGD
 from clnet.opencl import child_trial, probes
 from clnet.opencl.child_process import run_child
 from clnet.opencl.discovery import device as find_device
+from clnet.opencl.store import Store
 from clnet.planning.planner import Planner
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
 from clnet.training import population
@@ -103,6 +104,14 @@ def test_each_program_is_tried(monkeypatch):
     for network in (NETWORK, NETWORK, Network.mlp([3, 5, 2], "sin", seed=1)):
         Planner(network, UNTESTED, 4, False, (Generic(),)).plan()
     assert len(tried) == 3  # the first has one program for both layers
+
+
+def test_a_call_that_a_child_cannot_make_is_tried_again(tmp_path):
+    store, missing = Store(UNTESTED, tmp_path), replace(UNTESTED, index="9:9")
+    assert not child_trial.survives(store, "key", print, missing)
+    assert store.fact("survives key") is None
+    assert child_trial.survives(store, "key", print, UNTESTED)
+    assert store.fact("survives key")
 
 
 def test_a_step_of_training():
