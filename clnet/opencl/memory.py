@@ -200,11 +200,26 @@ def copy_rows(target: Array, source: Array) -> None:
     """Copy an array [rows, width] into another; large ones by several threads."""
     if source.nbytes < LARGE_COPY:
         target[...] = source
-        return
+    else:
+        _by_chunks(len(source), lambda i: np.copyto(target[i], source[i]))
+
+
+def has_nan(rows: Array) -> bool:
+    """Return whether an array [rows, width] has NaN; large ones by several threads."""
+    if rows.nbytes < LARGE_COPY:
+        least = rows.min()  # NaN, if there is one
+        return bool(least != least)
+    found: list[bool] = []
+    _by_chunks(len(rows), lambda i: found.append(bool(np.isnan(rows[i].min()))))
+    return any(found)
+
+
+def _by_chunks(rows: int, call: Callable[[slice], object]) -> None:
+    """Call a function for some rows at a time, by several threads."""
     with pieces() as count:
-        cuts = [len(source) * i // count for i in range(count + 1)]
-        chunks = [slice(*pair) for pair in pairwise(cuts)]
-        by_threads(lambda i: np.copyto(target[i], source[i]), chunks)
+        count = max(1, min(count, rows))
+        cuts = [rows * i // count for i in range(count + 1)]
+        by_threads(call, [slice(*pair) for pair in pairwise(cuts)])
 
 
 def copier(target: Array) -> Callable[[Array], None]:

@@ -30,6 +30,7 @@ from clnet.opencl.memory import (
     copy_in,
     copy_out,
     copy_rows,
+    has_nan,
     staging_array,
 )
 from clnet.runtime.binding import Binding, Step, argument_setter, by_value_struct
@@ -290,7 +291,7 @@ class Executable(Binding):
         """
         return (
             self._timeout_flag is not None and not self._zero_copies.arrived
-            and bool(np.isnan(result).any())
+            and has_nan(result)
             and self.timed_out()
         )
 

@@ -10,7 +10,7 @@ import pytest
 from clnet.nn.copies import COPY_THREADS
 from clnet.opencl import memory
 from clnet.opencl.discovery import device
-from clnet.opencl.memory import ALIGNMENT, Memory, copy_rows
+from clnet.opencl.memory import ALIGNMENT, Memory, copy_rows, has_nan
 from clnet.opencl.session import Session
 
 
@@ -25,6 +25,19 @@ def test_copy_rows(monkeypatch, rows, large):
     copy_rows(padded[:, :5], source)
     np.testing.assert_array_equal(padded[:, :5], source)
     assert not padded[:, 5:].any()
+
+
+@pytest.mark.parametrize("rows", [1, COPY_THREADS - 1, 4 * COPY_THREADS + 3])
+@pytest.mark.parametrize("large", [0, 1 << 30], ids=["threads", "one thread"])
+def test_nan_is_found_wherever_it_is(monkeypatch, rows, large):
+    monkeypatch.setattr(memory, "LARGE_COPY", large)
+    values = np.random.default_rng(rows).normal(size=(rows, 8))[:, :5]
+    values[0, 0], values[-1, -1] = np.inf, -np.inf
+    assert not has_nan(values)
+    for at in np.ndindex(values.shape):
+        one = values.copy()
+        one[at] = np.nan
+        assert has_nan(one)
 
 
 @pytest.mark.parametrize("svm", [False, True])

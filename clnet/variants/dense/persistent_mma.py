@@ -66,10 +66,11 @@ SHAPES = (
     (16, 3, 4, 1),
 )
 # The model that ranks shapes and cuts. A task takes a handover, and one more for its
-# exchange of slices, with some of the time of a load for each fragment; two more if its
-# blocks, fragments and sums exceed REGISTERS. A chunk of blocks takes two loads.
+# exchange of slices, with some of the time of a load for each fragment. A chunk of
+# blocks takes two loads. A task takes some more if its blocks, fragments and sums exceed
+# REGISTERS.
 CHUNK_LOADS, FRAGMENT_LOADS = 2, 0.6
-SPILL_HANDOVERS, REGISTERS = 2, 80
+SPILL_LOADS, REGISTERS = 12, 80
 SHARE = 0.4  # of the matrix units' rate: a warp's products wait for each other
 MOST_SLICES = 8
 MOST_ROWS = max(shape[KEYS.index("rows")] for shape in SHAPES)
@@ -255,8 +256,10 @@ class Schedule:
         """Seconds of all layers by the model."""
         rates = self.device.rates
         bandwidth = rates.bandwidth(self.packed_before[-1][0])
+        times = self.tiles // self.config["columns"]  # weights pass the cache
+        byte = max(1 / bandwidth, times / rates.cache)
         return sum(
-            max(self._seconds(packing, cut), packing.size / bandwidth)
+            max(self._seconds(packing, cut), packing.size * byte)
             for packing, cut in zip(self.packings, self.cuts, strict=True)
         )
 
@@ -287,7 +290,7 @@ class Schedule:
         return -(-cut.tasks // self.groups) * (
             rates.handover + chunks + blocks * warps * each
             + exchange * (cut.slices > 1)
-            + SPILL_HANDOVERS * rates.handover * (registers > REGISTERS)
+            + SPILL_LOADS * rates.latency * (registers > REGISTERS)
         )
 
     @cached_property
