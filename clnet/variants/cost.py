@@ -126,7 +126,7 @@ def span_bytes(span: Span) -> int:
 def span_cost(
     span: Span, device: Device, again: int, groups: int, launches: int = 1,
     scratch: int = 0, efficiency: float | None = None, unit: str = "flops",
-    work: float = 1.0, handovers: int = 0, busy: float = 0.0,
+    work: float = 1.0, handovers: int = 0, loads: int = 0, busy: float = 0.0,
 ) -> Cost:
     """Return the cost of a span by work-groups, each on a compute unit.
 
@@ -142,7 +142,7 @@ def span_cost(
         As in `Cost`.
     efficiency : float or None
         As in `Cost`; None: `gpu_kernel_efficiency`.
-    unit, work, handovers, busy
+    unit, work, handovers, loads, busy
         As in `Cost`.
     """
     if efficiency is None:
@@ -150,5 +150,5 @@ def span_cost(
     return Cost(
         span_flops(span), span_bytes(span) + again, launches, scratch,
         min(device.compute_units, groups), efficiency, again, unit, work, handovers,
-        busy=busy,
+        loads, busy,
     )

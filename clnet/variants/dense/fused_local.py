@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 TILE_GROUP = 256  # work-items, for a batch
 TILES = (16, 8, 4, 2, 1)  # samples
+# Loads, one after the other, as long as a round of a group's teams, which reduce by
+# barriers.
+ROUND_LOADS = 4
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,16 @@ class FusedLocal:
         return tuple(config for config in found if _local_bytes(config, span) <= room)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
-        """Count the parameters once per tile of samples."""
+        """Count the parameters once per tile of samples, and rounds of teams."""
         tiles = -(-span.batch // config["tile"])
         again = parameter_count(span) * (tiles - 1)
-        return span_cost(span, device, item_size(span) * again, tiles)
+        teams = config["group"] // config["items"]
+        rounds = sum(-(-layer.n_out // teams) for layer in chain(span))
+        waves = -(-tiles // device.compute_units)
+        return span_cost(
+            span, device, item_size(span) * again, tiles,
+            loads=ROUND_LOADS * rounds * waves,
+        )
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch, of a group per tile."""

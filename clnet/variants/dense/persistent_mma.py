@@ -67,8 +67,8 @@ SHAPES = (
 )
 # The model that ranks shapes and cuts. A task takes a handover, and one more for its
 # exchange of slices, with some of the time of a load for each fragment. A chunk of
-# blocks takes two loads. A task takes some more if its blocks, fragments and sums exceed
-# REGISTERS.
+# blocks takes two loads. Registers spill beyond REGISTERS of a task's blocks, fragments
+# and sums.
 CHUNK_LOADS, FRAGMENT_LOADS = 2, 0.6
 SPILL_LOADS, REGISTERS = 12, 80
 SHARE = 0.4  # of the matrix units' rate: a warp's products wait for each other
