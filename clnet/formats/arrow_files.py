@@ -8,8 +8,6 @@ they lie, but for compressed ones, of which a batch is unpacked at a time.
 from __future__ import annotations
 
 import mmap
-import os
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import accumulate, pairwise
@@ -107,8 +105,6 @@ class ArrowFile:
                 self.rows.append(reader.get_batch(at).num_rows)
         flat = all(str(kind) in PLAIN for kind in self.schema.types)
         self._direct = open_direct(path, len(self.map)) if flat else None
-        if self._direct is not None:
-            weakref.finalize(self, os.close, self._direct)
 
     def _reader(self, columns: Sequence[int]) -> Any:
         """Return the reader of some columns."""

@@ -6,15 +6,17 @@ pages takes a core 0.4 to 0.7 s/GB, which a training on a CPU needs (NOTES.md).
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.formats.files import owned
 from clnet.formats.pages import pages_of
 
 Array = NDArray[Any]
@@ -22,18 +24,25 @@ Array = NDArray[Any]
 SHARE = 0.5  # of the machine's memory, which the page cache may fill
 
 
+class DirectFile(io.FileIO):
+    """A file for direct reads, closed when it is dropped, as an interrupt may do."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class DirectRows:
     """Arrays of one map that are read past the page cache.
 
     Parameters
     ----------
-    file : int
-        Descriptor of the map's file, opened for direct reads; closed by `close`.
+    file : DirectFile
+        The map's file; closed by `close`.
     arrays : sequence of (memmap or None)
         Arrays of the map; others are None.
     """
 
-    def __init__(self, file: int, arrays: Sequence[Any]) -> None:
+    def __init__(self, file: DirectFile, arrays: Sequence[Any]) -> None:
         self._file, self._arrays = file, arrays
         one = next(array for array in arrays if array is not None)
         self._start = one.offset // mmap.ALLOCATIONGRANULARITY * (
@@ -64,7 +73,7 @@ class DirectRows:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._file)
+        self._file.close()
 
 
 def direct_rows(arrays: Sequence[Any]) -> DirectRows | None:
@@ -86,17 +95,14 @@ def direct_rows(arrays: Sequence[Any]) -> DirectRows | None:
     if file is None:
         return None
     reader = DirectRows(file, maps)
-    with ExitStack() as stack:
-        stack.callback(reader.close)
-        with suppress(OSError):
-            reader.read(slice(0, 1))
-            stack.pop_all()
-            return reader
+    with suppress(OSError):
+        reader.read(slice(0, 1))
+        return reader
     return None
 
 
-def open_direct(path: str | os.PathLike[str], size: int) -> int | None:
-    """Return a file's descriptor for reads past the page cache.
+def open_direct(path: str | os.PathLike[str], size: int) -> DirectFile | None:
+    """Return a file for reads past the page cache.
 
     None: the page cache may hold so many bytes, or the system has no such reads.
     """
@@ -105,12 +111,12 @@ def open_direct(path: str | os.PathLike[str], size: int) -> int | None:
     if size < SHARE * os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE:
         return None
     try:
-        return os.open(path, os.O_RDONLY | os.O_DIRECT)
+        return owned(DirectFile, path, os.O_RDONLY | os.O_DIRECT, "rb")
     except OSError:  # the file system has no such reads
         return None
 
 
-def read_pages(file: int, start: int, size: int) -> Array:
+def read_pages(file: DirectFile, start: int, size: int) -> Array:
     """Return bytes of a file, from a page's begin on, in memory of their own.
 
     There may be more of them, to the end of the last page.
@@ -126,7 +132,7 @@ def read_pages(file: int, start: int, size: int) -> Array:
     done = 0
     while done < size:  # a signal may end a call early, at a page's begin
         left: Any = room[done : done + -(-(size - done) // page) * page]
-        count = os.preadv(file, [left], start + done)
+        count = os.preadv(file.fileno(), [left], start + done)
         if count <= 0:
             raise OSError("the file is shorter than before")
         done += count

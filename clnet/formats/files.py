@@ -9,7 +9,7 @@ import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 try:
     import fcntl
@@ -22,6 +22,8 @@ MEMORY_FLOOR = 1 << 26  # bytes that any file may unpack to
 MEMORY_FACTOR = 16  # bytes that it may unpack to besides, for each byte of the file
 DESCRIPTORS = Path("/proc/self/fd")  # the open files of a process, on Linux
 TEMPORARY = ".clnet-{}.tmp"  # name of a temporary file, around a random number
+
+F = TypeVar("F", bound=io.FileIO)
 
 
 def as_path(path: object) -> Path:
@@ -228,18 +230,21 @@ def _opened(temporary: Path, permissions: int) -> tuple[io.FileIO, bool]:
     if hasattr(os, "O_TMPFILE") and DESCRIPTORS.is_dir():
         with contextlib.suppress(OSError):  # some file systems have none
             flags = os.O_WRONLY | os.O_TMPFILE
-            return _owned(temporary.parent, flags, permissions), False
+            return owned(io.FileIO, temporary.parent, flags, "wb", permissions), False
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    return _owned(temporary, flags, permissions), True
+    return owned(io.FileIO, temporary, flags, "wb", permissions), True
 
 
-def _owned(path: Path, flags: int, permissions: int) -> io.FileIO:
-    """Return an open file.
+def owned(
+    kind: type[F], path: str | os.PathLike[str], flags: int, mode: str,
+    permissions: int = 0,
+) -> F:
+    """Return an open file of a class.
 
     `map` calls from C: no interrupt comes between the handle and its owner.
     """
     handles = map(os.open, [path], [flags], [permissions])
-    return next(map(io.FileIO, handles, ["wb"]))
+    return next(map(kind, handles, [mode]))
 
 
 def _give_name(file: BinaryIO, temporary: Path) -> None:
@@ -265,7 +270,7 @@ def _sync_folder(folder: Path) -> None:
     with contextlib.suppress(OSError):  # Windows cannot open folders
         handles: list[int] = []
         try:
-            handles.extend(map(os.open, [folder], [os.O_RDONLY]))  # as in `_owned`
+            handles.extend(map(os.open, [folder], [os.O_RDONLY]))  # as in `owned`
             os.fsync(*handles)
         finally:
             for handle in handles:

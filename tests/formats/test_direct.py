@@ -44,6 +44,16 @@ def test_rows_are_those_of_the_map(reader, rows):
     assert x.strides == (36, 4)
 
 
+def test_a_reader_that_is_dropped_closes_its_file(path):
+    one = direct.direct_rows([np.load(path, mmap_mode="r")])
+    if one is None:
+        pytest.skip("the file system has no direct reads")
+    handle = one._file.fileno()
+    del one  # as an interrupt does before it has an owner
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(handle)
+
+
 def test_a_file_that_became_shorter_is_an_error(reader, path):
     os.truncate(path, 50_000)
     with pytest.raises(OSError, match="shorter"):
