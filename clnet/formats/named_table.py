@@ -234,7 +234,7 @@ class _Index:
             return int(number) - 1 if number > 0 else len(names) + int(number)
         near = nearest(name, names) if isinstance(name, str) else ""
         hint = f": did you mean {near!r}?" if near else (
-            f", expected some of {quoted(names)}"
+            f": it has {quoted(names)}"
         )
         raise self.source.error(f"has no column {quoted(name)}{hint}")
 

@@ -145,7 +145,7 @@ def test_columns_of_another_order_are_refused(path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target": "z"}, r"has no column 'z', expected some of \['a', 'b', 'colour'"),
+        ({"target": "z"}, r"has no column 'z': it has \['a', 'b', 'colour'"),
         ({"target": "Class"}, "has no column 'Class': did you mean 'class'?"),
         ({"target": "y"}, "column colour: is of 'string', expected numbers, or text"),
         ({"target": ["y", "class"]}, "expected one of categories, or numbers"),

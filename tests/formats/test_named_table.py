@@ -95,7 +95,7 @@ def test_columns_of_a_network_are_found_by_name(csv):
 
 @pytest.mark.parametrize(("text", "options", "sentence"), [
     (TEXT, {"target": "knd"}, r"has no column 'knd': did you mean 'kind'\?"),
-    (TEXT, {"target": "zzz"}, "has no column 'zzz', expected some of"),
+    (TEXT, {"target": "zzz"}, "has no column 'zzz': it has"),
     (TEXT, {"target": 5}, "has no column 5"), (TEXT, {"target": 0}, "has no column 0"),
     (TEXT, {"target": "kind"},
      "line 2, column color: found 'red', expected a number within float32, or text"),
