@@ -73,6 +73,10 @@ EPOCH = np.dtype([("key", np.uint32, ROUNDS), ("rate", np.float32)])
 """A row of the table of epochs (``steps.h``)."""
 
 
+KEY = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
+"""The words of the key of an epoch's order."""
+
+
 @dataclass(frozen=True)
 class EpochTable:
     """Argument: the key and learning rate of each epoch of a launch, as `EPOCH`."""

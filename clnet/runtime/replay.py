@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from clnet.nn.storage.layout import Layout, round_up
 from clnet.opencl.launch import (
     EPOCH,
+    KEY,
     Argument,
     EpochTable,
     Gradients,
@@ -207,11 +208,14 @@ class Replay(Binding):
         self._last_run: int | None = None
         self.set(steps=1)
 
-    def set(self, **scalars: float) -> None:
+    def set(self, *, key: Iterable[int] | None = None, **scalars: float) -> None:
         """Set scalars of the next runs, by the names of `launch.Scalar`.
 
-        ``key``, a sequence, is set by its words ``key0``, ``key1`` …
+        ``key0``, ``key1`` … are the words of `key`.
         """
+        if key is not None:
+            words = zip(KEY, key, strict=True)
+            scalars.update({word.name: int(value) for word, value in words})
         numbers = self._numbers
         for name, number in scalars.items():
             if numbers.get(name) != number:
@@ -355,11 +359,7 @@ class Replay(Binding):
 
     def _schedule(self, rows: Array) -> None:
         """Set order and rate of the epochs of the next run."""
-        words = rows["key"][0].tolist()
-        self.set(
-            rate=float(rows["rate"][0]),
-            **{f"key{i}": word for i, word in enumerate(words)},
-        )
+        self.set(rate=float(rows["rate"][0]), key=rows["key"][0])
         size = rows.nbytes + EPOCH.itemsize  # kernels read the row after the last
         if self._epoch_table.size < size:
             self._epoch_table = Memory(self.session, 2 * size)

@@ -217,16 +217,15 @@ class ParallelPass:
     ) -> None:
         """Train one epoch; the parameters are those of `Pass.run`."""
         (rate,) = rates.tolist()
-        words = () if keys is None else keys[0].tolist()
         if keys is not None and self._data.weight is not None:
             weights = shuffled_weights(self._data, self._batch, keys[0])
             for worker in self._workers.values():
                 worker.write_weights(weights)
-        numbers = {f"key{i}": word for i, word in enumerate(words)}
+        key = None if keys is None else keys[0]
         for number, worker in self._workers.items():
             # Dropout hashes the seed and a sample's index, which starts at 0 on each
             # device: each needs a seed of its own.
-            worker.replay.set(seed=(seed + number) & 0xFFFFFFFF, **numbers)
+            worker.replay.set(seed=(seed + number) & 0xFFFFFFFF, key=key)
         for update in self._updates:
             update.set(rate=rate, seed=seed & 0xFFFFFFFF)
         n, batch = len(self._data), self._batch

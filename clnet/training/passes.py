@@ -138,8 +138,7 @@ class Pass:
             replay.select_record(self._totals, record + number)
             replay.set(rate=float(rates[number]))
             if keys is not None:
-                words = keys[number].tolist()
-                replay.set(**{f"key{i}": word for i, word in enumerate(words)})
+                replay.set(key=keys[number])
                 if self.data.weight is not None:
                     replay.session.finish()  # the steps of the epoch before read them
                     weights = shuffled_weights(self.data, replay.batch, keys[number])

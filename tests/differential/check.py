@@ -322,8 +322,7 @@ class Train:
         count = 0
         for one in passes(case, program):
             if one["fresh"]:
-                words = {f"key{i}": int(w) for i, w in enumerate(one["key"])}
-                replay.set(rate=one["rate"], seed=one["seed"], **words)
+                replay.set(rate=one["rate"], seed=one["seed"], key=one["key"])
                 count += replay.run_pass(options.samples, count)
         self._session.finish()
         if replay.timed_out():

@@ -150,8 +150,10 @@ def execute(case: KernelCase, described: Device, where: Session) -> None:
     for value in span.inputs:
         rows = rng.uniform(0.1, 1, (value.height(span.batch), value.width))
         replay.write(value, rows.astype(span.dtype))
-    words = {f"key{i}": int(word) for i, word in enumerate(order_key(3, 1))}
-    replay.set(rate=0.05, seed=7, first=0, samples=span.batch, seen=span.batch, **words)
+    replay.set(
+        rate=0.05, seed=7, first=0, samples=span.batch, seen=span.batch,
+        key=order_key(3, 1),
+    )
     scratch = any(
         isinstance(argument, Scratch)
         for launch in case.launches(described) for argument in launch.arguments

@@ -235,9 +235,7 @@ def main() -> None:
             for value in step.span.inputs:
                 rows = rng.uniform(0.1, 1, (value.height(step.span.batch), value.width))
                 replay.write(value, rows.astype("float32"))
-            words = order_key(3, 1)
-            replay.set(rate=0.05, seed=7,
-                       **{f"key{i}": int(word) for i, word in enumerate(words)})
+            replay.set(rate=0.05, seed=7, key=order_key(3, 1))
             for count in range(RUNS):
                 replay.run_pass(3 * step.span.batch, 3 * count)
             where.finish()

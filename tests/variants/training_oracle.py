@@ -46,11 +46,9 @@ def state_of(rule, size, dtype="float64"):
     return state
 
 
-def run_step(replay, numbers):
-    """Run a step by its scalars, of which `key` has the words of its order."""
-    scalars = dict(numbers)
-    words = scalars.pop("key", ())
-    replay.set(**scalars, **{f"key{i}": int(word) for i, word in enumerate(words)})
+def run_step(replay, scalars):
+    """Run a step by its scalars."""
+    replay.set(**scalars)
     replay.run()
 
 

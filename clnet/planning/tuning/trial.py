@@ -226,8 +226,7 @@ class Trial:
             else:
                 flat[slot.offset : slot.offset + slot.size] = rows[0]
         replay.write_gradients(flat)
-        words = {f"key{i}": int(word) for i, word in enumerate(key(0, 0))}
-        replay.set(rate=self._rate, seed=0, **words)
+        replay.set(rate=self._rate, seed=0, key=key(0, 0))
         return replay, train_state
 
     def _random_inputs(

@@ -20,9 +20,10 @@ from clnet.ir.training_ops import (
     Outer,
     Tally,
 )
-from clnet.nn.random import ROUNDS, half_bits
+from clnet.nn.random import half_bits
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
+    KEY,
     Argument,
     Gradients,
     Launch,
@@ -294,7 +295,6 @@ def _gather(op: Gather, span: Span, device: Device) -> Launches:
         arrays += [data, data.stride, batch, batch.stride, data.width]
     for _ in range(MAX_ARRAYS - len(op.data)):
         arrays += [op.data[0], 0, op.batch[0], 0, 0]
-    words = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
     return (
         Launch(
             SOURCE, "gather",
@@ -305,7 +305,7 @@ def _gather(op: Gather, span: Span, device: Device) -> Launches:
             (-(-span.batch // rows) * group,), (group,),
             (
                 *arrays, span.batch, Scalar("first"), op.samples,
-                half_bits(op.samples), *words,
+                half_bits(op.samples), *KEY,
             ),
             gathers=op.batch[0],
         ),

@@ -12,6 +12,7 @@ from clnet.checks import INT_MAX
 from clnet.nn.random import half_bits
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
+    KEY,
     Argument,
     Gradients,
     HelperTimeout,
@@ -28,7 +29,6 @@ from clnet.variants.cost import Cost, span_flops
 from clnet.variants.dense.cpu import MAX_POLLS, SPIN_POLLS, lanes, serial_companion
 from clnet.variants.training.whole_step import (
     APART,
-    KEY,
     LANES,
     RULE,
     RUN,

@@ -15,6 +15,7 @@ from clnet.nn.random import half_bits
 from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
+    KEY,
     Gradients,
     Launch,
     Launches,
@@ -31,7 +32,6 @@ from clnet.variants.macros import number, padded, real
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, PACKERS, SPLITS, WARP
 from clnet.variants.training.whole_step import (
     APART,
-    KEY,
     RULE,
     WholeStep,
     accepted_step,

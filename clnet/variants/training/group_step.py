@@ -14,6 +14,7 @@ from clnet.nn.optimisers import Sarprop
 from clnet.nn.random import half_bits
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
+    KEY,
     Argument,
     Gradients,
     Launch,
@@ -30,7 +31,6 @@ from clnet.variants.cost import Cost, gpu_kernel_efficiency, span_flops
 from clnet.variants.team import team_group
 from clnet.variants.training.whole_step import (
     APART,
-    KEY,
     RULE,
     RUN,
     Allocator,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from clnet.nn.random import half_bits
 from clnet.opencl.launch import (
+    KEY,
     Launch,
     Launches,
     Parameters,
@@ -18,7 +19,6 @@ from clnet.opencl.launch import (
 from clnet.variants.base import Config, Reach, Untuned, refuse_unless_cpu
 from clnet.variants.cost import Cost, span_flops
 from clnet.variants.training.whole_step import (
-    KEY,
     LANES,
     RULE,
     RUN,

@@ -23,7 +23,6 @@ from clnet.ir.training_ops import (
     Tally,
     Update,
 )
-from clnet.nn.random import ROUNDS
 from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import PARAMETER_ALIGNMENT, round_up
 from clnet.opencl.launch import Argument, EpochTable, Gradients, Scalar
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 LANES = 8  # values of a vector of CPU kernels (WIDTH)
 MAX_CONSTANT_LAYERS, MAX_CONSTANT_WEIGHTS = 4, 256  # of tables that are macros
 APART = 8  # values reserved for a record behind partial gradients: a whole vector
-KEY = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
 # Arguments of launches of several epochs: RUN_ARGUMENTS of steps.h.
 RUN: tuple[Argument, ...] = (
     Scalar("record_offset"), Scalar("record_stride"), EpochTable(), Scalar("scheduled"),

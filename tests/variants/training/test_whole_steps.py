@@ -95,8 +95,7 @@ def trained(
     )
     for value, array in zip(program.inputs, data, strict=False):
         bound.write(value, array)
-    words = {f"key{i}": int(word) for i, word in enumerate(key(3, 1))}
-    bound.set(rate=RATE, seed=7, **words)
+    bound.set(rate=RATE, seed=7, key=key(3, 1))
     count = 0
     for _ in range(epochs):
         count += bound.run_pass(len(data[0]), count)
