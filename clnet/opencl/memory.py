@@ -209,9 +209,9 @@ def has_nan(rows: Array) -> bool:
     if rows.nbytes < LARGE_COPY:
         least = rows.min()  # NaN, if there is one
         return bool(least != least)
-    found: list[bool] = []
-    _by_chunks(len(rows), lambda i: found.append(bool(np.isnan(rows[i].min()))))
-    return any(found)
+    parts: list[Any] = []
+    _by_chunks(len(rows), lambda i: parts.append(rows[i].min()))
+    return bool(np.isnan(parts).any())
 
 
 def _by_chunks(rows: int, call: Callable[[slice], object]) -> None:

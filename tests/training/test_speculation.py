@@ -48,7 +48,8 @@ def net(last="sigmoid"):
 def speculate(monkeypatch):
     """Sets the most epochs of a segment, whatever their time."""
     monkeypatch.setattr(training, "SPECULATION_SECONDS", 1e9)
-    monkeypatch.setattr(replay, "RUN_SECONDS", 1e9)
+    for module in (training, replay):
+        monkeypatch.setattr(module, "RUN_SECONDS", 1e9)
     return lambda most: monkeypatch.setattr(training, "MAX_EPOCHS", most)
 
 
@@ -212,9 +213,30 @@ def test_the_length_of_segments(speculate, monkeypatch):
     found.clear()
     net().fit(X, T, epochs=EPOCHS, callbacks=[Acts(reads=range(EPOCHS + 1))])
     assert found == [1] * EPOCHS
+    found.clear()  # a short segment loses less where a training may stop
+    monkeypatch.setattr(training, "SPECULATION_SECONDS", 0.0)
+    for options in ({"callbacks": [Acts()]}, {"desired_error": 1e-9}, {}):
+        net().fit(X, T, epochs=EPOCHS, optimiser="adam", batch_size=16, **options,
+                  validation=(X, T))  # no kernel does many epochs and this
+    assert found == [1] * 2 * EPOCHS + [1, 4, 4, 3]
     found.clear()  # a caller's function may read what a callback changes
     net().fit(X, T, epochs=EPOCHS, optimiser="adam", schedule=lambda epoch: 1.0)
     assert found == [1] * EPOCHS
+
+
+def test_an_interrupt_before_the_first_epoch_leaves_the_network(monkeypatch):
+    network = net()
+    before = network.parameters.copy()
+
+    def interrupt(*given, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(plans, "plan_training", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            network.fit(X, T, epochs=EPOCHS)
+    np.testing.assert_array_equal(network.parameters, before)
+    assert len(network.fit(X, T, epochs=2)) == 2
 
 
 @pytest.mark.parametrize(("batch", "steps"), [(40, 1), (16, 3)])

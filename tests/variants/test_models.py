@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import json
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,7 +24,8 @@ from clnet.opencl.device import Device
 from clnet.opencl.rates import Rates
 from clnet.planning.candidates import eligible
 from clnet.planning.training_planner import TRAINING_VARIANTS
-from clnet.variants import ALL_VARIANTS
+from clnet.variants import ALL_VARIANTS, VARIANTS
+from clnet.variants.cost import modelled
 from clnet.variants.member_variants import members_variants
 
 FACTOR = 8.0  # a power of two: nothing is rounded
@@ -139,3 +141,22 @@ def test_the_faster_card_differs():
     """The models read the fields that `compare` scales."""
     assert faster(CARD).rates.flops == FACTOR * CARD.rates.flops
     assert faster(CORES).rates.launch == CORES.rates.launch / FACTOR
+
+
+@pytest.mark.parametrize(("sizes", "quick", "slow"), [
+    ((200, 1000, *[3000] * 7, 1000, 100),
+     ("persistent_mma", 16, 3, 2, 2), ("persistent_mma", 16, 3, 1, 2)),
+    ((64,) * 12, ("fused_mma", 4, 1, 2, 1), ("fused_local", 32, 256, 1)),
+], ids=["columns read weights again", "rounds wait"])
+def test_kernels_rank_as_an_h200_measured_them(sizes, quick, slow):
+    """By measured rates too; see benchmarks/NOTES.md, "Picks on an H200"."""
+    times = json.loads((PACKAGE / "times" / "nvidia-h200.json").read_text())
+    program = lower(Network.mlp(sizes, seed=0))
+    span = program.span(0, len(program.ops), 32)
+    for card in (H200, replace(H200, measured=Rates(**times["rates"][0]))):
+        seconds = {
+            (one.name, *config.values()): modelled(one.cost(span, config, card), card)
+            for one in VARIANTS if one.name in (quick[0], slow[0])
+            for config in one.space(span, card)
+        }
+        assert seconds[quick] < seconds[slow]

@@ -256,10 +256,10 @@ class Schedule:
         """Seconds of all layers by the model."""
         rates = self.device.rates
         bandwidth = rates.bandwidth(self.packed_before[-1][0])
-        times = self.tiles // self.config["columns"]  # weights pass the cache
-        byte = max(1 / bandwidth, times / rates.cache)
+        passes = self.tiles // self.config["columns"]  # of weights through the cache
+        byte_seconds = max(1 / bandwidth, passes / rates.cache)
         return sum(
-            max(self._seconds(packing, cut), packing.size * byte)
+            max(self._seconds(packing, cut), packing.size * byte_seconds)
             for packing, cut in zip(self.packings, self.cuts, strict=True)
         )
 
