@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from clnet.opencl import rate_probes
 from clnet.opencl.store import Timing
 from clnet.planning.tuning import measure as measuring
 from clnet.planning.tuning import times
@@ -38,6 +39,9 @@ def own_store(tmp_path, monkeypatch):
     """A test starts with nothing remembered, and measures in a moment."""
     monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(measuring, "ROUND_SECONDS", 1e-5)
-    times.store_of.cache_clear()
+    forget = times.store_of.cache_clear, rate_probes._known.cache_clear
+    for clear in forget:
+        clear()
     yield
-    times.store_of.cache_clear()
+    for clear in forget:
+        clear()
