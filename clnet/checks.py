@@ -277,6 +277,22 @@ def as_real(name: str, found: object) -> float:
     return value
 
 
+def as_finite(name: str, found: object) -> float:
+    """Return `found` as a finite number that float32 holds.
+
+    Every setting of a caller that a kernel takes comes through here.
+
+    Raises
+    ------
+    InputError
+        If it is no number, not finite, or beyond float32's range.
+    """
+    value = as_real(name, found)
+    if not math.isfinite(value):
+        raise InputError(f"{name} must be a finite number, not {quoted(found)}")
+    return value
+
+
 def as_list(name: str, found: object) -> list[Any]:
     """Return a sequence or an array as a list; raise InputError for all else."""
     if not is_list(found):

@@ -25,7 +25,7 @@ from clnet.ir.training_ops import (
     Update,
 )
 from clnet.nn.losses import FANN_TANH_LIMIT, loss_function, sigmoid, softmax
-from clnet.nn.optimisers import Optimiser
+from clnet.nn.optimisers import DECAYS, Optimiser
 
 DRAWS = 16  # a power of two
 # Column c of an orthogonal array of two levels and strength two: the parities of the
@@ -196,12 +196,12 @@ def factor_error(factors: NDArray[Any], arithmetic: Arithmetic) -> NDArray[Any]:
 
 
 def _rate_roundings(rule: Optimiser) -> float:
-    """Return the relative error of the learning rate by constants, in units u.
+    """Return the relative error of the learning rate, in units u.
 
-    Adam weighs gradients by 1 - beta, of a rounded beta, and corrects by another.
+    Adam divides it by 1 - beta^n of both betas. Each has the errors of a logarithm, of
+    its product by n, and of expm1 (3 ulp).
     """
-    betas = [getattr(rule, name, 0.0) for name in ("beta1", "beta2")]
-    return 1 + sum(beta / (1 - beta) for beta in betas)
+    return 1 + 8 * sum(hasattr(rule, name) for name in ("beta1", "beta2"))
 
 
 def _terms(op: Op, samples: int) -> int:
@@ -267,13 +267,19 @@ def _cancellations(
 def _with_rounded_constants(
     op: GradientNorm | Update, u: float, rng: np.random.Generator
 ) -> GradientNorm | Update:
-    """Return an op whose constants are rounded to a type of unit u, up or down."""
+    """Return an op whose constants are rounded to a type of unit u, up or down.
+
+    Of the decay of a moving average, and what it lacks of 1, the smaller is.
+    """
     def rounded(row: Any) -> Any:
-        numbers = {
-            field.name: value * (1 + u * rng.choice((-1, 1)))
-            for field in fields(row)
-            if isinstance(value := getattr(row, field.name), float)
-        }
+        numbers = {}
+        for field in fields(row):
+            if isinstance(value := getattr(row, field.name), float):
+                factor = 1 + u * rng.choice((-1, 1))
+                complement = field.name in DECAYS and value >= 0.5
+                numbers[field.name] = (
+                    1 - (1 - value) * factor if complement else value * factor
+                )
         return replace(row, **numbers)
 
     regularisation = rounded(op.regularisation)

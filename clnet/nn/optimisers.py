@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import is_number
+from clnet.checks import as_finite, check_flag
 from clnet.errors import InputError, quoted
 from clnet.nn.aliases import OPTIMISER, named_row
 from clnet.nn.random import uniform
@@ -88,8 +88,8 @@ class Optimiser:
     Raises
     ------
     InputError
-        If a constant is not a finite number, a learning rate is below 0, or one of
-        ``DECAYS`` is not in [0, 1).
+        If a constant is not a finite number of float32's range, a learning rate is
+        below 0, or one of ``DECAYS`` is not in [0, 1).
     """
 
     name: ClassVar[str]
@@ -102,15 +102,18 @@ class Optimiser:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            expected = _expected(field.name, value, field.type == "bool")
-            if expected is not None:
+            name, value = f"{field.name} of {self.name}", getattr(self, field.name)
+            if field.type == "bool":
+                check_flag(name, value)
+                continue
+            number = as_finite(name, value)
+            if field.name == "learning_rate" and number < 0:
+                raise InputError(f"{name} must be at least 0, not {quoted(value)}")
+            if field.name in DECAYS and not 0 <= number < 1:
                 raise InputError(
-                    f"{field.name} of {self.name} must be {expected}, not "
-                    f"{quoted(value)}"
+                    f"{name} must be at least 0 and below 1, not {quoted(value)}"
                 )
-            if field.type != "bool":
-                object.__setattr__(self, field.name, float(value))
+            object.__setattr__(self, field.name, number)
 
     @property
     def rate(self) -> float:
@@ -132,28 +135,20 @@ class Optimiser:
 
     @property
     def constants(self) -> dict[str, float]:
-        """The kernel's macros, numbers or bools; `learning_rate` is an argument."""
-        return {
+        """The kernel's macros, numbers or bools; `learning_rate` is an argument.
+
+        ``1 - decay`` is one of its own: of a decay that is rounded it would be off.
+        """
+        found = {
             field.name.upper(): getattr(self, field.name)
             for field in dataclasses.fields(self) if field.name != "learning_rate"
         }
+        decays = [name.upper() for name in DECAYS if hasattr(self, name)]
+        return {**found, **{f"{name}_COMPLEMENT": 1 - found[name] for name in decays}}
 
     def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """Change parameters w [n] and state [slots, n] in place by gradients g [n]."""
         raise NotImplementedError
-
-
-def _expected(name: str, value: object, is_bool: bool) -> str | None:
-    """Return None if a constant is right, else the text of what it must be."""
-    if is_bool:
-        return None if isinstance(value, bool) else "True or False"
-    if not is_number(value) or not math.isfinite(value):
-        return "a finite number"
-    if name == "learning_rate" and value < 0:
-        return "at least 0"
-    if name in DECAYS and not 0 <= value < 1:
-        return "at least 0 and below 1"
-    return None
 
 
 @dataclass(frozen=True)
@@ -241,6 +236,11 @@ class Quickprop(Optimiser):
     learning_rate: float = 0.7
     decay: float = -0.0001
     mu: float = 1.75
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mu == -1:
+            raise InputError("mu of quickprop must be other than -1, its pole")
 
     @property
     def constants(self) -> dict[str, float]:
@@ -357,24 +357,26 @@ class Adam(Optimiser):
     def constants(self) -> dict[str, float]:
         """With the logarithms of the betas, whose powers correct the moments."""
         logs = {
-            f"LOG_{name.upper()}": math.log(max(getattr(self, name), 1e-300))
+            f"LOG_{name.upper()}": _logarithm(getattr(self, name))
             for name in ("beta1", "beta2")
         }
         return {**super().constants, **logs, "DECOUPLED": self.decoupled}
 
     def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """``w -= rate m / (sqrt(v) + eps)`` with corrected moments m and v."""
-        beta1, beta2 = _as(w, self.beta1), _as(w, self.beta2)
         decay = _as(w, self.weight_decay)
         mean = g / _as(w, now.samples)
         if self.decoupled:
             w -= _as(w, now.rate) * decay * w
         else:
             mean = mean + decay * w
-        state[0] = beta1 * state[0] + (1 - beta1) * mean
-        state[1] = beta2 * state[1] + (1 - beta2) * mean * mean
-        first = _as(w, 1 - self.beta1 ** (now.count + 1))
-        second = _as(w, math.sqrt(1 - self.beta2 ** (now.count + 1)))
+        state[0] = _moving_average(state[0], mean, self.beta1)
+        state[1] = _moving_average(state[1], mean * mean, self.beta2)
+        first, second = (  # 1 - beta^(count + 1), accurate also for beta near 1
+            -math.expm1((now.count + 1) * _logarithm(beta))
+            for beta in (self.beta1, self.beta2)
+        )
+        first, second = _as(w, first), _as(w, math.sqrt(second))
         deviation = np.sqrt(state[1]) / second + _as(w, self.eps)
         w -= _as(w, now.rate) / first * (state[0] / deviation)
 
@@ -405,16 +407,30 @@ class RMSprop(Optimiser):
 
     def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """``v = momentum v + g / (sqrt(mean square) + eps)``; ``w -= rate v``."""
-        alpha = _as(w, self.alpha)
         mean = g / _as(w, now.samples) + _as(w, self.weight_decay) * w
-        state[0] = alpha * state[0] + (1 - alpha) * mean * mean
+        state[0] = _moving_average(state[0], mean * mean, self.alpha)
         square = state[0]
         if self.centered:
-            state[1] = alpha * state[1] + (1 - alpha) * mean
+            state[1] = _moving_average(state[1], mean, self.alpha)
             square = np.maximum(square - state[1] * state[1], _as(w, 0))
         deviation = np.sqrt(square) + _as(w, self.eps)
         state[2] = _as(w, self.momentum) * state[2] + mean / deviation
         w -= _as(w, now.rate) * state[2]
+
+
+def _moving_average(average: Array, value: Array, decay: float) -> Array:
+    """Return ``decay average + (1 - decay) value``, by the smaller of both factors.
+
+    The other one, rounded, is off by more than a rounding relative to the smaller.
+    """
+    if decay < 0.5:
+        average, value, decay = value, average, 1 - decay
+    return np.asarray(average + _as(value, 1 - decay) * (value - average))
+
+
+def _logarithm(decay: float) -> float:
+    """Return the logarithm of a decay, whose powers correct the moments."""
+    return math.log(max(decay, 1e-300))
 
 
 def _as(w: Array, number: float) -> Any:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import is_number
+from clnet.checks import as_finite
 from clnet.errors import InputError, quoted
 
 Array = NDArray[Any]
@@ -37,7 +36,8 @@ class Regularisation:
     Raises
     ------
     InputError
-        If a number is out of its range, or both kinds of clipping are asked for.
+        If a number is out of its range or float32's, or both kinds of clipping are
+        asked for.
     """
 
     l1: float = 0.0
@@ -50,14 +50,13 @@ class Regularisation:
             value, clips = getattr(self, name), name.startswith("clip")
             if clips and value is None:
                 continue
-            if not is_number(value) or not (
-                0 <= value < math.inf and (value > 0 or not clips)
-            ):
+            number = as_finite(name, value)
+            if number < 0 or (clips and number == 0):
                 least = "above 0, or None" if clips else "of at least 0"
                 raise InputError(
                     f"{name} must be a number {least}, not {quoted(value)}"
                 )
-            object.__setattr__(self, name, float(value))
+            object.__setattr__(self, name, number)
         if None not in (self.clip_norm, self.clip_value):
             raise InputError("give clip_norm or clip_value, not both")
 

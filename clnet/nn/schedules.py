@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clnet.checks import check_name, convert_wholes, is_number
+from clnet.checks import as_finite, check_name, convert_wholes, is_number
 from clnet.errors import InputError, quoted
 
 Schedule = Callable[[int], float]
@@ -98,7 +98,7 @@ class Cosine:
 
 
 def _check_factor(factor: object) -> None:
-    if not is_number(factor) or not 0 < factor < math.inf:
+    if not as_finite("factor", factor) > 0:
         raise InputError(f"factor must be a number above 0, not {quoted(factor)}")
 
 

@@ -2,7 +2,7 @@
 // names the sources of the rules. Include activations.h first, for VAL.
 //
 // One of INCREMENTAL, BATCH, RPROP … is defined: the rule. Macros with the names of its
-// fields are its constants, and
+// fields are its constants; those of moving averages have 1 - X as X_COMPLEMENT. And
 // SLOTS  values of state for each parameter
 // LEAST  smallest step of RPROP and SARPROP; quickprop takes smaller steps for zero
 // CLAMP  FANN's largest weight
@@ -160,6 +160,16 @@ RULE
 }
 #endif
 
+// decay * average + (1 - decay) * value. complement: 1 - decay, of the decay before it is
+// rounded. Only the smaller factor is used: the other one, rounded, would be off by more
+// than a rounding relative to the smaller.
+static inline VAL moving_average(const VAL average, const VAL value, const REAL decay,
+                                 const REAL complement)
+{
+    return decay < complement ? value + CONST(decay) * (average - value)
+                              : average + CONST(complement) * (value - average);
+}
+
 #if defined(ADAM) || defined(ADAMW)
 RULE
 {
@@ -168,8 +178,8 @@ RULE
         w -= (VAL)(now.rate * (REAL)WEIGHT_DECAY) * w;
     else
         mean += CONST(WEIGHT_DECAY) * w;
-    s[0] = CONST(BETA1) * s[0] + CONST(1 - (REAL)BETA1) * mean;
-    s[1] = CONST(BETA2) * s[1] + CONST(1 - (REAL)BETA2) * mean * mean;
+    s[0] = moving_average(s[0], mean, BETA1, BETA1_COMPLEMENT);
+    s[1] = moving_average(s[1], mean * mean, BETA2, BETA2_COMPLEMENT);
     const VAL deviation = square_root(s[1]) * CONST(1 / now.second) + CONST(EPS);
     return w - (VAL)(now.rate / now.first) * (s[0] / deviation);
 }
@@ -179,10 +189,10 @@ RULE
 RULE
 {
     const VAL mean = g / CONST(now.samples) + CONST(WEIGHT_DECAY) * w;
-    s[0] = CONST(ALPHA) * s[0] + CONST(1 - (REAL)ALPHA) * mean * mean;
+    s[0] = moving_average(s[0], mean * mean, ALPHA, ALPHA_COMPLEMENT);
     VAL square = s[0];
     if (CENTERED) {
-        s[1] = CONST(ALPHA) * s[1] + CONST(1 - (REAL)ALPHA) * mean;
+        s[1] = moving_average(s[1], mean, ALPHA, ALPHA_COMPLEMENT);
         square = MAXIMUM(square - s[1] * s[1], CONST(0));
     }
     s[2] = CONST(MOMENTUM) * s[2] + mean / (square_root(square) + CONST(EPS));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -27,6 +28,8 @@ from clnet.nn.optimisers import (
     optimiser,
 )
 from clnet.nn.random import uniform
+from clnet.nn.regularisation import Regularisation
+from clnet.nn.schedules import Exponential, Step
 
 STEPS, N, SAMPLES = 12, 40, 5
 
@@ -143,6 +146,12 @@ def test_quickprop():
     agree(Quickprop(), step)
 
 
+def test_quickprop_of_no_parabola_is_refused():
+    """Its share mu / (1 + mu) has a pole."""
+    with pytest.raises(InputError, match="mu of quickprop must be other than -1"):
+        Quickprop(mu=-1)
+
+
 def test_quickprop_where_fann_divides_by_zero():
     w, state = np.zeros(1), np.array([[0.5], [0.0]])
     Quickprop(decay=0).step(w, np.zeros(1), state, StepInfo(0.7, 1, 0, 0.1, 0))
@@ -214,6 +223,56 @@ def test_rmsprop(centered):
         return w - 0.01 * s["v"]
 
     agree(RMSprop(0.01, weight_decay=0.02, momentum=0.5, centered=centered), step)
+
+
+@pytest.mark.parametrize("rule", [
+    Adam(), AdamW(beta1=0.3), RMSprop(centered=True, momentum=0.5),
+], ids=lambda rule: rule.name)
+def test_float32_is_off_by_roundings_of_pytorch_in_float64(rule):
+    """In 1,000 steps, more than the moments remember: each adds a few roundings.
+
+    Squares of gradients are off by 3 u, which the decays average; each step adds half
+    an ulp of the moment, of random sign: 6 u sqrt(1 / (1 - decay)), at most.
+    """
+    torch = pytest.importorskip("torch")
+    made = {
+        "adam": torch.optim.Adam, "adamw": torch.optim.AdamW,
+        "rmsprop": torch.optim.RMSprop,
+    }[rule.name]
+    options = dataclasses.asdict(rule)
+    options["lr"] = options.pop("learning_rate")
+    if "beta1" in options:
+        options["betas"] = options.pop("beta1"), options.pop("beta2")
+    rng, u = np.random.default_rng(0), np.finfo(np.float32).eps / 2
+    start = rng.uniform(-1, 1, N)
+    exact = torch.tensor(start, requires_grad=True)
+    oracle = made([exact], **options)
+    w, state = start.astype(np.float32), np.zeros((rule.slots, N), np.float32)
+    largest = 0.0
+    for count in range(1000):
+        g = rng.normal(0, 1, N).astype(np.float32)
+        exact.grad = torch.tensor(g.astype(np.float64))
+        oracle.step()
+        rule.step(w, g, state, StepInfo(rule.rate, 1, count, 0.0, 0))
+        moments = oracle.state[exact]
+        name = "square_avg" if rule.name == "rmsprop" else "exp_avg_sq"
+        off = np.abs(state[rule.squares[0]] / moments[name].numpy() - 1)
+        largest = max(largest, float(off.max()))
+    decay = getattr(rule, "alpha", None) or rule.beta2
+    assert largest < (3 + 6 / math.sqrt(1 - decay)) * u
+
+
+def test_settings_beyond_float32_are_refused():
+    """By one function, whatever carries the setting."""
+    for make in (
+        lambda: SGD(1e39), lambda: AdamW(weight_decay=-1e39),
+        lambda: Quickprop(mu=1e39), lambda: Regularisation(l1=1e39),
+        lambda: Regularisation(l2=1e39),
+        lambda: Regularisation(clip_norm=1e39), lambda: Regularisation(clip_value=1e39),
+        lambda: Exponential(1e39), lambda: Step(factor=10**400),
+    ):
+        with pytest.raises(InputError, match="must be within float32's range, not"):
+            make()
 
 
 @pytest.mark.parametrize("row", OPTIMISERS.values(), ids=OPTIMISERS)
