@@ -1,4 +1,4 @@
-"""FANN's scaling of inputs and outputs."""
+"""FANN's scaling of inputs and outputs; constant columns by scikit-learn's rule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Scaling:
     """FANN's per-column scaling of inputs and outputs.
 
     ``scaled = ((x - mean) / deviation + 1) * factor + new_min``, and the inverse.
-    Columns whose deviation is 0 stay as they are.
+    Columns whose deviation is 0 stay as they are, as those of FANN's files; `of` gives
+    none.
 
     Attributes
     ----------
@@ -76,7 +77,8 @@ class Scaling:
         """Return the scaling for data, as FANN's ``fann_set_scaling_params``.
 
         One standard deviation below and above a column's mean map to the ends of the
-        new range; values beyond are not clipped.
+        new range; values beyond are not clipped. The deviation of a column that is
+        constant up to rounding counts as 1, as in scikit-learn's `StandardScaler`.
 
         Parameters
         ----------
@@ -88,17 +90,10 @@ class Scaling:
         Raises
         ------
         InputError
-            If there is no sample, a number is not finite, or a range is not two rising
-            numbers.
+            If there is no sample, a number is not finite, or too large to be squared,
+            or a range is not two rising numbers.
         """
-        sides: dict[str, tuple[float, ...]] = {}
-        for side, name, data, ends in (
-            ("in", "x", x, inputs), ("out", "t", t, outputs)
-        ):
-            columns = _numbers(name, data)
-            mean, deviation = columns.mean(axis=0), columns.std(axis=0)
-            sides |= _side(side, ends, mean, deviation)
-        return cls(**sides)
+        return cls.of_parts([(x, t)], inputs, outputs)
 
     @classmethod
     def of_parts(
@@ -120,14 +115,18 @@ class Scaling:
         n = 0
         merged: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
         for part in parts:
-            columns = [_numbers(*one) for one in zip("xt", part, strict=True)]
-            size = len(columns[0])
-            found = [(one.mean(axis=0), size * one.var(axis=0)) for one in columns]
-            merged = [
-                (mean + (new - mean) * (size / (n + size)),
-                 spread + more + np.square(new - mean) * (n * size / (n + size)))
-                for (mean, spread), (new, more) in zip(merged, found, strict=True)
-            ] if n else found
+            sides = [_numbers(*side) for side in zip("xt", part, strict=True)]
+            size = len(sides[0])
+            with np.errstate(over="ignore", invalid="ignore"):  # refused below
+                moments = [
+                    (columns.mean(axis=0), size * columns.var(axis=0))
+                    for columns in sides
+                ]
+                merged = [
+                    (mean + (new - mean) * (size / (n + size)),
+                     spread + more + np.square(new - mean) * (n * size / (n + size)))
+                    for (mean, spread), (new, more) in zip(merged, moments, strict=True)
+                ] if n else moments
             n += size
         if not n:
             raise InputError("there is no sample to scale: give at least one")
@@ -137,7 +136,7 @@ class Scaling:
                 ("in", "out"), (inputs, outputs), merged, strict=True
             )
             for name, values in _side(
-                side, ends, mean, np.sqrt(spread / n)
+                side, ends, mean, np.sqrt(spread / n), n
             ).items()
         })
 
@@ -242,17 +241,36 @@ def _numbers(name: str, data: ArrayLike) -> NDArray[np.float64]:
 
 def _side(
     side: str, ends: Sequence[float] | None, mean: NDArray[np.float64],
-    deviation: NDArray[np.float64],
+    deviation: NDArray[np.float64], n: int,
 ) -> dict[str, tuple[float, ...]]:
     """Return the constants of inputs or outputs; without ends FANN's identity."""
     rows = np.tile([[0.0], [1.0], [-1.0], [1.0]], len(mean))
     if ends is not None:
+        beyond = np.flatnonzero(~np.isfinite(deviation))
+        if beyond.size:
+            raise InputError(
+                f"{side}put {beyond[0]} holds numbers too large to be scaled: their "
+                "squares overflow"
+            )
         low, high = _range(ends)
-        rows[0], rows[1], rows[2], rows[3] = mean, deviation, low, (high - low) / 2
+        divisor = np.where(_constant(mean, deviation, n), 1.0, deviation)
+        rows[0], rows[1], rows[2], rows[3] = mean, divisor, low, (high - low) / 2
     return {
         f"{constant}_{side}": tuple(values.tolist())
         for constant, values in zip(_CONSTANTS, rows, strict=True)
     }
+
+
+def _constant(
+    mean: NDArray[np.float64], deviation: NDArray[np.float64], n: int
+) -> NDArray[np.bool_]:
+    """Return which columns of n samples are constant up to rounding.
+
+    scikit-learn's rule, of roots: the error bound of a variance of two passes (Chan,
+    Golub and LeVeque, "Algorithms for computing the sample variance", 1983).
+    """
+    error = n * np.finfo(np.float64).eps
+    return np.asarray(deviation <= np.hypot(np.sqrt(error) * deviation, error * mean))
 
 
 def _range(ends: Sequence[float]) -> tuple[float, float]:

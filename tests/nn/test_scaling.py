@@ -46,11 +46,45 @@ def test_constants_of_data():
     x, t = np.array([[1.0, 5], [3, 5]]), np.array([[10.0], [30]])
     scaling = Scaling.of(x, t, (-2, 2), (0, 1))
     assert scaling == Scaling(
-        [2, 5], [1, 0], [-2, -2], [2, 2], [20], [10], [0], [0.5]
+        [2, 5], [1, 1], [-2, -2], [2, 2], [20], [10], [0], [0.5]
     )
-    # One deviation from the mean maps to an end; constant columns stay.
-    assert scaling.scale_input(x).tolist() == [[-2, 5], [2, 5]]
+    # One deviation from the mean maps to an end; constant columns are centred.
+    assert scaling.scale_input(x).tolist() == [[-2, 0], [2, 0]]
     assert scaling.scale_output(t).tolist() == [[0], [1]]
+
+
+@pytest.mark.parametrize("size", [None, 1, 7], ids=["at once", "one by one", "by 7"])
+def test_constant_columns_are_scikit_learns(size):
+    """A column of one number, or of its rounded sums, says nothing: it is centred."""
+    preprocessing = pytest.importorskip("sklearn.preprocessing")
+    rng = np.random.default_rng(0)
+    n = 150
+    x = np.column_stack([
+        np.full(n, 14.62), np.full(n, 2024), np.full(n, -1e30), np.zeros(n),
+        np.float32(0.1) + np.zeros(n), rng.choice([0.1 + 0.2, 0.3], n),  # up to an ulp
+        1e8 + np.linspace(0, 1, n), 1 + 1e-12 * rng.standard_normal(n),  # not constant
+        1e-300 * rng.standard_normal(n), rng.standard_normal(n),
+    ])
+    if size is None:
+        scaling = Scaling.of(x, x)
+    else:
+        scaling = Scaling.of_parts(
+            (x[first: first + size],) * 2 for first in range(0, n, size)
+        )
+    theirs = preprocessing.StandardScaler().fit(x)
+    constant = np.array([True] * 6 + [False] * 2 + [True, False])
+    assert ((theirs.scale_ == 1) == constant).all()
+    for side in ("in", "out"):
+        deviation = np.array(getattr(scaling, f"deviation_{side}"))
+        assert (deviation[constant] == 1).all()
+        mean_rounding = n * np.spacing(np.abs(x).max(axis=0)[~constant])
+        difference = np.abs(deviation - theirs.scale_)[~constant]
+        assert (difference <= mean_rounding).all()
+        scaled = getattr(scaling, f"scale_{side}put")(x)
+        rounding = n * np.spacing(np.abs(x[0, constant]))
+        assert (np.abs(scaled[:, constant]) <= rounding).all()
+    later = scaling.scale_input([14.63, *x[0, 1:]])
+    assert later[0] == pytest.approx(0.01)
 
 
 def test_constants_of_fann_itself(fann_datasets):
@@ -91,6 +125,7 @@ def test_unscaled_columns():
     (np.zeros((0, 1)), (0, 1), "at least one sample"),
     ([[1.0], [np.nan]], (0, 1), "not finite"),
     ([["a"]], (0, 1), "expected numbers"),
+    ([[1e200], [-1e200]], (0, 1), "input 0 holds numbers too large to be scaled"),
 ])
 def test_bad_data_and_ranges(x, ends, sentence):
     with pytest.raises(InputError, match=sentence):
