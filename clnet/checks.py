@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Collection, Iterable, Sequence
+from decimal import Decimal
+from numbers import Real
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -159,14 +161,16 @@ def as_array(name: str, found: Any) -> NDArray[Any]:
 
     NumPy reads sequences, buffers and objects with ``__array__`` or
     ``__array_interface__``; others come by DLPack. A tensor of PyTorch may require a
-    gradient, be on a device, or be sparse. bfloat16, which NumPy lacks, becomes
-    float32.
+    gradient, be on a device, or be sparse. bfloat16 and other types that NumPy lacks
+    become float32, objects that are numbers alone numbers. What a mask hides is
+    missing: NaN, or None among objects that are no numbers.
 
     Raises
     ------
     InputError
         If it is ragged, or the host cannot read it.
     """
+    check_open(name, found)
     tensor: Any = getattr(sys.modules.get("torch"), "Tensor", ())
     try:
         if isinstance(found, tensor):
@@ -176,7 +180,7 @@ def as_array(name: str, found: Any) -> NDArray[Any]:
             return np.asarray(found.to_dense().numpy(force=True))
         if hasattr(found, "__dlpack__") and not hasattr(found, "__array__"):
             return np.from_dlpack(found)
-        array = np.asarray(found)
+        array = np.asarray(_unmasked(found))
     except ValueError:
         raise InputError(f"{name} must be a rectangular array of numbers") from None
     except (TypeError, RuntimeError, BufferError) as error:
@@ -184,9 +188,50 @@ def as_array(name: str, found: Any) -> NDArray[Any]:
             f"{name} is a {type(found).__name__} that the host cannot read, expected "
             f"an array in host memory: {reason(error)}"
         ) from None
-    if array.dtype.kind == "V" and array.dtype.name == "bfloat16":  # JAX's
+    if array.dtype.isbuiltin == 2:  # a type of another package, as ml_dtypes
         return array.astype(np.float32)
-    return array
+    return _of_objects(array, mixed=False)
+
+
+def check_open(name: str, found: Any) -> None:
+    """Raise InputError for a data set of h5py whose file is closed."""
+    if type(found).__module__.startswith("h5py.") and not found:
+        raise InputError(f"{name} is a data set of a closed HDF5 file: open the file")
+
+
+def _unmasked(found: Any) -> Any:
+    """Return an array with NaN where a mask hides a number; others as they are."""
+    if not isinstance(found, np.ma.MaskedArray) or not np.ma.is_masked(found):
+        return found
+    if found.dtype.kind in NUMBER_KINDS:
+        return np.ma.filled(
+            found if found.dtype.kind == "f" else found.astype(np.float64), np.nan
+        )
+    objects = found.data.astype(object)
+    objects[np.ma.getmaskarray(found)] = None
+    return objects
+
+
+def _of_objects(array: NDArray[Any], *, mixed: bool) -> NDArray[Any]:
+    """Return an array of objects that are numbers alone as one of numbers.
+
+    Others are returned as they are, and booleans among numbers unless `mixed`.
+    """
+    if array.dtype.kind != "O":
+        return array
+    types = set(map(type, array.flat))
+    flags = {one for one in types if issubclass(one, (bool, np.bool_))}
+    if not all(issubclass(one, (Real, Decimal)) for one in types - flags) or (
+        flags and flags != types and not mixed
+    ):
+        return array
+    found = np.array(array.tolist()).reshape(array.shape)
+    if found.dtype.kind in NUMBER_KINDS:
+        return found
+    try:
+        return array.astype(np.float64)
+    except (OverflowError, ValueError):  # whole numbers beyond its range
+        return array
 
 
 def as_numbers(
@@ -205,11 +250,22 @@ def as_numbers(
         found = checked_sparse(name, found).toarray()
     array = found if type(found) is np.ndarray else as_array(name, found)
     if array.dtype.kind not in NUMBER_KINDS:
-        raise InputError(f"{name}: found dtype {array.dtype}, expected numbers")
+        array = _of_objects(as_array(name, array), mixed=True)
+    if array.dtype.kind not in NUMBER_KINDS:
+        raise InputError(f"{name}: {_no_number(array)}, expected numbers")
     if dtype is None or array.dtype == dtype:
         return array
-    with np.errstate(invalid="ignore"):  # a signalling NaN is one more NaN
+    # A signalling NaN is one more NaN; what is beyond the type's range is infinite.
+    with np.errstate(invalid="ignore", over="ignore"):
         return np.asarray(array, dtype)
+
+
+def _no_number(array: NDArray[Any]) -> str:
+    """Return what an array holds that is no number: an object, or its type."""
+    for at, value in np.ndenumerate(array) if array.dtype.kind == "O" else ():
+        if not isinstance(value, (Real, Decimal, np.bool_)):
+            return f"found {quoted(value)} at {list(at)}"
+    return f"found dtype {array.dtype}"
 
 
 def all_finite(array: NDArray[Any]) -> bool:

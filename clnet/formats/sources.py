@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import as_array, as_numbers, as_rows, as_whole, is_sparse
+from clnet.checks import (
+    as_array,
+    as_numbers,
+    as_rows,
+    as_whole,
+    check_open,
+    is_many,
+    is_sparse,
+)
 from clnet.errors import InputError, quoted
 from clnet.formats.direct import direct_rows
 from clnet.formats.files import reading
@@ -298,6 +306,8 @@ class BatchSource(Source):
                     f"a batch has {len(others) + 1} parts, expected x, (x, t) or "
                     "(x, t, sample_weight)"
                 )
+            if not hasattr(x, "__len__"):
+                x = as_array("x", x)
             yield Part(first, x, *others)
             first += len(x)
 
@@ -328,6 +338,17 @@ def _is_tuple(batch: object) -> bool:
     return isinstance(batch, tuple) or (
         isinstance(batch, list) and bool(batch) and getattr(batch[0], "ndim", 0) > 1
     )
+
+
+def _is_batch(item: object) -> bool:
+    """Return whether an item of a list is a batch, and no row: its x has rows."""
+    if not _is_tuple(item):
+        return False
+    x = item[0] if item else None  # type: ignore[index]
+    axes = getattr(x, "ndim", None)
+    if axes is not None:
+        return bool(axes > 1)
+    return not np.isscalar(x) and (not is_many(x) or any(map(is_many, x)))
 
 
 def is_stored(found: object) -> bool:
@@ -363,6 +384,8 @@ def source_of(x: Any, t: Any = None, weight: Any = None) -> Source | None:
     """
     if type(x) is np.ndarray:
         return None
+    for name, given in (("x", x), ("t", t), ("sample_weight", weight)):
+        check_open(name, given)
     if is_batches(x):
         for name, given in (("t", t), ("sample_weight", weight)):
             if given is not None:
@@ -374,7 +397,7 @@ def source_of(x: Any, t: Any = None, weight: Any = None) -> Source | None:
     if is_stored(x) or is_sparse(x):
         if len(x.shape) == 2:
             return ArraySource(x, t, weight)
-    elif t is None and isinstance(x, (list, tuple)) and x and _is_tuple(x[0]):
+    elif t is None and isinstance(x, (list, tuple)) and x and _is_batch(x[0]):
         return BatchSource(x)
     return None
 

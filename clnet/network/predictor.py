@@ -245,7 +245,7 @@ class Predictor(Model):
         Raises
         ------
         InputError, DeviceError
-            As `predict`, and if the one output is unbounded.
+            As `predict`, and if the one output is unbounded, or an output is NaN.
 
         Examples
         --------

@@ -173,6 +173,13 @@ def decided(
     InputError
         If a single output has no middle.
     """
+    unknown = np.isnan(outputs).any(axis=-1)
+    if unknown.any():
+        at = f" of sample {int(unknown.argmax())}" * unknown.ndim
+        raise InputError(
+            f"the outputs{at} hold NaN, which is of no class: expected inputs without "
+            "NaN, for which `predict` gives the outputs"
+        )
     if outputs.shape[-1] > 1:
         numbers = outputs.argmax(axis=-1)
     elif middle is None:
@@ -197,7 +204,10 @@ def _label(found: object) -> Label | None:
 def _codes(column: NDArray[Any], name: str) -> tuple[list[Label], NDArray[np.intp]]:
     """Return the labels that occur, sorted, and the position of each sample's."""
     if column.dtype.kind == "f":
-        whole = column == np.floor(column)  # NaN is not equal
+        if np.isnan(column).any():
+            at = int(np.isnan(column).argmax())
+            raise InputError(f"{name} holds nan at [{at}], expected a label")
+        whole = column == np.floor(column)
         if not whole.all() or (np.abs(column) >= 2.0**53).any():
             raise InputError(
                 f"{name} has shape {list(column.shape)} and holds fractions, expected "
@@ -234,6 +244,12 @@ def _classes_of(found: Sequence[Label], n_out: int, name: str) -> Classes:
     numbers = tuple(range(n_out))
     if n_out > 1 and set(found) <= set(numbers):
         return numbers
+    if len(found) == 1:
+        raise InputError(
+            f"{name} holds the label {quoted(found[0])} alone, expected {expected} "
+            "different ones: set the network's classes first, to name those that are "
+            "missing"
+        )
     fewer = len(found) < expected
     raise InputError(
         f"{name} holds {len(found)} different labels, expected {expected} for "

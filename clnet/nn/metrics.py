@@ -127,7 +127,8 @@ class Metrics:
         middles: Sequence[float | None],
     ) -> None:
         self._halved, self._limit, self._middles = halved, bit_fail_limit, middles
-        self._count = self._fails = self._right = 0
+        self._count = self._fails = 0
+        self._right: float = 0
         self._squares = self._missed = self._missed_squares = 0.0
         self._confusion: NDArray[np.int64] | None = None
         self._one_hot = True
@@ -188,6 +189,8 @@ class Metrics:
                 for one in (outputs, targets)
             )
             self._right += int((found == expected).sum())
+            if np.isnan(outputs).any():  # of no class
+                self._right = np.nan
             counts = _confusion(expected, found, max(width, 2))
             if counts is not None and self._confusion is not None:
                 counts += self._confusion

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from clnet.errors import InputError
 from clnet.opencl import discovery
 from clnet.opencl.process import check_process
+from clnet.runtime.plan import refuse_copy
 from clnet.runtime.turn import Turn
 
 if TYPE_CHECKING:
@@ -160,6 +161,8 @@ class ParallelPlan:
         self._turn = Turn()
         self._twin: ParallelPlan | None = None
         self.alternation: threading.Lock = threading.Lock()
+
+    __reduce__ = refuse_copy
 
     def _each(self, call: Callable[[Plan, slice], object]) -> None:
         """Call a function for each plan and its rows, in the device's thread, and wait.

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,14 @@ class Explanation(Protocol):
     def draw(self, axes: Any) -> None:
         """Draw them on matplotlib's axes."""
         ...
+
+
+def refuse_copy(plan: object) -> NoReturn:
+    """Raise InputError, instead of copying or pickling a plan."""
+    raise InputError(
+        "a plan belongs to its process's device, and is not copied or pickled: pickle "
+        "the network, and compile it there"
+    )
 
 
 class Plan:
@@ -140,6 +148,8 @@ class Plan:
             if self.batch == 1:
                 one = copier(self._x[0])
                 self.direct[self._shape[1:]] = direct(one, lambda: read()[0])
+
+    __reduce__ = refuse_copy
 
     @property
     def queue(self) -> Any:

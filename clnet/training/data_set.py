@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 VALIDATION_BATCH = 8192  # samples of a validation set per launch, at most
+LARGE_TARGET = 1e3  # magnitude from which a divergence is rather the targets'
 SLACK = 1e-3  # of targets beyond an output's bounds, which rounding explains
 
 
@@ -171,10 +172,12 @@ def converted(
     if scaling is not None:
         x = scaling.scale_input(as_numbers("x", x, "float64"))
         t = scaling.scale_output(as_numbers("t", t, "float64"))
-    x, t = as_numbers("x", x, network.dtype), as_numbers("t", t, network.dtype)
-    _check_finite(f"{what}x", x, first)
-    _check_finite(f"{what}t", t, first)
-    return x, t
+    found = []
+    for name, array in (("x", x), ("t", t)):
+        rounded = as_numbers(name, array, network.dtype)
+        _check_finite(f"{what}{name}", rounded, first, array)
+        found.append(rounded)
+    return found[0], found[1]
 
 
 def checked_weights(weight: ArrayLike, n: int, what: str, first: int) -> Array:
@@ -183,7 +186,7 @@ def checked_weights(weight: ArrayLike, n: int, what: str, first: int) -> Array:
     found = as_numbers(name, weight, "float64")
     if found.shape != (n,):
         raise InputError(f"{name} has shape {list(found.shape)}, expected [{n}]")
-    _check_finite(name, found, first)
+    _check_finite(name, found, first, found)
     if found.min() < 0:
         raise InputError(
             f"{name} holds {found.min()} at [{first + found.argmin()}], expected "
@@ -192,13 +195,25 @@ def checked_weights(weight: ArrayLike, n: int, what: str, first: int) -> Array:
     return found
 
 
-def _check_finite(name: str, array: Array, first: int) -> None:
+def _check_finite(name: str, array: Array, first: int, given: Array) -> None:
+    """Raise InputError unless an array is finite; it was rounded from `given`."""
     if not all_finite(array):
         row, *column = np.argwhere(~np.isfinite(array))[0].tolist()
-        raise InputError(
-            f"{name} holds {array[(row, *column)]} at {[first + row, *column]}, "
-            "expected finite numbers"
+        value = given[(row, *column)]
+        expected = f"numbers within {array.dtype}'s range" if np.isfinite(value) else (
+            "finite numbers"
         )
+        raise InputError(
+            f"{name} holds {value} at {[first + row, *column]}, expected {expected}"
+        )
+
+
+def advice(t: Array) -> str:
+    """Return what a training that diverged should try, by its targets."""
+    most = float(np.abs(t).max())
+    if most > LARGE_TARGET:
+        return f"try scaled targets: these reach {most:g}"
+    return "try a smaller learning rate"
 
 
 def warn_of_reach(

@@ -16,6 +16,7 @@ from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import device_error, session
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning.search import Search
+from clnet.training.data_set import advice
 from clnet.training.history import interrupted_after
 from clnet.training.options import default_loss, rule_of
 from clnet.training.plans import Planning
@@ -158,7 +159,7 @@ def _train(
                     history.stopped = (
                         f"training diverged: the {name} of epoch {epoch.number} is "
                         f"{getattr(epoch, name)}; the last finite parameters are "
-                        "kept, try a smaller learning rate"
+                        f"kept, {advice(setup.data.t)}"
                     )
                     return
                 training.stopped = history.stopped = training.agree(

@@ -23,7 +23,7 @@ from clnet.runtime.data_parallel import shares
 from clnet.runtime.replay import RECORDS, RUN_SECONDS
 from clnet.runtime.train_state import TrainState
 from clnet.training.bound import Bound, bound, keep
-from clnet.training.data_set import DataSet
+from clnet.training.data_set import DataSet, advice
 from clnet.training.history import Epoch, History, TrainingState
 from clnet.training.passes import Pass, measures
 from clnet.training.saved import SavedTraining
@@ -445,7 +445,8 @@ class Training:
             parameters = self._parameters_at(self._epoch - 1)
             history.stopped = (
                 f"training diverged: epoch {self._epoch} left parameters that are not "
-                "finite; the parameters before it are kept, try a smaller learning rate"
+                "finite; the parameters before it are kept, "
+                + advice(self._setup.data.t)
             )
         history.diverged = diverged
         if diverged:

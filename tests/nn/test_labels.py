@@ -85,7 +85,7 @@ def test_classes_that_do_not_occur():
     (3, ["a", "d"], ("a", "b", "c"), r"the label 'd', expected one of .*\['a', 'b', "),
     (3, [0, 1, 2], ("a", "b", "c"), "the label 0, expected one of"),
     (3, [0.5, 1, 2], None, "holds fractions"),
-    (3, [np.nan, 1, 2], None, "holds fractions"),
+    (3, [np.nan, 1, 2], None, r"holds nan at \[0\], expected a label"),
     (3, [1e300, 1, 2], None, "holds fractions"),
     (3, np.array(["a", None, "b"], object), None, r"holds None at \[1\]"),
     (3, np.array(["a", np.nan, "b"], object), None, r"holds nan at \[1\]"),
