@@ -444,6 +444,23 @@ class History:
         """The validation's loss of each epoch; empty without a validation set."""
         return self.epochs.column("loss", validation=True)
 
+    def tell_validation(self) -> str:
+        """Say in `stopped` whether validation losses are not finite; return it.
+
+        Early stopping by such a loss never sees an improvement.
+        """
+        losses = self.validation_loss
+        first = next((i for i, loss in enumerate(losses) if not isfinite(loss)), None)
+        if first is None:
+            return ""
+        sentence = (
+            f"the validation loss of epoch {self.epochs.done + first + 1} is "
+            f"{losses[first]}, which improves nothing: do numbers of the validation "
+            "set overflow?"
+        )
+        self.stopped += f"; {sentence}"
+        return sentence
+
     def final_loss(self, *, validation: bool) -> float:
         """Return the loss of the parameters that the training has left.
 

@@ -24,7 +24,7 @@ from clnet.checks import (
     is_number,
 )
 from clnet.errors import InputError, quoted
-from clnet.nn.activations import SOFTMAXES, activation
+from clnet.nn.activations import SOFTMAX, SOFTMAXES, activation
 from clnet.nn.cascade.constants import is_cascade
 from clnet.nn.defaults import default_optimiser
 from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
@@ -174,6 +174,7 @@ def training_options(
     InputError
         If an argument is wrong.
     """
+    _check_softmaxes(network)
     regularisation = Regularisation(l1, l2, clip_norm, clip_value)
     check_precision(precision)
     check_flag("shuffle", shuffle, optional=True)
@@ -200,6 +201,17 @@ def training_options(
             for name in output_activations(network)
         ),
     )
+
+
+def _check_softmaxes(network: Model) -> None:
+    """Raise InputError if a softmax has one neuron: no weight changes its output."""
+    for number, layer in enumerate(network.layers):
+        if layer.activation in SOFTMAXES and layer.n_out == 1:
+            raise InputError(
+                f"layer {number} is {layer.activation} of one neuron, which is "
+                f"{int(layer.activation == SOFTMAX)} for any weights and learns "
+                "nothing: expected sigmoid, or a neuron for each class"
+            )
 
 
 def kept_options(network: Model) -> Callable[..., TrainingOptions]:

@@ -367,6 +367,7 @@ class MemberGroup:
                 f"; epoch {history.best_epoch} was the best by validation_loss, and "
                 "its parameters are restored"
             )
+        history.tell_validation()
         samples = self._samples.training if member.rows is None else member.rows
         history.state = replace(
             history.state, epoch=epochs,

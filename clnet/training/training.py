@@ -449,8 +449,9 @@ class Training:
                 + advice(self._setup.data.t)
             )
         history.diverged = diverged
-        if diverged:
-            warn(history.stopped)
+        warning = history.stopped if diverged else history.tell_validation()
+        if warning:
+            warn(warning)
         self.network.parameters = parameters
         history.state = self._state_of(self.network.parameters.copy(), values)
         self._ended = True

@@ -350,6 +350,8 @@ def _layers(
             names = tuple(draw.one(palette.activations) for _ in range(n))
         elif last and draw.chance(0.15):
             names = draw.one((SOFTMAX, "sigmoid", "identity"))
+            if names == SOFTMAX and n == 1:  # which is refused
+                names = "sigmoid"
         steepness: Any = draw.one(palette.steepness)
         if names == SOFTMAX:
             steepness = 1.0

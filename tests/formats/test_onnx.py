@@ -367,3 +367,34 @@ def test_log_softmax_trains_as_softmax_does():
                       else history.epochs[-1].loss)
     assert losses[0] == losses[1]
     np.testing.assert_allclose(np.exp(network.predict(X)).sum(axis=1), 1, rtol=1e-6)
+
+
+# --- names ---------------------------------------------------------------------------
+
+
+def test_names_of_classes_and_columns_come_back(tmp_path):
+    """They are metadata, beside a graph that ONNX Runtime runs as before."""
+    inputs = clnet.Column("length"), clnet.Column("hue", ("r", "g"))
+    columns = clnet.Columns(inputs, ("t",))
+    network = Network(3, [Dense(2, "softmax")], seed=0, classes=("no", "yes"),
+                      columns=columns)
+    path = tmp_path / "a.onnx"
+    network.save(path)
+    again = clnet.load(path)
+    assert (again.classes, again.columns) == (("no", "yes"), columns)
+    x = RNG.standard_normal((5, 3)).astype(np.float32)
+    near(again.predict(x), ran(path, x))
+    network.classes = network.columns = None
+    network.save(path)
+    assert not onnx.load(path).metadata_props
+
+
+@pytest.mark.parametrize(("key", "text"), [
+    ("classes", '["a"]'), ("classes", "["), ("classes", "7"), ("classes", "[" * 10**5),
+    ("columns", "[]"), ("columns", '{"inputs": [{"name": "a"}]}'),
+])
+def test_names_of_another_network_are_refused(tmp_path, key, text):
+    model = graph([("Relu", "x", "y")], n_in=2)
+    helper.set_model_props(model, {f"clnet.{key}": text})
+    with pytest.raises(FormatError, match=f"holds {key} not of its network"):
+        loaded(tmp_path, model)

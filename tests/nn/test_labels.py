@@ -200,10 +200,13 @@ def test_a_refused_training_sets_no_classes():
 # --- files ---------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("suffix", [".safetensors", ".onnx"])
 @pytest.mark.parametrize("classes", [("a", "b", "ü"), (3, 1, 2)])
-def test_files_keep_classes(tmp_path, classes):
-    net(classes=classes).save(tmp_path / "a.safetensors")
-    assert clnet.load(tmp_path / "a.safetensors").classes == classes
+def test_files_keep_classes(tmp_path, classes, suffix):
+    if suffix == ".onnx":
+        pytest.importorskip("onnx")
+    net(classes=classes).save(tmp_path / f"a{suffix}")
+    assert clnet.load(tmp_path / f"a{suffix}").classes == classes
 
 
 def test_files_without_classes_are_as_before(tmp_path):

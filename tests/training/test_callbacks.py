@@ -7,7 +7,7 @@ import pytest
 from test_training import net, spirals
 
 from clnet import load
-from clnet.errors import ClnetError, FormatError
+from clnet.errors import ClnetError, ClnetWarning, FormatError
 from clnet.nn.optimisers import Adam
 from clnet.training.callbacks import Checkpoint, EarlyStopping
 
@@ -69,10 +69,12 @@ def test_a_validation_that_overflows():
     x, t = spirals()
     network = net("identity")
     wide = np.full((4, 2), 1.0), np.full((4, 2), 1e30)
-    history = network.fit(
-        x, t, epochs=30, validation=wide, callbacks=[EarlyStopping(patience=4)]
-    )
+    with pytest.warns(ClnetWarning, match="the validation loss of epoch 1 is inf"):
+        history = network.fit(
+            x, t, epochs=30, validation=wide, callbacks=[EarlyStopping(patience=4)]
+        )
     assert len(history) == 4
+    assert "the validation loss of epoch 1 is inf, which improves" in history.stopped
     assert not np.isfinite(history.validation_loss).any()
     assert np.isfinite(network.parameters).all()
 

@@ -415,6 +415,15 @@ def test_bad_arguments(change, sentence):
         network.fit(arguments.pop("x"), arguments.pop("t"), **arguments)
 
 
+@pytest.mark.parametrize(("layers", "sentence"), [
+    ([Dense(3, "tanh"), Dense(1, "softmax")], "layer 1 is softmax of one neuron"),
+    ([Dense(1, "log_softmax"), Dense(1)], "0 is log_softmax of one neuron, which is 0"),
+])
+def test_softmax_of_one_neuron_does_not_train(layers, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Network(2, layers, seed=0).fit(X, T[:, :1])
+
+
 @pytest.mark.parametrize(("activation", "low", "high", "sentence"), [
     ("sigmoid", 25, 346, "from 25 to 346, and its sigmoid reaches from 0 to 1: a last"),
     ("tanh", -1, 1.1, "from -1 to 1.1, and its tanh reaches from -1 to 1"),

@@ -73,6 +73,7 @@ class Graph:
     inputs: list[Input]
     outputs: list[Any]
     room: Room
+    metadata: dict[str, str]
     functions: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -107,8 +108,9 @@ def read_graph(path: Path, memory_limit: int | None) -> Graph:
         )
     versions = {one.domain or "": one.version for one in model.opset_import}
     versions.setdefault("", 1)
+    metadata = {one.key: one.value for one in model.metadata_props}
     return Graph(path, found.node, versions, constants, inputs, list(found.output),
-                 room)
+                 room, metadata)
 
 
 def _array(path: Path, tensor: Any, room: Room) -> Array:

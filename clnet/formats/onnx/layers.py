@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from clnet.errors import FormatError, quoted
+from clnet.errors import FormatError, InputError, quoted, reason
 from clnet.formats.onnx.elementwise import activated
 from clnet.formats.onnx.graph import ANY_BATCH, FLOATS, Graph, RefusalError, read_graph
 from clnet.formats.onnx.operators import FOLDABLE, OPERATORS
@@ -28,6 +29,8 @@ from clnet.formats.onnx.values import (
     Rows,
     Value,
 )
+from clnet.formats.onnx.writer import NAMES
+from clnet.nn.columns import Columns
 from clnet.nn.layers import Dense, Layer, Sparse
 from clnet.nn.storage.pattern import Pattern
 
@@ -63,7 +66,25 @@ def read_network(path: Path, kind: type[M], memory_limit: int | None) -> M:
             )
     network = kind(found.n_in, found.layers, dtype=found.dtype)
     network.set_layers(found.arrays)
+    _set_names(network, graph)
     return network
+
+
+def _set_names(network: Model, graph: Graph) -> None:
+    """Give a network the classes and columns that `writer` has put beside the graph."""
+    for name, read in (("classes", lambda found: found),
+                       ("columns", lambda found: Columns(**found))):
+        text = graph.metadata.get(NAMES + name)
+        if text is None:
+            continue
+        try:
+            setattr(network, name, read(json.loads(text)))
+        except (
+            InputError, ValueError, TypeError, LookupError, RecursionError
+        ) as error:
+            raise FormatError(
+                f"{graph.path} holds {name} not of its network: {reason(error)}"
+            ) from None
 
 
 class _Emission:

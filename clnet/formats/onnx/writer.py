@@ -9,6 +9,7 @@ with the dense matrix.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 OPSET = 17
+NAMES = "clnet."  # before the keys of a file's metadata: classes, columns
 IR_VERSION = 8  # of ONNX 1.12, which brought that opset
 MOST_BYTES = (1 << 31) - (1 << 20)  # of a file: protobuf's limit, and some room
 
@@ -96,10 +98,20 @@ class _Graph:
             for name, width in (("x", self.network.n_in), ("y", self.network.n_out))
         )
         graph = helper.make_graph(self.nodes, "network", [x], [y], self.constants)
-        return helper.make_model(
+        model = helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", OPSET)],
             ir_version=IR_VERSION, producer_name="clnet", producer_version=__version__,
         )
+        columns = self.network.columns
+        names = {
+            "classes": self.network.classes,
+            "columns": None if columns is None else columns.as_dict(),
+        }
+        helper.set_model_props(model, {
+            f"{NAMES}{name}": json.dumps(value) for name, value in names.items()
+            if value is not None
+        })
+        return model
 
     def node(self, kind: str, *inputs: Any, **given: Any) -> str:
         """Append a node; return its output. Numbers become constants."""
