@@ -47,6 +47,14 @@ Function = Callable[[Values], Array]
 """An op of an inference, from the values to its output."""
 
 
+def silent() -> np.errstate:
+    """Return the context of all of this arithmetic: infinity and NaN are results.
+
+    NumPy would warn of them; the device does not.
+    """
+    return np.errstate(all="ignore")
+
+
 def run(program: Program, x: Array, parameters: Array) -> Array:
     """Return the output [batch, n_out] of a program for x [batch, n_in].
 
@@ -66,8 +74,9 @@ def run(program: Program, x: Array, parameters: Array) -> Array:
 
 def run_ops(ops: Iterable[Op], values: Values, parameters: Array) -> None:
     """Run ops in order on `values`: it holds their inputs and gets their outputs."""
-    for op in ops:
-        run_op(op, values, parameters)
+    with silent():
+        for op in ops:
+            run_op(op, values, parameters)
 
 
 @singledispatch

@@ -294,7 +294,7 @@ class Sarprop(Optimiser):
     def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """As RPROP, with weight decay and noise that cool from step to step."""
         heat = -self.temperature * now.count
-        slope = g - w * _as(w, 2 ** (heat + self.weight_decay_shift))
+        slope = g - w * _as(w, np.exp2(heat + self.weight_decay_shift))
         previous = state[1]
         before = np.maximum(state[0], _as(w, SARPROP_LEAST_STEP))
         sign = previous * np.sign(slope)
@@ -302,7 +302,7 @@ class Sarprop(Optimiser):
         grown = np.minimum(grown, _as(w, self.delta_max))
         shrunk = before * _as(w, self.decrease_factor)
         noise = uniform(now.seed, now.count, len(w)).astype(w.dtype)
-        noise = noise * _as(w, math.sqrt(now.mse) * 2 ** (heat + self.step_error_shift))
+        noise = noise * _as(w, np.sqrt(now.mse) * np.exp2(heat + self.step_error_shift))
         small = before < self.step_error_threshold_factor * now.mse
         shrunk = np.where(
             small, shrunk + noise, np.maximum(shrunk, _as(w, SARPROP_LEAST_STEP))

@@ -104,7 +104,8 @@ class Regularisation:
             limit = real(self.clip_value * samples)
             return np.clip(g, -limit, limit)
         if self.clip_norm is not None and norm > self.clip_norm:
-            return np.asarray(g * real(self.clip_norm / norm))
+            # NaN of a norm that overflows: zero would be no step, untold.
+            return np.asarray(g * real(self.clip_norm / norm + (norm - norm)))
         return g
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 PRUNE_RATIO = 5.0  # modelled time over the span's least, above which it is pruned
 MAX_COVERS = 4  # measured whole
+REASONS = 4  # that an error names
 NEAR_RATIO = 2.0  # time over the best, up to which other configurations are measured
 
 
@@ -455,14 +456,16 @@ class Planner:
         }
 
     def _no_cover(self) -> str:
-        refusals = [f"{name}: {text}" for name, text in self.report.refusals]
-        reasons = [*refusals, *self.report.failures]
+        """Return the sentence, with the first `REASONS`: failures, then refusals."""
         names = [variant.name for variant in self.variants]
+        refusals = [f"{name}: {text}" for name, text in self.report.refusals]
+        reasons = [*self.report.failures, *refusals]
+        few = "; ".join(reasons[:REASONS])
+        if len(reasons) > REASONS:
+            few += f"; and {len(reasons) - REASONS} more"
         hint = "" if "generic" in names else "; name generic too, which computes all"
-        return (
-            f"no cover of this network on {self.device.name} by {', '.join(names)}: "
-            f"{'; '.join(reasons)}{hint}"
-        )
+        by = ", ".join(names) if len(names) <= REASONS else f"{len(names)} variants"
+        return f"no cover of this network on {self.device.name} by {by}: {few}{hint}"
 
 
 def _without(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.reference import Function, bound
+from clnet.ir.reference import Function, bound, silent
 from clnet.opencl.launch import (
     Argument,
     ByValueInput,
@@ -425,11 +425,12 @@ class Executable(Binding):
 
     def _run_on_host(self, steps: HostSteps) -> None:
         host = self._host
-        for name, function in steps.functions(self.parameters):
-            if name in self._fixed:  # downloads of the next run write there
-                host[name][...] = function(host)
-            else:
-                host[name] = function(host)
+        with silent():
+            for name, function in steps.functions(self.parameters):
+                if name in self._fixed:  # downloads of the next run write there
+                    host[name][...] = function(host)
+                else:
+                    host[name] = function(host)
 
     def _is_host(self, action: Action | None) -> TypeGuard[partial[None]]:
         return getattr(action, "func", None) == self._run_on_host

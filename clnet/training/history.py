@@ -334,6 +334,14 @@ def _measures(numbers: list[float]) -> Measures:
     return Measures(loss, mse, int(bit_fail))
 
 
+def diverged_state(epoch: int) -> str:
+    """Return why a training whose parameters are finite has diverged."""
+    return (
+        f"training diverged: epoch {epoch} left a state of the optimiser that is not "
+        "finite; the parameters are kept, try a smaller learning rate"
+    )
+
+
 @dataclass
 class History:
     """The epochs of a training.

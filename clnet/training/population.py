@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.checks import all_finite
 from clnet.errors import WIDTH, DeviceError, OutOfMemoryError, counted
 from clnet.opencl.session import device_errors, session
 from clnet.planning.member_planner import plan_members
@@ -28,6 +29,7 @@ from clnet.training.history import (
     INTERRUPTED,
     History,
     TrainingState,
+    diverged_state,
     interrupted_after,
 )
 from clnet.training.member_bound import MemberLaunches, Rates
@@ -375,6 +377,8 @@ class MemberGroup:
             parameters=self.parameters[number].copy(),
             values=self._states.of(number),
         )
+        if not all_finite(history.state.values):
+            history.diverged, history.stopped = True, diverged_state(epochs)
         history.plan = self.explanation
         return history
 

@@ -24,7 +24,7 @@ from clnet.runtime.replay import RECORDS, RUN_SECONDS
 from clnet.runtime.train_state import TrainState
 from clnet.training.bound import Bound, bound, keep
 from clnet.training.data_set import DataSet, advice
-from clnet.training.history import Epoch, History, TrainingState
+from clnet.training.history import Epoch, History, TrainingState, diverged_state
 from clnet.training.passes import Pass, measures
 from clnet.training.saved import SavedTraining
 
@@ -448,6 +448,9 @@ class Training:
                 "finite; the parameters before it are kept, "
                 + advice(self._setup.data.t)
             )
+        elif not all_finite(values):
+            diverged = True
+            history.stopped = diverged_state(self._epoch)
         history.diverged = diverged
         warning = history.stopped if diverged else history.tell_validation()
         if warning:

@@ -47,7 +47,9 @@ static inline VAL clip_gradient(const VAL g, const REAL samples,
     return g > bound ? bound : g < -bound ? -bound : g;
 #endif
 #ifdef CLIP_NORM
-    return norm > (REAL)CLIP_NORM ? g * (VAL)((REAL)CLIP_NORM / norm) : g;
+    // A norm that overflows makes the gradient NaN: zero would be no step, untold.
+    const PER_NETWORK scale = (REAL)CLIP_NORM / norm + (norm - norm);
+    return norm > (REAL)CLIP_NORM ? g * (VAL)(scale) : g;
 #endif
     return g;
 }

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from clnet.checks import PRECISIONS
 from clnet.errors import ClnetError, DeviceError
 from clnet.ir.ops import Apply, Op, Program, Span, Value
-from clnet.ir.reference import run_op
+from clnet.ir.reference import run_op, silent
 from clnet.ir.training_ops import ApplyT, Outer
 from clnet.opencl.process import check_process
 from clnet.opencl.session import device_errors
@@ -147,7 +147,7 @@ def ready(
 
 def quiet_errors(session: Session) -> AbstractContextManager[None]:
     """Return the context of `device_errors` that also silences NumPy's warnings."""
-    return _Contexts(device_errors(session), np.errstate(all="ignore"))
+    return _Contexts(device_errors(session), silent())
 
 
 class _Contexts(AbstractContextManager[None]):
@@ -434,7 +434,7 @@ def _oracle(
     exact = {name: array.astype(np.float64) for name, array in samples.items()}
     perturbed = dict(exact)
     largest = 0.0
-    with np.errstate(all="ignore"):
+    with silent():
         for op in ops:
             for value in op.reads:
                 perturbed[value.name] = perturb(perturbed[value.name], tolerance)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.ir.reference import silent
 from clnet.ir.training_ops import RECORD, Gather
 from clnet.nn.random import key, keys, permuted
 from clnet.nn.storage.layout import live_elements
@@ -20,7 +21,6 @@ from clnet.opencl.launch import EPOCH
 from clnet.opencl.session import session
 from clnet.planning.tuning import measure
 from clnet.planning.tuning.measure import (
-    OVERFLOW_RATIO,
     Run,
     WrongResultError,
     difference,
@@ -33,7 +33,9 @@ from clnet.planning.tuning.trial import (
     PASS_SECONDS,
     TRIES,
     WARM_UP_RATIO,
+    overflows,
     run_perturbed,
+    tame_rate,
 )
 from clnet.runtime.member_replay import MAX_EPOCHS, MemberLaunch, MemberReplay
 from clnet.runtime.train_state import TrainState
@@ -100,13 +102,16 @@ class MemberTrial:
     def _fault(self, seed: int) -> tuple[str | None, bool]:
         """Return how results differ from the oracle's; whether they were compared."""
         found, tolerance = self.results(seed), tolerance_of(self.step.span)
-        with np.errstate(all="ignore"):
+        with silent():
             sides = [
                 [self._oracle(seed, number, relative) for number in range(DISTINCT)]
                 for relative in (0.0, tolerance)
             ]
-        largest = max(size for _, size in sides[0])
-        if largest > OVERFLOW_RATIO * np.finfo(self.step.span.dtype).max:
+        dtype = self.step.span.dtype
+        if any(
+            overflows(largest, exact, perturbed, dtype)
+            for (exact, largest), (perturbed, _) in zip(*sides, strict=True)
+        ):
             return None, False
         which = np.arange(self.members) % DISTINCT
         for name, result in found.items():
@@ -236,7 +241,7 @@ class MemberTrial:
                     own = permuted(own, n, words)
                 values[inputs[-1].name] = (weights / weights[own].mean())[:, np.newaxis]
             for op in ops:
-                run_perturbed(op, values, parameters, relative)
+                run_perturbed(op, values, parameters, relative, span.dtype)
                 for value in op.writes:
                     sizes = np.abs(values[value.name])
                     largest = np.fmax.reduce(sizes, axis=None, initial=largest)
@@ -285,8 +290,9 @@ class MemberTrial:
         return np.asarray(self._start * (1 - number / (2 * DISTINCT)), np.float32)
 
     def _rate(self, number: int) -> float:
-        rule = self._rule
-        return 0.0 if rule is None else float(np.float32(rule.rate / (1 + number)))
+        if self._rule is None:
+            return 0.0
+        return float(np.float32(tame_rate(self._rule) / (1 + number)))
 
     @property
     def _subsets(self) -> bool:

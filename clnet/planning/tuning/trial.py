@@ -20,6 +20,7 @@ from clnet.ir.training_ops import (
     Dropout,
     Gather,
     GradientNorm,
+    Loss,
     Outer,
     Tally,
     Update,
@@ -63,6 +64,8 @@ PASS_SECONDS = 5e-3  # of the steps timed together
 LONGEST_SECONDS = 0.05  # a longer run is not repeated
 WARM_UP_RATIO = 0.2  # of inference's warm-up: trials follow each other
 BLOCK = 1 << 16  # random numbers, repeated
+RATES = (1e-4, 1.0)  # of learning, in trials
+ROUNDINGS = 4  # of a parameter and a value of the state, by the step of an optimiser
 STATEFUL = (Dropout, Gather, Tally, Update)  # ops that differ from step to step
 
 
@@ -182,7 +185,7 @@ class Trial:
             inputs = self._random_inputs(ops, batch, seed)
             self._oracles[oracle_key] = self._oracle(steps, outputs, inputs)
         exact, perturbed, largest = self._oracles[oracle_key]
-        if largest > OVERFLOW_RATIO * np.finfo(self.program.dtype).max:
+        if overflows(largest, exact, perturbed, self.program.dtype):
             return None, False
         self.session.finish()
         results = {}
@@ -245,7 +248,7 @@ class Trial:
             slot = self._slots.get(value.name)
             if slot is not None:
                 rows = rows * _slot_row(self._live, slot)
-            elif value.rows == 1:  # sums and norms
+            elif value.rows == 1 or value in self._weights:  # sums and norms too
                 rows = np.abs(rows)
             inputs[value] = rows
         return inputs
@@ -278,7 +281,9 @@ class Trial:
                     for (values, parameters), relative in zip(
                         sides, (0.0, tolerance), strict=True
                     ):
-                        run_perturbed(op, values, parameters, relative)
+                        run_perturbed(
+                            op, values, parameters, relative, self.program.dtype
+                        )
                     for value in op.writes:
                         numbers = sides[0][0][value.name]
                         largest = np.fmax.reduce(numbers, axis=None, initial=largest)
@@ -316,6 +321,16 @@ class Trial:
         """The values from which batches are gathered."""
         first = self.program.ops[0]
         return first.data if isinstance(first, Gather) else ()
+
+    @cached_property
+    def _weights(self) -> set[Value]:
+        """The weights of samples, of the batch and of the data set."""
+        found = {op.weight for op in self.program.ops if isinstance(op, Loss)}
+        for op in self.program.ops:
+            if isinstance(op, Gather):
+                pairs = zip(op.data, op.batch, strict=True)
+                found.update(data for data, batch in pairs if batch in found)
+        return {value for value in found if value is not None}
 
     @cached_property
     def _data(self) -> dict[int, dict[Value, Memory]]:
@@ -369,7 +384,7 @@ class Trial:
 
     @property
     def _rate(self) -> float:
-        return 0.0 if self._optimiser is None else self._optimiser.rate
+        return 0.0 if self._optimiser is None else tame_rate(self._optimiser)
 
     @cached_property
     def _state(self) -> Array:
@@ -445,10 +460,38 @@ def _reduced(steps: Sequence[Step]) -> Sequence[Step]:
     return steps if any(refusals) else reduced
 
 
+def overflows(
+    largest: float, exact: Mapping[str, Array], perturbed: Mapping[str, Array],
+    dtype: str,
+) -> bool:
+    """Return whether a trial's values are too large for the kernels' dtype.
+
+    `largest` is that of all values in float64; the results are of `run_perturbed`.
+    """
+    return largest > OVERFLOW_RATIO * float(np.finfo(dtype).max) or any(
+        np.any(np.isfinite(values) & ~np.isfinite(perturbed[name]))
+        for name, values in exact.items()
+    )
+
+
+def tame_rate(rule: Optimiser) -> float:
+    """Return the learning rate of a trial: the rule's, or the nearest of `RATES`.
+
+    It is an argument of the kernels, so that any rate tries the same programs; after
+    steps of an extreme one there is nothing to compare.
+    """
+    return min(max(rule.rate, RATES[0]), RATES[1])
+
+
 def run_perturbed(
-    op: Op, values: dict[str, Any], parameters: Array, relative: float
+    op: Op, values: dict[str, Any], parameters: Array, relative: float, dtype: str
 ) -> None:
-    """Run an op in float64, on values perturbed by a relative amount."""
+    """Run an op in float64, on values perturbed by a relative amount.
+
+    The perturbed step of an optimiser is in the dtype of the kernels, from parameters
+    and a state a few roundings off: constants of any size may make it cancel, overflow
+    or underflow there.
+    """
     if isinstance(op, Gather):  # the data set may be large
         run_op(op, values, parameters)
         for value in op.batch:
@@ -457,7 +500,21 @@ def run_perturbed(
     for value in op.reads:
         rows = values[value.name].astype(np.float64, copy=False)
         values[value.name] = perturb(rows, relative) if relative else rows
-    run_op(op, values, parameters)
+    if not relative or not isinstance(op, (GradientNorm, Update)):
+        run_op(op, values, parameters)
+        return
+    few = ROUNDINGS * float(np.finfo(dtype).eps)
+    arrays = [value.name for value in op.reads]
+    narrow = {**values, **{name: values[name].astype(dtype) for name in arrays}}
+    if isinstance(op, Update):
+        arrays.append("state")
+        narrow["state"] = perturb(values["state"], few).astype(dtype)
+    flat = perturb(parameters, few).astype(dtype)
+    run_op(op, narrow, flat)
+    if isinstance(op, Update):
+        parameters[...] = flat
+    for name in (*arrays, *(value.name for value in op.writes)):
+        values[name] = narrow[name].astype(np.float64)
 
 
 def _slot_row(flat: Array, slot: Slot) -> Array:

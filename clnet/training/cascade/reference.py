@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir import cascade as oracle
+from clnet.ir.reference import silent
 from clnet.ir.training_ops import RECORD
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import StepInfo
@@ -88,6 +89,12 @@ class ReferencePopulation:
 
         `number` are the epochs before; the others are as in `CHANGING`.
         """
+        with silent():
+            return self._epoch(n_in, number, error, int(steps), int(seed))
+
+    def _epoch(
+        self, n_in: int, number: int, error: float, steps: int, seed: int
+    ) -> Array:
         training, samples = self._training, self._samples
         inputs, neurons = samples.inputs[:n_in], training.neurons
         read = n_in + len(samples.targets) * training.candidates
@@ -98,8 +105,8 @@ class ReferencePopulation:
             gradients[:, :read], records[:, 1] = oracle.candidates_epoch(
                 inputs, samples.residuals, neurons, weights
             )
-            now = StepInfo(training.rule.rate, n, int(steps), error,
-                           int(seed + number) % 2**32)
+            now = StepInfo(training.rule.rate, n, steps, error,
+                           (seed + number) % 2**32)
         else:
             gradients[:, :read], records = oracle.outputs_epoch(
                 inputs, samples.targets, neurons, weights,
@@ -107,7 +114,7 @@ class ReferencePopulation:
                 float(np.float32(training.bit_fail_limit)), training.fann_compatible,
             )
             mse = records[:, 1].sum() / (n * len(neurons))
-            now = StepInfo(training.rule.rate, n, int(steps) + number, mse, int(seed))
+            now = StepInfo(training.rule.rate, n, steps + number, mse, seed)
         # In one step: random numbers are by the element's offset.
         flat = self.parameters[:, 0].ravel()
         state = self.parameters[:, 1:].swapaxes(0, 1).reshape(training.rule.slots, -1)
@@ -160,15 +167,16 @@ class ReferenceBinding:
         self, samples: ReferenceSamples, neuron: int, n_in: int, row: int
     ) -> None:
         weights = self.candidates.parameters[neuron, 0, :n_in]
-        samples.inputs[row] = oracle.value(
-            self._parts.added[neuron], weights @ samples.inputs[:n_in]
-        )
+        with silent():
+            samples.inputs[row] = oracle.value(
+                self._parts.added[neuron], weights @ samples.inputs[:n_in]
+            )
 
     def _errors(
         self, samples: ReferenceSamples, output: int, n_in: int, row: int
     ) -> None:
         neuron = self._parts.outputs.neurons[output]
-        y = oracle.value(
-            neuron, self.outputs.parameters[output, 0, :n_in] @ samples.inputs[:n_in]
-        )
-        samples.residuals[row] = (samples.targets[row] - y) * self._scales[output]
+        weights = self.outputs.parameters[output, 0, :n_in]
+        with silent():
+            y = oracle.value(neuron, weights @ samples.inputs[:n_in])
+            samples.residuals[row] = (samples.targets[row] - y) * self._scales[output]

@@ -27,7 +27,7 @@ from clnet.planning.tuning.measure import (
     perturb,
     quiet_errors,
 )
-from clnet.planning.tuning.trial import CHECKED_FLOPS, TRIES
+from clnet.planning.tuning.trial import CHECKED_FLOPS, TRIES, tame_rate
 from clnet.training.cascade.launches import CascadeBinding, Parts, Population
 from clnet.training.cascade.reference import ReferenceBinding, ReferencePopulation
 from clnet.variants.cascade.cascade import TILE
@@ -169,7 +169,7 @@ def results(
 def reduced(parts: Parts) -> Parts:
     """Return launches of so few samples that a check takes `CHECKED_FLOPS`, or `LEAST`.
 
-    The last tile is as full as before.
+    Their learning rate is tame. The last tile is as full as before.
     """
     first = parts.samples[0]
     neurons = len(parts.outputs.neurons) + len(parts.candidates.neurons)
@@ -182,10 +182,17 @@ def reduced(parts: Parts) -> Parts:
         return replace(samples, samples=n)
 
     samples = tuple(fewer(one) for one in parts.samples)
+
+    def brief(training: NeuronsTraining) -> NeuronsTraining:
+        rule = training.rule
+        if hasattr(rule, "learning_rate"):
+            changes: dict[str, Any] = {"learning_rate": tame_rate(rule)}
+            rule = replace(rule, **changes)
+        return replace(training, samples=samples[0], epochs=EPOCHS, rule=rule)
+
     return replace(
-        parts, samples=samples,
-        outputs=replace(parts.outputs, samples=samples[0], epochs=EPOCHS),
-        candidates=replace(parts.candidates, samples=samples[0], epochs=EPOCHS),
+        parts, samples=samples, outputs=brief(parts.outputs),
+        candidates=brief(parts.candidates),
     )
 
 
