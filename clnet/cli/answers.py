@@ -57,7 +57,8 @@ class Answers:
         self.data: Samples = data
         self.counts: Counter[Label] = Counter()
         self._plan, self._scale = plan, scale
-        self._metrics = metrics_of(network, network.scaling if scale else None)
+        scaling = network.scaling if scale else None
+        self._metrics = metrics_of(network, scaling, auc=True)
         self.compared: bool = False
 
     def __iter__(self) -> Iterator[NDArray[Any]]:

@@ -110,7 +110,7 @@ def predict(arguments: argparse.Namespace) -> int:
     from clnet.cli import json_output
     from clnet.cli.answers import NPY, Answers, check_out, write_outputs
     from clnet.cli.samples import check_labels, read
-    from clnet.cli.summary import confusion_text, counts_of, evaluation_rows, pairs
+    from clnet.cli.summary import class_texts, counts_of, evaluation_rows, pairs
     from clnet.network import load
     from clnet.planning.inference import plan_on, resolve_devices
     from clnet.runtime.data_parallel import ParallelPlan
@@ -202,8 +202,8 @@ def predict(arguments: argparse.Namespace) -> int:
     if scaling is not None and not scale:
         rows.append(("note", unused_scaling(arguments.network)))
     print(pairs(rows))
-    if found is not None and found.confusion is not None:
-        print(f"\n{confusion_text(found.confusion, network.classes)}")
+    for text in [] if found is None else class_texts(found, network):
+        print(f"\n{text}")
     if isinstance(plan, Plan) and arguments.profile:
         from clnet.runtime.profiling import call_times
 

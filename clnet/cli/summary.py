@@ -154,7 +154,11 @@ def evaluation_rows(found: Evaluation, targets: int) -> list[tuple[str, object]]
         ("MSE", f"{found.mse:.4g}"), ("bit fail", f"{found.bit_fail} of {targets}"),
     ]
     if found.accuracy is not None:
-        rows.append(("accuracy", f"{found.accuracy:.6f}"))
+        several_hot = found.hamming_loss is not None
+        name = "subset accuracy" if several_hot else "accuracy"
+        rows.append((name, f"{found.accuracy:.6f}"))
+    if found.hamming_loss is not None:
+        rows.append(("Hamming loss", f"{found.hamming_loss:.6f}"))
     if found.mae is not None:
         rows.append(("MAE", f"{found.mae:.4g}"))
     if found.rmse is not None:
@@ -162,6 +166,32 @@ def evaluation_rows(found: Evaluation, targets: int) -> list[tuple[str, object]]
     if found.r2 is not None:
         rows.append(("R²", f"{found.r2:.6f}"))
     return rows
+
+
+def class_texts(found: Evaluation, network: Network) -> list[str]:
+    """Return the tables of an evaluation's classes: their figures, their confusion."""
+    names: Sequence[object] | None = network.classes
+    if names is None and network.columns is not None:
+        targets = network.columns.targets
+        names = targets if len(targets) == network.n_out > 1 else None
+    texts = []
+    if found.support is not None:
+        figures = {"precision": found.precision, "recall": found.recall,
+                   "F1": found.f1, "AUC": found.auc}
+        shown = {name: values for name, values in figures.items() if values is not None}
+        rows = zip(
+            names or range(len(found.support)), *shown.values(),
+            found.support.tolist(), strict=True,
+        )
+        texts.append(_columns([
+            ("class", *(f"{name:>9}" for name in shown), "samples"),
+            *((_cut(printable(str(name)), WIDTH // 4),
+               *(f"{value:9.4f}" for value in values), samples)
+              for name, *values, samples in rows),
+        ]))
+    if found.confusion is not None:
+        texts.append(confusion_text(found.confusion, names))
+    return texts
 
 
 def confusion_text(

@@ -15,7 +15,7 @@ from clnet.cli import digits, json_output, long_training, mpi, new_network, popu
 from clnet.cli.digits import DIGITS
 from clnet.cli.new_network import network_of, scales
 from clnet.cli.samples import Samples, check_labels, number, read, whole
-from clnet.cli.summary import confusion_text, evaluation_rows, pairs
+from clnet.cli.summary import class_texts, evaluation_rows, pairs
 from clnet.errors import InputError, nearest
 from clnet.formats import NETWORK_SUFFIXES, check_save
 from clnet.formats.pictures import PICTURES, figure, picture_file
@@ -291,8 +291,8 @@ def _trained(
     if network.scaling is not None and not scale:
         rows.append(("note", unused_scaling(arguments.network)))
     print(pairs(rows))
-    if found.confusion is not None:
-        print(f"\n{confusion_text(found.confusion, network.classes)}")
+    for text in class_texts(found, network):
+        print(f"\n{text}")
     return 0
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from clnet.nn.model import Model
     from clnet.nn.scaling import Scaling
 
-CONFUSED = 100  # classes of a confusion table, at most
+CONFUSED = 100  # classes of which each has figures of its own, at most
+MOST_SCORES = 1 << 24  # outputs that are kept for the areas under curves, at most
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,7 +36,12 @@ class Evaluation:
     accuracy : float or None
         For classes, the share of samples whose largest output is the largest target;
         with one output, of those where both are on the same side of the middle of the
-        output function's range. None: the targets are not classes.
+        output function's range. For several-hot targets, the share of those with all
+        outputs on the targets' sides: subset accuracy, scikit-learn's
+        `accuracy_score`. None: the targets are not classes.
+    hamming_loss : float or None
+        For several-hot targets, the share of outputs on the wrong side, as
+        scikit-learn's.
     mae : float or None
         Where there is no accuracy, the mean of the absolute errors.
     r2 : float or None
@@ -47,6 +53,16 @@ class Evaluation:
     confusion : ndarray, shape [classes, classes], or None
         Where there is an accuracy, and at most ``CONFUSED`` classes: how many samples
         of each class, by row, the outputs put in each class, by column.
+    precision, recall, f1 : ndarray, shape [classes], or None
+        Likewise, also for several-hot targets: of the samples put in a class the share
+        that is of it, of those of it the share put in it, and the harmonic mean of the
+        two; 0 where there is no such sample, as in scikit-learn.
+    auc : ndarray, shape [classes], or None
+        On the command line: area under the receiver operating characteristic of each
+        class against all others, as scikit-learn's `roc_auc_score`; NaN for a class of
+        none or of all samples. None beyond ``MOST_SCORES`` outputs.
+    support : ndarray, shape [classes], or None
+        Samples of each class.
     """
 
     mse: float
@@ -55,7 +71,13 @@ class Evaluation:
     mae: float | None = None
     r2: float | None = None
     rmse: float | None = None
+    hamming_loss: float | None = None
     confusion: NDArray[np.int64] | None = field(default=None, compare=False)
+    precision: NDArray[np.float64] | None = field(default=None, compare=False)
+    recall: NDArray[np.float64] | None = field(default=None, compare=False)
+    f1: NDArray[np.float64] | None = field(default=None, compare=False)
+    auc: NDArray[np.float64] | None = field(default=None, compare=False)
+    support: NDArray[np.int64] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         shown = [one.name for one in fields(self) if one.compare]
@@ -85,7 +107,9 @@ def evaluate(
     """Return the metrics of outputs y [batch, n_out] against targets t [batch, n_out].
 
     There is an accuracy where every output function's range has a middle, or where
-    several outputs have one-hot targets; else there are MAE and R².
+    several outputs have one-hot targets; else there are MAE and R². Targets of several
+    outputs are several-hot where they are two numbers, one below and one above the
+    middles, and not one-hot.
 
     Parameters
     ----------
@@ -120,13 +144,22 @@ class Metrics:
     middles : sequence of float or None, length 1 or n_out
         Middle of the range of each output's function: 0.5 for sigmoid, 0 for tanh; None
         for unbounded functions, as linear ones.
+    auc : bool
+        Whether to keep all outputs, for the areas under curves.
     """
 
     def __init__(
         self, halved: Sequence[bool], bit_fail_limit: float,
-        middles: Sequence[float | None],
+        middles: Sequence[float | None], auc: bool = False,
     ) -> None:
         self._halved, self._limit, self._middles = halved, bit_fail_limit, middles
+        self._scores: list[tuple[Any, Any]] | None = [] if auc else None
+        self._several_hot = True
+        self._values: set[float] = set()  # of targets that may be several-hot
+        # Several-hot targets, outputs, and both, of each output.
+        self._hot: NDArray[np.int64] = np.zeros((3, 0), np.int64)
+        self._wrong: float = 0  # several-hot outputs
+        self._all_right: float = 0  # samples without a wrong one
         self._count = self._fails = 0
         self._right: float = 0
         self._squares = self._missed = self._missed_squares = 0.0
@@ -184,26 +217,70 @@ class Metrics:
         )
         self._mean = self._mean + away * (n / total)
         if None not in self._middles or self._one_hot:
-            found, expected = (
-                one[:, 0] > self._middles[0] if width == 1 else one.argmax(axis=1)
-                for one in (outputs, targets)
-            )
+            found, expected = self._classes(outputs), self._classes(targets)
             self._right += int((found == expected).sum())
-            if np.isnan(outputs).any():  # of no class
-                self._right = np.nan
             counts = _confusion(expected, found, max(width, 2))
             if counts is not None and self._confusion is not None:
                 counts += self._confusion
             self._confusion = counts
+        if np.isnan(outputs).any():  # of no class
+            self._right = self._wrong = self._all_right = np.nan
+        if self._several_hot:
+            self._several_hot = (
+                None not in self._middles and 1 < width <= CONFUSED
+                and self._add_several_hot(outputs, targets)
+            )
         self._count = total
+        if self._scores is not None:
+            self._scores.append((outputs, targets))
+            if total * width > MOST_SCORES:
+                self._scores = None
+
+    def _classes(self, numbers: NDArray[np.float64]) -> NDArray[Any]:
+        """Return the class of each sample of outputs or targets [batch, n_out]."""
+        if numbers.shape[1] > 1:
+            return np.asarray(numbers.argmax(axis=1))
+        middles = np.asarray(self._middles, float)
+        return np.asarray(numbers[:, 0] > middles[0], np.intp)
+
+    def _add_several_hot(
+        self, outputs: NDArray[np.float64], targets: NDArray[np.float64]
+    ) -> bool:
+        """Count outputs on the targets' sides; return whether targets are two numbers.
+
+        The numbers lie on both sides of every middle.
+        """
+        middles = np.asarray(self._middles, float)
+        ends = float(targets.min()), float(targets.max())
+        self._values.update(ends)
+        low, high = min(self._values), max(self._values)
+        if len(self._values) > 2 or not np.isin(targets, ends).all() or (
+            low < high and not ((low < middles) & (middles < high)).all()
+        ):
+            return False
+        found, expected = outputs > middles, targets > middles
+        sets = np.asarray([expected, found, expected & found])
+        self._hot = sets.sum(axis=1) + (self._hot if self._count else np.int64(0))
+        self._wrong += int((found != expected).sum())
+        self._all_right += int((found == expected).all(axis=1).sum())
+        return True
 
     def evaluation(self) -> Evaluation:
         """Return the metrics of all samples, of which there is one at least."""
         numbers = self._count * self._first.size
         mse = self._squares / numbers
-        if None not in self._middles or self._one_hot:
+        if self._several_hot and not self._one_hot:
             return Evaluation(
-                mse, self._fails, self._right / self._count, confusion=self._confusion
+                mse, self._fails, self._all_right / self._count,
+                hamming_loss=self._wrong / numbers, **self._figures(*self._hot),
+            )
+        if None not in self._middles or self._one_hot:
+            accuracy, confusion = self._right / self._count, self._confusion
+            return Evaluation(
+                mse, self._fails, accuracy, confusion=confusion,
+                **{} if confusion is None else self._figures(
+                    confusion.sum(axis=1), confusion.sum(axis=0), confusion.diagonal()
+                ),
             )
         share = np.where(
             self._varies, self._left / np.where(self._varies, self._spread, 1),
@@ -215,12 +292,59 @@ class Metrics:
             float(np.sqrt(self._missed_squares / numbers)),
         )
 
+    def _figures(
+        self, support: NDArray[np.int64], found: NDArray[np.int64],
+        right: NDArray[np.int64],
+    ) -> dict[str, Any]:
+        """Return figures by class: of samples, of those put in it, of those of both."""
+        if np.isnan(self._right):
+            return {}
+        return {
+            "precision": right / np.maximum(found, 1),
+            "recall": right / np.maximum(support, 1),
+            "f1": 2 * right / np.maximum(found + support, 1),
+            "auc": self._areas(), "support": support,
+        }
 
-def metrics_of(network: Model, scaling: Scaling | None) -> Metrics:
+    def _areas(self) -> NDArray[np.float64] | None:
+        """Return the area under the curve of each class; None: outputs are not kept."""
+        if self._scores is None:
+            return None
+        outputs, targets = map(np.concatenate, zip(*self._scores, strict=True))
+        if self._one_hot:
+            positive = self._classes(targets)[:, np.newaxis] == range(targets.shape[1])
+        else:
+            positive = targets > np.asarray(self._middles, float)
+        areas = [
+            _area(scores[of_class], scores[~of_class])
+            for scores, of_class in zip(outputs.T, positive.T, strict=True)
+        ]
+        return np.resize(areas, max(len(areas), 2))  # one output's two are equal
+
+
+def _area(
+    positive: NDArray[np.float64], negative: NDArray[np.float64]
+) -> float:
+    """Return the probability that a positive's score is above a negative's.
+
+    Ties count half: the statistic of Mann and Whitney, the area under the curve.
+    """
+    if not positive.size or not negative.size or not (
+        np.isfinite(positive).all() and np.isfinite(negative).all()
+    ):
+        return float("nan")
+    negative = np.sort(negative)
+    below, within = (
+        np.searchsorted(negative, positive, side) for side in ("left", "right")
+    )
+    return float((below.mean() + within.mean()) / 2 / negative.size)
+
+
+def metrics_of(network: Model, scaling: Scaling | None, auc: bool = False) -> Metrics:
     """Return the metrics of a network's outputs, in the units of a scaling."""
     halved = [network.fann_compatible and one for one in symmetric_outputs(network)]
     return Metrics(
-        halved, bit_fail_limit(network.fann), output_middles(network, scaling)
+        halved, bit_fail_limit(network.fann), output_middles(network, scaling), auc
     )
 
 

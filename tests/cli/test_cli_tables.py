@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from cli_output import ok
@@ -9,6 +11,7 @@ from cli_output import ok
 import clnet
 from clnet import Network
 from clnet.cli.new_network import HIDDEN
+from clnet.errors import WIDTH
 
 
 @pytest.fixture(autouse=True)
@@ -160,3 +163,14 @@ def test_bad_tables(clnet_command, tables, line, sentence):
     status, out, err = clnet_command(line)
     assert (status, out) == (2, "")
     assert sentence in err and err.count("\n") == 1
+
+
+def test_reports_have_figures_by_class(clnet_command, tables):
+    names = ok(clnet_command(
+        f"train flowers.csv --target kind {TRAIN} --save a.safetensors"
+    )).split("\n\n")[1].splitlines()
+    assert names[0].split() == ["class", "precision", "recall", "F1", "AUC", "samples"]
+    assert max(map(len, names)) <= WIDTH
+    found = json.loads(clnet_command("evaluate a.safetensors flowers.csv --json")[1])
+    assert [line.split()[0] for line in names[1:]] == found["classes"]
+    assert len(found["auc"]) == len(found["f1"]) == len(found["classes"])

@@ -15,17 +15,17 @@ from clnet.cli.summary import confusion_text, evaluation_rows
 from clnet.errors import WIDTH, InputError
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.fann_parameters import BIT_FAIL_LIMIT
-from clnet.nn.metrics import CONFUSED, Evaluation, evaluate
+from clnet.nn.metrics import CONFUSED, Evaluation, Metrics, evaluate
 
 
 def test_by_hand():
     y = [[0.9, 0.1], [0.2, 0.3], [1.0, 0.0], [0.5, 0.0]]
     t = [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 0.0]]
-    # Errors: .1 .1 | .2 .7 | 1 1 | .5 0; the last sample's largest target is its first.
+    # Errors: .1 .1 | .2 .7 | 1 1 | .5 0; the last sample is of no class.
     found = evaluate(y, t, middles=[0.5])
     assert found.mse == pytest.approx((0.01 + 0.01 + 0.04 + 0.49 + 2 + 0.25) / 8)
     assert found.bit_fail == 4
-    assert found.accuracy == 3 / 4
+    assert (found.accuracy, found.hamming_loss) == (2 / 4, 3 / 8)
 
 
 def test_exact_outputs():
@@ -130,7 +130,7 @@ def test_an_error_of_the_limit_counts_as_failed():
 def test_halved_errors_are_fanns():
     y, t = [[0.0, 0.0]], [[1.0, 1.0]]
     found = evaluate(y, t, [True], middles=[0.0])
-    assert found == Evaluation(0.25, 2, 1.0)
+    assert found == Evaluation(0.25, 2, 0.0, hamming_loss=1.0)
     assert evaluate(y, t, [True, False]).mse == pytest.approx((0.25 + 1) / 2)
     assert evaluate(y, t, (True,), 0.6).bit_fail == 0
 
@@ -153,7 +153,10 @@ def test_metrics_agree_with_numpy(arrays):
     found = evaluate(y, t, middles=[0.5])
     assert found.mse == pytest.approx(((y - t) ** 2).mean())
     assert found.bit_fail == np.count_nonzero(abs(y - t) >= BIT_FAIL_LIMIT)
-    assert found.accuracy == np.mean(y.argmax(1) == t.argmax(1))
+    if found.hamming_loss is None:
+        assert found.accuracy == np.mean(y.argmax(1) == t.argmax(1))
+    else:
+        assert found.accuracy == np.mean(((y > 0.5) == (t > 0.5)).all(1))
     assert 0 <= found.bit_fail <= y.size
 
 
@@ -166,10 +169,11 @@ def test_nan_shows_in_the_error():
 def test_an_evaluation_holds_plain_numbers_and_does_not_change():
     y, t = np.zeros((2, 2), np.float32), np.ones((2, 2), np.float32)
     found = evaluate(y, t, middles=[0.5])
-    none = type(None)
+    none, array = type(None), np.ndarray
+    by_class = [array, array, array, none, array]
     for one, kinds in (
-        (found, [float, int, float, none, none, none, np.ndarray]),
-        (evaluate(y, t), [float, int, none, float, float, float, none]),
+        (found, [float, int, float, none, none, none, float, none, *by_class]),
+        (evaluate(y, t), [float, int, none, float, float, float, *[none] * 7]),
     ):
         assert [type(value) for value in dataclasses.astuple(one)] == kinds
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -248,3 +252,72 @@ def test_the_middle_is_in_the_units_of_the_data():
     y = [[17.0], [19.0], [17.0], [11.0]]
     assert network.compare(y, t, scale=True).accuracy == 0.75
     assert network.compare(y, t, scale=False).accuracy == 1
+
+
+# --- scikit-learn's figures -----------------------------------------------------------
+
+
+def parts_of(y, t, middles, size, auc=True):
+    """Return the evaluation of samples that come in parts."""
+    metrics = Metrics([False], BIT_FAIL_LIMIT, middles, auc)
+    for first in range(0, len(y), size):
+        metrics.add(y[first: first + size], t[first: first + size])
+    return metrics.evaluation()
+
+
+def check_by_class(found, labels, outputs, scores):
+    """Compare figures by class with scikit-learn's; labels [samples, classes]."""
+    judge = pytest.importorskip("sklearn.metrics")
+    theirs = judge.precision_recall_fscore_support(labels, outputs, zero_division=0)
+    for name, expected in zip(("precision", "recall", "f1", "support"), theirs,
+                              strict=True):
+        np.testing.assert_allclose(getattr(found, name), expected, rtol=1e-15)
+    pairs = zip(labels.T, scores.T, strict=True)
+    areas = [judge.roc_auc_score(*pair) for pair in pairs]
+    np.testing.assert_allclose(found.auc, areas, rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 7, 50])
+@pytest.mark.parametrize(("low", "middle"), [(0.0, 0.5), (-1.0, 0.0)])
+def test_several_hot_targets_have_scikit_learns_figures(size, low, middle):
+    judge = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(size)
+    labels = rng.random((50, 3)) < [0.2, 0.5, 0.8]
+    labels[:2] = [[False] * 3, [True] * 3]
+    y = np.clip(rng.normal(np.where(labels, 0.7, 0.3), 0.3), 0, 1).round(1)
+    t, y = (one * (1 - low) + low for one in (labels, y))
+    found = parts_of(y, t, [middle], size)
+    assert found.accuracy == judge.accuracy_score(labels, y > middle)
+    assert found.hamming_loss == pytest.approx(judge.hamming_loss(labels, y > middle))
+    assert found.confusion is None
+    check_by_class(found, labels, y > middle, y)
+    assert "hamming_loss" in repr(found)
+
+
+def test_right_answers_of_several_hot_targets_are_right():
+    t = np.array([[1, 1, 0], [0, 0, 0], [1, 1, 1], [0, 1, 1], [1, 0, 1], [0, 1, 0]])
+    found = evaluate(0.1 + 0.8 * t, t, middles=[0.5])
+    assert (found.accuracy, found.hamming_loss) == (1, 0)
+    assert evaluate(t, t).accuracy is None  # no middle
+    soft = evaluate([[0.9, 0.1]], [[0.7, 0.3]], middles=[0.5])
+    assert (soft.accuracy, soft.hamming_loss) == (1, None)
+
+
+@pytest.mark.parametrize("size", [1, 9, 60])
+def test_classes_have_scikit_learns_figures(size):
+    rng = np.random.default_rng(size)
+    t = np.eye(3)[rng.integers(3, size=60)]
+    y = rng.random((60, 3)).round(1) + t / 2
+    answers = np.eye(3)[y.argmax(axis=1)]
+    check_by_class(parts_of(y, t, [0.5], size), t, answers, y)
+    found = parts_of(y[:, :1], t[:, :1], [0.5], size)
+    two = np.column_stack([1 - t[:, 0], t[:, 0]])
+    check_by_class(found, two, np.column_stack([y[:, 0] <= 0.5, y[:, 0] > 0.5]),
+                   np.column_stack([-y[:, 0], y[:, 0]]))
+
+
+def test_a_class_without_samples_has_no_area():
+    found = parts_of(np.eye(3)[[0, 1]], np.eye(3)[[0, 1]], [0.5], 2)
+    assert found.auc[:2].tolist() == [1, 1]
+    assert np.isnan(found.auc[2]) and found.recall[2] == found.f1[2] == 0
+    assert parts_of(np.eye(3), np.eye(3), [0.5], 2, auc=False).auc is None
