@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from clnet.ir import reference
 from clnet.ir.ops import Apply, BiasAct, Nonlinearity, Softmax, Span
-from clnet.nn.activations import ACTIVATIONS
+from clnet.nn.activations import activation
 
 LAMBDA = 6.0  # probability 3e-8 per sum
 
@@ -49,6 +49,7 @@ ACTIVATION_ERRORS = {
     "relu": (0, 0),
     "leaky_relu": (0, 3),
     "elu": (0, 12),
+    "selu": (0, 14),
     "gelu": (24, 8),
     "silu": (0, 14),
     "gelu_tanh": (1, 24),
@@ -56,6 +57,11 @@ ACTIVATION_ERRORS = {
     "hardswish": (4, 4),
     "softplus": (0, 12),
 }
+FAMILY_ERRORS = {"clip": (0, 0), "leaky_relu": (0, 3), "elu": (0, 14)}
+WITH_PARAMETERS = (
+    "clip(-10, 10)", "clip(2, inf)", "clip(-inf, 0.125)", "leaky_relu(0.2)",
+    "leaky_relu(-0.5)", "elu(0.5)", "elu(-3)",
+)
 # Points where f jumps, and the height of the jump.
 JUMPS = {
     "threshold": ((0.0,), 1.0),
@@ -63,6 +69,12 @@ JUMPS = {
     "sigmoid_stepwise": ((-5.2933049201965332, 5.2933058738708496), 0.005),
     "tanh_stepwise": ((-2.64665293693542480, 2.64665293693542480), 0.01),
 }
+
+
+def activation_errors(name: str) -> tuple[int, int]:
+    """Return an activation's errors, absolute and relative, in units u."""
+    row = activation(name)
+    return (FAMILY_ERRORS if row.parameters else ACTIVATION_ERRORS)[row.family]
 
 
 def unit(dtype: str) -> float:
@@ -86,14 +98,14 @@ CURVATURE = 4.0  # bound of all activations' second derivatives, kinks aside
 @cache
 def largest_slope(name: str) -> float:
     """Return the largest ``|dy/dv|`` of an activation, jumps aside."""
-    row = ACTIVATIONS[name]
+    row = activation(name)
     v = np.linspace(-10, 10, 20001)
     return float(np.abs(row.gradient(v, row.value(v))).max())
 
 
 def slope(name: str, v: NDArray[Any], error: NDArray[Any]) -> NDArray[Any]:
     """Return the largest ``|dy/dv|`` of an activation within `error` of v."""
-    row = ACTIVATIONS[name]
+    row = activation(name)
     largest = np.full(v.shape, largest_slope(name))
     if name.endswith("_stepwise"):  # their gradients are those of the smooth functions
         return largest
@@ -110,8 +122,8 @@ def activation_bound(
     """Return the error bound of f(v) for v known up to `v_error`."""
     v = np.asarray(v, np.float64)
     with np.errstate(all="ignore"):
-        y = np.abs(ACTIVATIONS[name].value(v))
-    absolute, relative = ACTIVATION_ERRORS[name]
+        y = np.abs(activation(name).value(v))
+    absolute, relative = activation_errors(name)
     # Squaring and scaling v act as one more rounding of v.
     v_error = v_error + unit(dtype) * np.abs(v) * (relative > 0)
     error = slope(name, v, v_error) * v_error

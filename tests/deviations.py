@@ -9,7 +9,14 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from bounds import ACTIVATION_ERRORS, Arithmetic, largest_slope, sum_error, tiny, unit
+from bounds import (
+    Arithmetic,
+    activation_errors,
+    largest_slope,
+    sum_error,
+    tiny,
+    unit,
+)
 from numpy.typing import NDArray
 
 from clnet.ir import reference
@@ -40,7 +47,7 @@ FUNCTION_ROUNDINGS = 10  # of the functions and rules that ops apply
 OUTPUT_ROUNDINGS = 16  # of sigmoid, softmax, and slopes (`ACTIVATION_ERRORS`)
 # Functions whose derivative is one of few numbers, exact but where it jumps.
 PIECEWISE_LINEAR = {
-    "identity", "threshold", "threshold_symmetric", "relu", "leaky_relu",
+    "identity", "threshold", "threshold_symmetric", "relu", "leaky_relu", "clip",
     "linear_piece", "linear_piece_symmetric", "gaussian_stepwise",
 }
 
@@ -213,6 +220,11 @@ def _terms(op: Op, samples: int) -> int:
     return samples if isinstance(op, (Outer, BiasGrad, Tally)) else 0
 
 
+def family(name: str) -> str:
+    """Return an activation's name without parameters."""
+    return name.partition("(")[0]
+
+
 def _cancellations(
     op: Op, found: Mapping[str, NDArray[Any]], underflow: float
 ) -> dict[str, NDArray[Any]]:
@@ -226,8 +238,8 @@ def _cancellations(
     if isinstance(op, BiasAct):
         names = np.resize(np.asarray(op.nonlinearity.names), op.y.width)
         absolute = np.array([
-            0.0 if name in PIECEWISE_LINEAR else ACTIVATION_ERRORS[name][0] + underflow
-            for name in names
+            0.0 if family(name) in PIECEWISE_LINEAR
+            else activation_errors(name)[0] + underflow for name in names
         ])
         return {op.y.name: np.broadcast_to(absolute, found[op.y.name].shape)}
     if isinstance(op, ActGrad):
@@ -235,7 +247,8 @@ def _cancellations(
         names = np.resize(np.asarray(function.names), dy.shape[1])
         steepness = np.resize(np.asarray(function.steepness), dy.shape[1])
         slopes = np.array([
-            0.0 if name in PIECEWISE_LINEAR else largest_slope(name) for name in names
+            0.0 if family(name) in PIECEWISE_LINEAR else largest_slope(name)
+            for name in names
         ])
         return {op.dz.name: OUTPUT_ROUNDINGS * np.abs(dy * steepness) * slopes}
     if not isinstance(op, Loss):

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from bounds import WITH_PARAMETERS
+
 from clnet import Dense, Local, Network, Sparse
 from clnet.ir.lowering import lower, lower_training
 from clnet.ir.ops import Program, Span
@@ -40,7 +42,7 @@ from clnet.variants.packing import merge_packings
 from clnet.variants.training.gradient_sum import gradient_sum
 from clnet.variants.training.place_rows import TYPES, place_rows
 
-NAMES = tuple(ACTIVATIONS)
+NAMES = (*ACTIVATIONS, *WITH_PARAMETERS)
 FORMATS = ("csr", "coo", "ell", "hyb", "dia", "sell", "dense")
 VARIANTS = tuple(
     {v.name: v for v in (*ALL_VARIANTS, *STUDY_VARIANTS, *TRAINING_VARIANTS)}.values()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 import pytest
-from bounds import span_bound
+from bounds import WITH_PARAMETERS, span_bound
 
 from clnet import Dense, Network
 from clnet.nn.activations import ACTIVATIONS
@@ -81,7 +81,7 @@ class Case:
         )
 
 
-NAMES = tuple(ACTIVATIONS)
+NAMES = (*ACTIVATIONS, *WITH_PARAMETERS)
 
 
 def spans(case, variant):

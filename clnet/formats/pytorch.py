@@ -35,6 +35,8 @@ MOST_CHAINED = 8  # linear modules of a file whose order their shapes may tell
 SOFTPLUS_THRESHOLD = 40.0  # from which PyTorch takes v: softplus differs by 4e-18
 SPECIAL = {"GELU": "gelu_tanh", "Hardtanh": "linear_piece"}
 """Functions that modules of PyTorch compute with certain arguments."""
+MODULES = {"clip": "Hardtanh", "elu": "ELU", "leaky_relu": "LeakyReLU"}
+"""Modules of families, whose arguments are clnet's parameters."""
 _BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8",
           "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"}
@@ -124,6 +126,8 @@ def _module(nn: Any, number: int, name: str) -> Any:
         "softplus": {"threshold": SOFTPLUS_THRESHOLD},
         "leaky_relu": {"negative_slope": LEAK},
     }
+    if name not in SOFTMAXES and (row := activation(name)).parameters:
+        return getattr(nn, MODULES[row.family])(*row.parameters)
     for theirs, own in ALIASES[ACTIVATION][PYTORCH].items():
         if name in (own, SPECIAL.get(theirs)):
             return getattr(nn, theirs)(**arguments.get(name, {}))

@@ -6,6 +6,7 @@ Each node of the graph is read once, in order, and emits `pytorch_layers`.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from operator import attrgetter
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from clnet.errors import InputError, quoted, reason
 from clnet.formats.pytorch import as_floats, float_type, import_torch
 from clnet.formats.pytorch_layers import ELSEWHERE, Emission, Traced
-from clnet.nn.activations import LEAK, SOFTMAXES
+from clnet.nn.activations import LEAK, SOFTMAXES, with_parameters
 from clnet.nn.aliases import ACTIVATION, ALIASES, PYTORCH
 
 if TYPE_CHECKING:
@@ -35,15 +36,19 @@ TAKEN = (
 )
 # Arguments of activations, in their order, each with the values that are clnet's.
 _ARGUMENTS: dict[str, dict[str, Callable[[Any], bool]]] = {
-    "elu": {"alpha": lambda found: found == 1},
     "gelu": {"approximate": lambda found: found == "none"},
-    "leaky_relu": {"negative_slope": lambda found: found == LEAK},
     "softplus": {
         "beta": lambda found: found == 1,
         "threshold": lambda found: found >= 20,  # PyTorch's own, within 2e-9
     },
-    "linear_piece_symmetric": dict.fromkeys(("min_val", "max_val"), lambda _: True),
     **{name: {"dim": lambda found: found in (None, 1, -1)} for name in SOFTMAXES},
+}
+# Functions whose arguments are clnet's parameters: the family, and PyTorch's defaults.
+_FAMILIES: dict[str, tuple[str, dict[str, float]]] = {
+    "clamp": ("clip", {"min": -math.inf, "max": math.inf}),
+    "elu": ("elu", {"alpha": 1.0}),
+    "leaky_relu": ("leaky_relu", {"negative_slope": LEAK}),
+    "linear_piece_symmetric": ("clip", {"min_val": -1.0, "max_val": 1.0}),
 }
 _SAME = ("Identity", "contiguous", "float", "double")
 _ARITHMETIC = ("add", "sub", "mul", "div", "neg")
@@ -61,8 +66,13 @@ class _Size:
 
 def own_activation(name: str) -> str | None:
     """Return clnet's name of PyTorch's module or function, if there is one."""
-    names = ALIASES[ACTIVATION][PYTORCH]
+    names = {**ALIASES[ACTIVATION][PYTORCH], "clamp": "clamp", "clip": "clamp"}
     return names.get(name, name if name in names.values() else None)
+
+
+def _arguments(own: str) -> tuple[str, ...]:
+    """Return the names of a function's arguments, in their order."""
+    return tuple(_FAMILIES[own][1] if own in _FAMILIES else _ARGUMENTS.get(own, ()))
 
 
 def _called(node: Any) -> str:
@@ -225,7 +235,7 @@ class _Reader:
         own = own_activation(name)
         if own is None:  # with arguments that are not taken
             raise InputError(f"{where} is {name}, which clnet does not take: {TAKEN}")
-        names = dict(zip((*_ARGUMENTS.get(own, ()), "inplace"), others, strict=False))
+        names = dict(zip((*_arguments(own), "inplace"), others, strict=False))
         return self.activate(where, value, own, {**names, **options})
 
     def read_module(self, node: Any, module: Any) -> Any:
@@ -255,7 +265,7 @@ class _Reader:
             return value
         own = own_activation(name)
         if own is not None:
-            names = (*_ARGUMENTS.get(own, ()), "inplace")
+            names = (*_arguments(own), "inplace")
             found = {one: getattr(module, one) for one in names if hasattr(module, one)}
             return self.activate(where, value, own, found)
         raise InputError(
@@ -365,15 +375,15 @@ class _Reader:
     ) -> Traced:
         """Return a value's activation, whose arguments are proved."""
         found.pop("inplace", None)  # the result is the same
-        if own == "linear_piece_symmetric":
-            bounds = tuple(found.pop(*one) for one in (("min_val", -1), ("max_val", 1)))
-            if bounds == (0, 1):
-                own = "linear_piece"
-            elif bounds != (-1, 1):
-                raise InputError(
-                    f"{where} is clipped to {quoted(list(bounds))}, expected [-1, 1] "
-                    f"or [0, 1]; {ELSEWHERE}"
-                )
+        if own in _FAMILIES:
+            family, defaults = _FAMILIES[own]
+            given = [found.pop(name, None) for name in defaults]
+            if any(isinstance(one, (self.torch.Tensor, self.torch.fx.Node))
+                   for one in given):
+                raise InputError(f"{where} has tensors as bounds, expected numbers")
+            own = with_parameters(family, *(
+                default if one is None else one
+                for one, default in zip(given, defaults.values(), strict=True)))
         if own == "gelu" and found.get("approximate") == "tanh":
             del found["approximate"]
             own = "gelu_tanh"

@@ -5,6 +5,9 @@ reads, and the function's number in FANN's files. The OpenCL pair of row ``name`
 ``act_name`` in ``include/activations.h`` and ``grad_name`` in ``include/gradients.h``;
 a row with ``fann_gradient`` has ``fann_grad_name`` there too.
 
+A function with parameters is named with them, as ``clip(-5, inf)``. `FAMILIES` has the
+makers of such rows; the OpenCL of family ``name`` is ``name_of`` and ``grad_name_of``.
+
 Every function is applied to ``v = steepness * (A x + b)``; ``value(v)`` and
 ``gradient(v, y)`` are elementwise, and the gradient is ``dy/dv``.
 """
@@ -12,20 +15,23 @@ Every function is applied to ``v = steepness * (A x + b)``; ``value(v)`` and
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import is_among
-from clnet.errors import unknown
+from clnet.errors import InputError, unknown
 from clnet.nn.aliases import ACTIVATION, named_row, own_name
 
 Array = NDArray[Any]
 
 LEAK = 0.01  # slope of leaky_relu below zero, as in FANN and PyTorch
+SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772  # its authors'
 FANN_SIGMOID_ENDS = (0.01, 0.99)  # FANN's derivatives clip y to these
 FANN_TANH_END = 0.98
 FANN_SUM_LIMIT = 150.0  # FANN clips steepness * sum to ±150 / steepness
@@ -54,8 +60,14 @@ class Activation:
         Whether FANN takes the output range as [-1, 1] and halves its errors.
     bounded : bool
         Whether ``|f(v)| <= 1`` for all v.
-    least : float
-        Bound of an unbounded function's values from below.
+    least, most : float
+        Bounds of an unbounded function's values.
+    excess : float
+        Bound of ``|f(v)| - |v|``.
+    steepest : float
+        Bound of ``|f'(v)|``.
+    parameters : tuple of float
+        Those of a family's function, which `name` includes.
     fann_gradient : callable or None
         FANN's own gradient where it is inexact, ``fann_gradient(at, steepness)`` with v
         or y as `reads` says; None: the exact one.
@@ -70,7 +82,16 @@ class Activation:
     symmetric: bool = False
     bounded: bool = True
     least: float = -math.inf
+    most: float = math.inf
+    excess: float = 1.0
+    steepest: float = 2.0
     fann_gradient: Callable[[Array, Array], Array] | None = None
+    parameters: tuple[float, ...] = ()
+
+    @property
+    def family(self) -> str:
+        """The name without parameters."""
+        return self.name.partition("(")[0]
 
     @property
     def middle(self) -> float | None:
@@ -83,7 +104,7 @@ class Activation:
     def limits(self) -> tuple[float, float]:
         """Bounds of the function's values."""
         if not self.bounded:
-            return self.least, math.inf
+            return self.least, self.most
         return (-1.0, 1.0) if self.symmetric else (0.0, 1.0)
 
 
@@ -94,6 +115,11 @@ def _sigmoid(v: Array) -> Array:
 
 def _elu(v: Array) -> Array:
     return np.where(v < 0, np.expm1(np.minimum(v, 0)), v)
+
+
+def _selu(v: Array) -> Array:
+    below = v.dtype.type(SELU_SCALE * SELU_ALPHA) * np.expm1(np.minimum(v, 0))
+    return np.asarray(np.where(v < 0, below, v.dtype.type(SELU_SCALE) * v))
 
 
 # erf is not in NumPy; math.erf is exact to the last bit or two.
@@ -254,7 +280,7 @@ def _inside(low: float, high: float) -> Callable[[Array, Array], Array]:
 
 
 _ROWS = (
-    Activation("identity", lambda v: v, _one, "y", 0, bounded=False),
+    Activation("identity", lambda v: v, _one, "y", 0, bounded=False, excess=0.0),
     Activation("threshold", _threshold, _zero, "y", 1),
     Activation("threshold_symmetric", lambda v: 2 * _threshold(v) - 1, _zero, "y",
                2, symmetric=True),
@@ -294,31 +320,104 @@ _ROWS = (
                fann_gradient=lambda v, s: -np.sin(s * v) / 2),
     Activation("relu", lambda v: np.maximum(v, 0),
                lambda v, y: np.asarray(y > 0, dtype=y.dtype), "y", 18,
-               bounded=False, least=0.0, fann_gradient=_one),
+               bounded=False, excess=0.0, least=0.0, fann_gradient=_one),
     Activation("leaky_relu", lambda v: np.where(v < 0, v * v.dtype.type(LEAK), v),
                lambda v, y: np.where(y < 0, y.dtype.type(LEAK), y.dtype.type(1)),
-               "y", 19, bounded=False),
+               "y", 19, bounded=False, excess=0.0),
     Activation("elu", _elu, lambda v, y: np.where(y < 0, y + 1, y.dtype.type(1)),
-               "y", bounded=False, least=-1.0),
-    Activation("gelu", _gelu, _gelu_gradient, "v", bounded=False, least=-0.17),
+               "y", bounded=False, excess=0.0, least=-1.0),
+    Activation("selu", _selu,
+               lambda v, y: np.where(y < 0, y + y.dtype.type(SELU_SCALE * SELU_ALPHA),
+                                     y.dtype.type(SELU_SCALE)),
+               "y", bounded=False, least=-SELU_SCALE * SELU_ALPHA, excess=math.inf),
+    Activation("gelu", _gelu, _gelu_gradient, "v", bounded=False,
+               excess=0.0, least=-0.17),
     Activation("silu", lambda v: v * _sigmoid(v), _silu_gradient, "v", bounded=False,
-               least=-0.2785),
+               excess=0.0, least=-0.2785),
     Activation("gelu_tanh", _gelu_tanh, _gelu_tanh_gradient, "v", bounded=False,
-               least=-0.1701),
-    Activation("mish", _mish, _mish_gradient, "v", bounded=False, least=-0.3089),
+               excess=0.0, least=-0.1701),
+    Activation("mish", _mish, _mish_gradient, "v", bounded=False, excess=0.0,
+               least=-0.3089),
     Activation("hardswish", _hardswish, _hardswish_gradient, "v", bounded=False,
-               least=-0.375),
+               excess=0.0, least=-0.375),
     Activation("softplus", _softplus, lambda v, y: _sigmoid(v), "v", bounded=False,
                least=0.0),
 )
 
 ACTIVATIONS: dict[str, Activation] = {row.name: row for row in _ROWS}
+
+
+def _clip(name: str, low: float, high: float) -> Activation:
+    """Return ``min(max(v, low), high)``, of the rows that have it by their bounds."""
+    plain = {
+        (-math.inf, math.inf): "identity", (0.0, math.inf): "relu",
+        (0.0, 1.0): "linear_piece", (-1.0, 1.0): "linear_piece_symmetric",
+    }
+    if (low, high) in plain:
+        return ACTIVATIONS[plain[low, high]]
+    if not low < high:
+        raise InputError(
+            f"activation {name} has the bounds {low:g} and {high:g}, expected rising "
+            "ones"
+        )
+    return Activation(
+        name, lambda v: np.clip(v, v.dtype.type(low), v.dtype.type(high)),
+        lambda v, y: np.asarray(
+            (y > y.dtype.type(low)) & (y < y.dtype.type(high)), y.dtype),
+        "y", bounded=False, least=low, most=high, excess=max(0.0, low, -high),
+        parameters=(low, high),
+    )
+
+
+def _leaky_relu_of(name: str, slope: float) -> Activation:
+    """Return ``v``, or ``slope v`` below zero."""
+    if slope in (LEAK, 1.0):
+        return ACTIVATIONS["leaky_relu" if slope == LEAK else "identity"]
+    return Activation(
+        name, lambda v: np.where(v < 0, v * v.dtype.type(slope), v),
+        lambda v, y: np.where(
+            (y if slope > 0 else v) < 0, v.dtype.type(slope), v.dtype.type(1)),
+        "y" if slope > 0 else "v", bounded=False, least=-math.inf if slope > 0 else 0.0,
+        excess=0.0 if abs(slope) <= 1 else math.inf, steepest=max(1.0, abs(slope)),
+        parameters=(slope,),
+    )
+
+
+def _elu_of(name: str, alpha: float) -> Activation:
+    """Return ``v``, or ``alpha (e^v - 1)`` below zero."""
+    if alpha == 1:
+        return ACTIVATIONS["elu"]
+    size = abs(alpha)
+    return Activation(
+        name, lambda v: np.where(
+            v < 0, v.dtype.type(alpha) * np.expm1(np.minimum(v, 0)), v),
+        lambda v, y: np.where(
+            v < 0, v.dtype.type(alpha) * np.exp(np.minimum(v, 0)), v.dtype.type(1)),
+        "v", bounded=False, least=min(0.0, -alpha),
+        # alpha (1 - e^-t) - t is largest at t = ln alpha.
+        excess=0.0 if size <= 1 else size - 1 - math.log(size),
+        steepest=max(1.0, size), parameters=(alpha,),
+    )
+
+
+FAMILIES: dict[str, tuple[Callable[..., Activation], tuple[str, ...]]] = {
+    "clip": (_clip, ("low", "high")),
+    "leaky_relu": (_leaky_relu_of, ("slope",)),
+    "elu": (_elu_of, ("alpha",)),
+}
+"""The makers of functions with parameters, and the names of these."""
+_CALL = re.compile(r"\s*(\w+)\s*\(([^()]*)\)\s*")
+
 _BY_FANN = {row.fann: row for row in _ROWS if row.fann is not None}
 
 SOFTMAX = "softmax"  # not elementwise: it is lowered to an op of its own
 LOG_SOFTMAX = "log_softmax"  # likewise: its logarithm
 SOFTMAXES = (SOFTMAX, LOG_SOFTMAX)
-ACTIVATION_NAMES = (*ACTIVATIONS, *SOFTMAXES)
+OTHER_NAMES = (
+    *SOFTMAXES,
+    *(f"{family}({','.join(names)})" for family, (_, names) in FAMILIES.items()),
+)
+ACTIVATION_NAMES = (*ACTIVATIONS, *OTHER_NAMES)
 
 
 def each_activation(found: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -332,9 +431,42 @@ def activation(name: str) -> Activation:
     Raises
     ------
     InputError
-        If no elementwise activation has that name.
+        If no elementwise activation has that name, or parameters are wrong.
     """
-    return named_row(ACTIVATION, name, ACTIVATIONS, SOFTMAXES)
+    known = own_name(ACTIVATION, name)
+    call = _CALL.fullmatch(known) if isinstance(known, str) else None
+    if call is not None and call[1] in FAMILIES:
+        return _of_family(call[1], tuple(call[2].split(",")))
+    return named_row(ACTIVATION, name, ACTIVATIONS, OTHER_NAMES)
+
+
+def with_parameters(family: str, *parameters: float) -> str:
+    """Return the name of a family's function, as ``clip(-5, inf)``."""
+    numbers = (repr(float(number)).removesuffix(".0") for number in parameters)
+    return activation(f"{family}({', '.join(numbers)})").name
+
+
+@cache
+def _of_family(family: str, texts: tuple[str, ...]) -> Activation:
+    """Return the row of a function with parameters, given as texts."""
+    make, names = FAMILIES[family]
+    largest = float(np.finfo(np.float32).max)  # kernels' type
+    try:
+        numbers = tuple(float(text) + 0.0 for text in texts)  # no -0
+    except ValueError:
+        numbers = ()
+    endless = family == "clip"
+    if len(numbers) != len(names) or not all(
+        abs(number) <= largest or (endless and math.isinf(number))
+        for number in numbers
+    ):
+        raise InputError(
+            f"activation {family}({','.join(texts)}) has wrong parameters, expected "
+            f"{family}({', '.join(names)}) of numbers within float32's range"
+            + (", or inf" if endless else "")
+        )
+    listed = ", ".join(repr(number).removesuffix(".0") for number in numbers)
+    return make(f"{family}({listed})", *numbers)
 
 
 def activation_name(name: str) -> str:

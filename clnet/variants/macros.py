@@ -6,6 +6,7 @@ import math
 from typing import Protocol
 
 from clnet.ir.ops import VALUE_ALIGNMENT, LayerOps, Nonlinearity, Span, Value
+from clnet.nn.activations import Activation, activation
 from clnet.nn.storage.dense import RowStorage
 from clnet.opencl.launch import Argument, Parameters
 
@@ -33,7 +34,19 @@ def number(value: float, span: Typed) -> str:
 
 def kernel_function(name: str) -> str:
     """Return the OpenCL function of an activation (activations.h)."""
-    return f"act_{name}"
+    return kernel_call("act_", activation(name))
+
+
+def kernel_call(prefix: str, row: Activation) -> str:
+    """Return the name of an activation's OpenCL function, parameters bound."""
+    if not row.parameters:
+        return prefix + row.name
+    numbers = [
+        f"LITERAL({number!r})" if math.isfinite(number) else
+        "INFINITY" if number > 0 else "-INFINITY"
+        for number in (*row.parameters, 0.0)[:2]
+    ]
+    return f"{prefix.upper()}WITH({row.family}, {', '.join(numbers)})"
 
 
 def padded(value: Value) -> int:

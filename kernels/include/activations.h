@@ -240,6 +240,12 @@ static inline VAL act_elu(VAL v)
 {
     return v < CONST(0) ? exponential_minus_one(v < CONST(0) ? v : CONST(0)) : v;
 }
+static inline VAL act_selu(VAL v)
+{
+    VAL below = exponential_minus_one(v < CONST(0) ? v : CONST(0));
+    return v < CONST(0) ? below * CONST(LITERAL(1.7580993408473768))
+                        : v * CONST(LITERAL(1.0507009873554805));
+}
 static inline VAL act_gelu(VAL v)
 {
     return v * CONST(0.5f) * (CONST(1) + error_function(v * SQRT_HALF));
@@ -324,6 +330,25 @@ static inline VAL act_tanh_stepwise(VAL v)
     y = v < CONST(x2) ? y : segment(v, x2, y2, x1, y1);
     y = v < CONST(x1) ? y : segment(v, x1, y1, x0, y0);
     return v >= CONST(x0) ? CONST(1) : y;
+}
+
+// Functions with parameters: ACT_WITH(clip, a, b)(v) becomes clip_of(a, b, v). The name
+// leaves its call open, and the (v) behind it is a macro's argument, which closes it.
+#define ACT_WITH(family, a, b) family##_of(CONST(a), CONST(b), CLOSED
+#define CLOSED(v) v)
+
+static inline VAL clip_of(const VAL low, const VAL high, VAL v)
+{
+    v = v < low ? low : v;
+    return v > high ? high : v;
+}
+static inline VAL leaky_relu_of(const VAL slope, const VAL unused, VAL v)
+{
+    return v < CONST(0) ? v * slope : v;
+}
+static inline VAL elu_of(const VAL alpha, const VAL unused, VAL v)
+{
+    return v < CONST(0) ? alpha * exponential_minus_one(v < CONST(0) ? v : CONST(0)) : v;
 }
 
 // The activation of a whole layer: y = f(clip(STEEPNESS * z)), z being a pre-activation

@@ -35,6 +35,11 @@ static inline VAL grad_elu(VAL y, VAL s)
 {
     return y < CONST(0) ? y + CONST(1) : CONST(1);
 }
+static inline VAL grad_selu(VAL y, VAL s)
+{
+    return y < CONST(0) ? y + CONST(LITERAL(1.7580993408473768))
+                        : CONST(LITERAL(1.0507009873554805));
+}
 
 // Derivatives by the scaled pre-activation v.
 static inline VAL grad_gaussian(VAL v, VAL s)
@@ -102,6 +107,23 @@ static inline VAL grad_hardswish(VAL v, VAL s)
 static inline VAL grad_softplus(VAL v, VAL s)
 {
     return CONST(1) / (CONST(1) + exponential(-v));
+}
+
+// Functions with parameters, as in activations.h.
+#define GRAD_WITH(family, a, b) grad_##family##_of(CONST(a), CONST(b), CLOSED_GRAD
+#define CLOSED_GRAD(at, s) at)
+
+static inline VAL grad_clip_of(const VAL low, const VAL high, VAL y)
+{
+    return y > low && y < high ? CONST(1) : CONST(0);
+}
+static inline VAL grad_leaky_relu_of(const VAL slope, const VAL unused, VAL at)
+{
+    return at < CONST(0) ? slope : CONST(1);  // by y too where the slope is positive
+}
+static inline VAL grad_elu_of(const VAL alpha, const VAL unused, VAL v)
+{
+    return v < CONST(0) ? alpha * exponential(v < CONST(0) ? v : CONST(0)) : CONST(1);
 }
 
 // FANN's derivatives.

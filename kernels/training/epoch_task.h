@@ -66,21 +66,20 @@ static inline void activate_row(const Neuron neuron, const float bias,
                                 __global float *y, __global float *v, const int samples)
 {
     const float8 limit = (float8)(neuron.limit);
-#define EACH(function)                                                               \
-    for (int s = 0; s < samples; s += 8) {                                           \
-        float8 z = *(__global float8 *)(y + s) + (float8)(bias);                     \
-        z *= (float8)(neuron.steepness);                                             \
-        z = z < -limit ? -limit : z;                                                 \
-        z = z > limit ? limit : z;                                                   \
-        if (v) *(__global float8 *)(v + s) = z;                                      \
-        *(__global float8 *)(y + s) = function(z);                                   \
-    }
     switch (neuron.function) {
 #define CASE(code, function, gradient, reads)                                        \
-    case code: EACH(function) break;
+    case code:                                                                       \
+        for (int s = 0; s < samples; s += 8) {                                       \
+            float8 z = *(__global float8 *)(y + s) + (float8)(bias);                 \
+            z *= (float8)(neuron.steepness);                                         \
+            z = z < -limit ? -limit : z;                                             \
+            z = z > limit ? limit : z;                                               \
+            if (v) *(__global float8 *)(v + s) = z;                                  \
+            *(__global float8 *)(y + s) = function(z);                               \
+        }                                                                            \
+        break;
         FUNCTIONS(CASE)
 #undef CASE
-#undef EACH
     }
 }
 
@@ -90,18 +89,17 @@ static inline void differentiate_row(const Neuron neuron, __global const float *
                                      const int samples)
 {
     const float8 steepness = (float8)(neuron.steepness);
-#define EACH(gradient, reads)                                                        \
-    for (int s = 0; s < samples; s += 8) {                                           \
-        const float8 at = *(__global const float8 *)(reads(y, v) + s);               \
-        const float8 d = gradient(at, steepness) * steepness;                        \
-        *(__global float8 *)(y + s) = *(__global const float8 *)(dy + s) * d;        \
-    }
     switch (neuron.function) {
 #define CASE(code, function, gradient, reads)                                        \
-    case code: EACH(gradient, reads) break;
+    case code:                                                                       \
+        for (int s = 0; s < samples; s += 8) {                                       \
+            const float8 at = *(__global const float8 *)(reads(y, v) + s);           \
+            const float8 d = gradient(at, steepness) * steepness;                    \
+            *(__global float8 *)(y + s) = *(__global const float8 *)(dy + s) * d;    \
+        }                                                                            \
+        break;
         FUNCTIONS(CASE)
 #undef CASE
-#undef EACH
     }
 }
 

@@ -14,7 +14,7 @@ from deviations import deviation, perturbed_runs
 from clnet import Network
 from clnet.ir.lowering import nonlinearity
 from clnet.ir.ops import Program
-from clnet.nn.activations import LEAK, SOFTMAX
+from clnet.nn.activations import LEAK, SELU_ALPHA, SELU_SCALE, SOFTMAX
 from clnet.nn.losses import HUBER_DELTA, LOSSES
 from clnet.nn.optimisers import SGD, Adam, AdamW, Optimiser, RMSprop
 from clnet.nn.random import permuted
@@ -47,6 +47,9 @@ def functions() -> dict[str, Callable[[Any], Any]]:
         "relu": functional.relu,
         # Its slope at 0 is FANN's 1; that of PyTorch's function is LEAK.
         "leaky_relu": lambda v: torch.where(v < 0, LEAK * v, v),
+        # At 0 PyTorch's slope is that from below.
+        "selu": lambda v: torch.where(
+            v < 0, SELU_SCALE * SELU_ALPHA * torch.expm1(v), SELU_SCALE * v),
         "elu": functional.elu, "gelu": functional.gelu, "silu": functional.silu,
         # PyTorch's function adds 1 to a tanh near -1, and its error is beyond rounding.
         "gelu_tanh": lambda v: v * torch.sigmoid(

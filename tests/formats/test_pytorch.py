@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from bounds import assert_right, span_bound
+from bounds import WITH_PARAMETERS, assert_right, span_bound
 
 from clnet import (
     ClnetError,
@@ -22,7 +22,7 @@ from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.aliases import ACTIVATION, ALIASES, PYTORCH
 
 RNG = np.random.default_rng(7)
-HAVE = {*ALIASES[ACTIVATION][PYTORCH].values(), *SPECIAL.values()}
+HAVE = {*ALIASES[ACTIVATION][PYTORCH].values(), *SPECIAL.values(), *WITH_PARAMETERS}
 
 
 @pytest.fixture
@@ -221,6 +221,16 @@ def modules(torch):
             both = torch.cat([a, self.c(a), self.norm(a)], -1)
             return self.b(both) + self.b(both).sigmoid()
 
+    class Clamps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            x = torch.clamp(self.a(x), -0.25, 0.5).clip(max=0.3)
+            x = f.relu6(f.hardtanh(self.b(x), max_val=0.5)).clamp(0.1)
+            return f.selu(f.elu(f.leaky_relu(x - 0.2, 0.3), alpha=0.4))
+
     class Arithmetic(nn.Module):
         def __init__(self):
             super().__init__()
@@ -260,6 +270,10 @@ def modules(torch):
             normalised(torch, 5, affine=False), normalised(torch, 5)),
         "activations in a row": nn.Sequential(
             nn.Linear(3, 4), nn.Softplus(), nn.Tanh(), nn.Hardtanh(0, 1)),
+        "parameters": nn.Sequential(
+            nn.Linear(3, 4), nn.LeakyReLU(0.2), nn.ELU(0.5), nn.ReLU6(), nn.SELU(),
+            nn.Hardtanh(-0.5, 0.25)),
+        "clamps": Clamps(),
         "dropouts": nn.Sequential(
             nn.Linear(3, 4), nn.Dropout(0.1), nn.Dropout(0.2), nn.Tanh(),
             nn.Linear(4, 2), nn.Dropout(0.1), nn.Dropout(0.0)),
@@ -271,7 +285,8 @@ def modules(torch):
 
 NAMES = ["a Linear", "nested", "two Linear in a row", "normalised before",
          "normalised behind", "normalised inputs and outputs", "activations in a row",
-         "dropouts", "functional", "shortcuts", "shared", "arithmetic", "weight norm"]
+         "parameters", "clamps", "dropouts", "functional", "shortcuts", "shared",
+         "arithmetic", "weight norm"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -323,11 +338,11 @@ def refused(torch):
         (nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)), "module '1' is 'LayerNorm"
          "|module '1' is LayerNorm"),
         (nn.Sequential(nn.Conv1d(1, 1, 3)), r"module '0' is Conv1d\(1, 1, kernel_siz"),
-        (nn.Sequential(nn.Linear(3, 3), nn.LeakyReLU(0.2)), "'1' is leaky_relu with neg"
-         "ative_slope=0.2, which clnet does not have; clnet.load takes more, from a f"),
-        (nn.Sequential(nn.Linear(3, 3), nn.ELU(0.5)), "elu with alpha=0.5, which"),
-        (nn.Sequential(nn.Linear(3, 3), nn.ReLU6()), "module '1' is ReLU6"),
-        (nn.Sequential(nn.Linear(3, 3), nn.Hardtanh(-2, 2)), r"clipped to \[-2, 2\]"),
+        (nn.Sequential(nn.Linear(3, 3), nn.Softplus(2)), "'1' is softplus with beta=2"
+         ", which clnet does not have; clnet.load takes more, from a f"),
+        (nn.Sequential(nn.Linear(3, 3), nn.CELU(0.5)), "module '1' is CELU"),
+        (Forward(lambda self, x: self.fc(x).clamp(self.fc.bias)),
+         "clamp of forward has tensors as bounds, expected numbers"),
         (nn.Sequential(nn.Linear(3, 3), nn.Softmax(0)), "softmax with dim=0"),
         (nn.Sequential(nn.Linear(3, 3), nn.Linear(4, 3)), "takes 4 values, but"),
         (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), r"call module\.eval"),

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pyopencl as cl
 import pytest
-from bounds import JUMPS, activation_bound
+from bounds import JUMPS, WITH_PARAMETERS, activation_bound
 
 from clnet.errors import InputError
 from clnet.nn.activations import (
@@ -16,11 +16,14 @@ from clnet.nn.activations import (
     LEAK,
     SOFTMAX,
     activation,
+    activation_name,
     fann_activation,
 )
+from clnet.nn.layers import Dense
 from clnet.opencl.discovery import device
 from clnet.opencl.program import build, kernel_text, source_text
 from clnet.opencl.session import session
+from clnet.variants.macros import kernel_function
 from clnet.variants.training.backward import gradient_function
 
 STEPWISE = {"sigmoid_stepwise": "sigmoid", "tanh_stepwise": "tanh"}
@@ -28,10 +31,11 @@ STEPWISE = {"sigmoid_stepwise": "sigmoid", "tanh_stepwise": "tanh"}
 # The rows ---------------------------------------------------------------------------
 
 
+ROWS = [*ACTIVATIONS.values(), *map(activation, WITH_PARAMETERS)]
+
+
 def rows():
-    return pytest.mark.parametrize(
-        "row", ACTIVATIONS.values(), ids=lambda row: row.name
-    )
+    return pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +62,11 @@ def rows():
         ("relu", -1, 0), ("relu", 2, 2),
         ("leaky_relu", -1, -0.01), ("leaky_relu", 2, 2),
         ("elu", -1, -0.6321205588285577), ("elu", 2, 2),
+        ("selu", -1, -1.1113307378125625), ("selu", 1, 1.0507009873554805),
+        ("elu(0.5)", -1, -0.31606027941427883), ("elu(0.5)", 2, 2),
+        ("leaky_relu(0.2)", -1e30, -2e29), ("leaky_relu(0.2)", 1e30, 1e30),
+        ("clip(-5, 5)", 1e-7, 1e-7), ("clip(-5, 5)", 6, 5), ("clip(-5, 5)", -6, -5),
+        ("clip(2, inf)", -1e9, 2), ("clip(2, inf)", 1e30, 1e30),
         ("gelu", 1, 0.8413447460685429), ("gelu", -1, -0.15865525393145707),
         ("silu", 1, 0.731058578630005), ("silu", -1, -0.2689414213699951),
         ("softplus", 0, 0.6931471805599453), ("softplus", 40, 40),
@@ -86,13 +95,13 @@ def test_bounded_rows_are_at_most_1(row):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in ACTIVATIONS if name not in STEPWISE]
+    "name", [row.name for row in ROWS if row.name not in STEPWISE]
 )
 def test_gradients_are_those_of_the_values(name):
     """By central differences in float64."""
-    row = ACTIVATIONS[name]
+    row = activation(name)
     v = np.random.default_rng(1).uniform(-6, 6, 2000)
-    kinks = [*JUMPS.get(row.name, ((),))[0], -1, 0, 1]
+    kinks = [*JUMPS.get(row.name, ((),))[0], -1, 0, 1, *row.parameters]
     v = v[np.min([np.abs(v - kink) for kink in kinks], axis=0) > 1e-3]
     step = 1e-5
     expected = (row.value(v + step) - row.value(v - step)) / (2 * step)
@@ -104,7 +113,7 @@ def test_gradients_are_those_of_the_values(name):
 @pytest.mark.parametrize(("name", "smooth"), STEPWISE.items())
 def test_stepwise_gradients_are_the_smooth_functions(name, smooth):
     """As in FANN, which trains through the steps."""
-    row = ACTIVATIONS[name]
+    row = activation(name)
     v = np.linspace(-6, 6, 101)
     y = row.value(v)
     expected = ACTIVATIONS[smooth].gradient(v, y)
@@ -187,8 +196,8 @@ def on_device(real, width, operators, v):
     where = session(device())
     defines = {"REAL": real, "WIDTH": width, "OPERATOR_MATH": operators}
     calls = "\n".join(
-        f"    y[{number} * n + i] = act_{name}(v[i]);"
-        for number, name in enumerate(ACTIVATIONS)
+        f"    y[{number} * n + i] = {kernel_function(row.name)}(v[i]);"
+        for number, row in enumerate(ROWS)
     )
     text = source_text("include/activations.h", defines, where.device) + (
         "\n__kernel void functions(__global const VAL *v, __global VAL *y, int n)\n"
@@ -196,14 +205,14 @@ def on_device(real, width, operators, v):
     )
     program = build(where.context, where.device, text, "include/activations.h")
     kernel = cl.Kernel(program, "functions")
-    y = np.empty((len(ACTIVATIONS), v.size), v.dtype)
+    y = np.empty((len(ROWS), v.size), v.dtype)
     flags = cl.mem_flags
     v_buffer = cl.Buffer(where.context, flags.COPY_HOST_PTR, hostbuf=v)
     y_buffer = cl.Buffer(where.context, flags.WRITE_ONLY, y.nbytes)
     kernel.set_args(v_buffer, y_buffer, np.int32(v.size // width))
     cl.enqueue_nd_range_kernel(where.queue, kernel, (v.size // width,), None)
     cl.enqueue_copy(where.queue, y, y_buffer)
-    return dict(zip(ACTIVATIONS, y, strict=True))
+    return dict(zip((row.name for row in ROWS), y, strict=True))
 
 
 @pytest.mark.parametrize(("real", "width", "operators"), BUILDS)
@@ -217,7 +226,7 @@ def test_functions_agree_with_numpy(real, width, operators):
     faults = []
     for name, y in on_device(real, width, operators, v).items():
         with np.errstate(all="ignore"):
-            exact = ACTIVATIONS[name].value(wide)
+            exact = activation(name).value(wide)
             bound = activation_bound(name, wide, 0.0, dtype.__name__)
             error = np.abs(y - exact)
         # Intermediate results of the largest numbers may overflow.
@@ -234,6 +243,30 @@ def test_functions_agree_with_numpy(real, width, operators):
                 f"{bound[i]:.3g}; {wrong.sum()} of {v.size} are wrong"
             )
     assert not faults, "\n".join(faults)
+
+
+def test_functions_with_parameters_are_rows_by_their_names():
+    for text, name in [
+        ("clip( -10.0 ,1e1)", "clip(-10, 10)"), ("ReLU6", "clip(0, 6)"),
+        ("clip(-inf, 0.5)", "clip(-inf, 0.5)"), ("clip(0, 1)", "linear_piece"),
+        ("clip(-1, 1)", "linear_piece_symmetric"), ("clip(-0, inf)", "relu"),
+        ("clip(-inf, inf)", "identity"), ("leaky_relu(0.01)", "leaky_relu"),
+        ("elu(1)", "elu"), ("elu(2)", "elu(2)"),
+    ]:
+        assert activation_name(text) == name
+        assert activation(name).name == name
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("clip(1)", r"clip\(low, high\) of numbers within float32's range, or inf"),
+    ("clip(1, a)", "wrong parameters"), ("clip(nan, 1)", "wrong parameters"),
+    ("elu(inf)", r"expected elu\(alpha\) of numbers"), ("elu(1e39)", "wrong param"),
+    ("clip(2, 2)", "bounds 2 and 2, expected rising"),
+    ("clip(inf, inf)", "expected rising"), ("clap(1, 2)", "unknown activation"),
+])
+def test_wrong_parameters_are_refused(name, message):
+    with pytest.raises(InputError, match=message):
+        Dense(2, name)
 
 
 def test_every_row_has_its_function_and_every_function_its_row():
@@ -271,7 +304,15 @@ def test_a_missing_macro_is_an_error(missing):
         cl.Program(where.context, text).build(devices=[where.device.handle])
 
 
-@pytest.mark.parametrize("row", ACTIVATIONS.values(), ids=lambda row: row.name)
+@rows()
+def test_values_exceed_their_arguments_by_no_more_than_the_row_says(row):
+    v = np.linspace(-100, 100, 20001)
+    y = row.value(v)
+    assert (np.abs(y) - np.abs(v)).max() <= row.excess + 1e-12
+    assert np.abs(row.gradient(v, y)).max() <= row.steepest
+
+
+@rows()
 def test_values_are_within_the_limits(row):
     """And come near them: a warning of targets beyond them is right."""
     y = row.value(np.linspace(-60, 60, 120_001))

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from bounds import FLOAT32, FLOAT64, LAMBDA
+from bounds import FLOAT32, FLOAT64, LAMBDA, WITH_PARAMETERS
 from deviations import deviations
 from storages import entry_matrix
 from training_oracle import DEVICE, SESSION, agree, run_both
@@ -40,6 +40,7 @@ from clnet.variants.reference.generic_backward import GenericBackward
 from clnet.variants.training.outer import Outer
 
 ARITHMETIC = {"float32": FLOAT32, "float64": FLOAT64}
+NAMES = (*ACTIVATIONS, *WITH_PARAMETERS)
 JUMPING = ("threshold", "threshold_symmetric", "sigmoid_stepwise", "tanh_stepwise")
 
 
@@ -75,9 +76,9 @@ def check_gradients(
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize("name", [n for n in ACTIVATIONS if n not in JUMPING])
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in JUMPING])
 def test_every_activation(name):
-    index = list(ACTIVATIONS).index(name)
+    index = NAMES.index(name)
     dtype = "float64" if index % 5 == 4 and DEVICE.fp64 else "float32"
     network = Network(
         7, [Dense(9, name, 0.8, initialiser="uniform"), Dense(3, name, bias=False)],
@@ -168,7 +169,7 @@ def test_outer_in_every_configuration(n_in, n_out, batch, dtype):
 
 
 def test_one_activation_a_neuron():
-    names = tuple(name for name in ACTIVATIONS if name not in JUMPING)
+    names = tuple(name for name in NAMES if name not in JUMPING)
     network = Network(4, [Dense(len(names), names, 0.5), Dense(2)], seed=3)
     check_gradients(network, "huber", 11)
 

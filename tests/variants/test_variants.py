@@ -56,7 +56,7 @@ FUNCTIONS = tuple(
         "float64" if i % 6 == 4 else "float32",
         steepness=(1.0, 0.5, 2.0, -1.0)[i % 4], bias=i % 5 != 3, fann=i % 3 == 2,
     )
-    for i, name in enumerate(ACTIVATIONS)
+    for i, name in enumerate((*ACTIVATIONS, "clip(-0.5, inf)"))
 )
 CHAINS = (
     Case((1, 1), 1, "tanh"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,14 +12,19 @@ from numpy.typing import NDArray
 from clnet.formats.onnx.graph import RefusalError, attributes, evaluate
 from clnet.formats.onnx.trace import Tensor, Trace, as_float, scalar
 from clnet.formats.onnx.values import Activated, Composite, Rows, Value
-from clnet.nn.activations import LEAK, activation
+from clnet.nn.activations import (
+    LEAK,
+    SELU_ALPHA,
+    SELU_SCALE,
+    activation,
+    with_parameters,
+)
 
 Array = NDArray[Any]
 Term = tuple[Any, str | None, float, float]
 """Of ``c f(s x + b)``: c, f (None: the identity), s and b."""
 
 LARGEST = 3e38  # a bound of more is none: exporters write float32's largest
-WIDE = 16.0  # a range beyond it loses more digits by a division than by differences
 LOGICAL = frozenset({"And", "Or", "Xor", "Not"})
 FUNCTIONS = frozenset({
     "Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where", "Exp", "Log", "Sqrt",
@@ -68,23 +74,25 @@ def prelu(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
 
 
 def _leaky(slope: Any) -> Any:
-    if scalar(slope) is not None and np.float32(scalar(slope)) == np.float32(LEAK):
-        return [(1, "leaky_relu", 1.0, 0.0)], 0
-    return [(1 - slope, "relu", 1.0, 0.0), (slope, None, 1.0, 0.0)], 0
+    one = scalar(slope)
+    if one is None:  # exact too: one of both terms is zero
+        return [(1, "relu", 1.0, 0.0), (-slope, "relu", -1.0, 0.0)], 0
+    name = with_parameters("leaky_relu", one)
+    return [(1, "leaky_relu" if np.float32(one) == np.float32(LEAK) else name,
+             1.0, 0.0)], 0
 
 
 def _elu(given: dict[str, Any], *_: Any) -> Any:
-    alpha = given.get("alpha", 1.0)
-    if alpha == 1:
-        return [(1, "elu", 1.0, 0.0)], 0
-    return [(alpha, "elu", 1.0, 0.0), (1 - alpha, "relu", 1.0, 0.0)], 0
+    return [(1, with_parameters("elu", given.get("alpha", 1.0)), 1.0, 0.0)], 0
 
 
 def _selu(given: dict[str, Any], *_: Any) -> Any:
-    alpha = given.get("alpha", 1.67326319217681884765625)
-    gamma = given.get("gamma", 1.05070102214813232421875)
-    return [(gamma * alpha, "elu", 1.0, 0.0),
-            (gamma * (1 - alpha), "relu", 1.0, 0.0)], 0
+    alpha, gamma = given.get("alpha", SELU_ALPHA), given.get("gamma", SELU_SCALE)
+    pair, usual = (np.asarray(one, np.float32)
+                   for one in ((alpha, gamma), (SELU_ALPHA, SELU_SCALE)))
+    if (pair == usual).all():
+        return [(1, "selu", 1.0, 0.0)], 0
+    return [(gamma, with_parameters("elu", alpha), 1.0, 0.0)], 0
 
 
 def _celu(given: dict[str, Any], *_: Any) -> Any:
@@ -103,23 +111,11 @@ def _bound(tensor: Any) -> float:
 def _clip(given: dict[str, Any], low: Any = None, high: Any = None) -> Any:
     low, high = given.get("min", low), given.get("max", high)
     low, high = (None if one is None else _bound(one) for one in (low, high))
-    low = None if low is None or low < -LARGEST else low
-    high = None if high is None or high > LARGEST else high
-    if low is None and high is None:
-        return [(1, None, 1.0, 0.0)], 0
-    if high is None:
-        return [(1, "relu", 1.0, -low)], low
-    if low is None:
-        return [(-1, "relu", -1.0, high)], high
+    low = -math.inf if low is None or low < -LARGEST else low
+    high = math.inf if high is None or high > LARGEST else high
     if low >= high:
         raise RefusalError(f"has bounds of {low} and {high}, expected rising ones")
-    width = high - low
-    if (low, high) == (-1, 1):
-        return [(1, "linear_piece_symmetric", 1.0, 0.0)], 0
-    if width > WIDE:
-        beyond = [(1, "relu", -1.0, low), (-1, "relu", 1.0, -high)]
-        return [(1, None, 1.0, 0.0), *beyond], 0
-    return [(width, "linear_piece", 1 / width, -low / width)], low
+    return [(1, with_parameters("clip", low, high), 1.0, 0.0)], 0
 
 
 def _hard_sigmoid(given: dict[str, Any], *_: Any) -> Any:

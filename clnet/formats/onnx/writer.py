@@ -25,6 +25,8 @@ from clnet.errors import FormatError
 from clnet.formats.files import write
 from clnet.nn.activations import (
     LEAK,
+    SELU_ALPHA,
+    SELU_SCALE,
     SIGMOID_STEPS,
     SOFTMAX,
     SOFTMAXES,
@@ -190,7 +192,8 @@ class _Graph:
         """Return an activation of v."""
         if name in SOFTMAXES:
             return self.node("Softmax" if name == SOFTMAX else "LogSoftmax", v, axis=-1)
-        return _FUNCTIONS[activation(name).name](self.node, v)
+        row = activation(name)
+        return _FUNCTIONS[row.family](self.node, v, *row.parameters)
 
     def _scaled(self, x: str, scaling: Any, side: str) -> str:
         """Return scaled inputs, or descaled outputs: in float64, as `Scaling` does."""
@@ -249,7 +252,14 @@ def _gelu_tanh(node: Node, v: str) -> str:
     return node("Mul", v, node("Sigmoid", u))
 
 
-_FUNCTIONS: dict[str, Callable[[Node, str], str]] = {
+def _clip(node: Node, v: str, low: float, high: float) -> str:
+    """Return a clip; Clip takes a missing bound as the type's largest number."""
+    if math.isinf(low):
+        return node("Min", v, high)
+    return node("Max", v, low) if math.isinf(high) else node("Clip", v, low, high)
+
+
+_FUNCTIONS: dict[str, Callable[..., str]] = {
     "identity": lambda node, v: v,
     "threshold": lambda node, v: _choice(node, v, 0.0, 1.0),
     "threshold_symmetric": lambda node, v: _choice(node, v, -1.0, 1.0),
@@ -262,6 +272,7 @@ _FUNCTIONS: dict[str, Callable[[Node, str], str]] = {
     "gaussian_stepwise": lambda node, v: _choice(node, v, 0.0, 0.0),
     "elliot": lambda node, v: _scaled_by(node, node("Softsign", v), 0.5, 0.5),
     "elliot_symmetric": lambda node, v: node("Softsign", v),
+    "clip": _clip,
     "linear_piece": lambda node, v: node("Clip", v, 0.0, 1.0),
     "linear_piece_symmetric": lambda node, v: node("Clip", v, -1.0, 1.0),
     "sin_symmetric": lambda node, v: node("Sin", v),
@@ -269,8 +280,9 @@ _FUNCTIONS: dict[str, Callable[[Node, str], str]] = {
     "sin": lambda node, v: _scaled_by(node, node("Sin", v), 0.5, 0.5),
     "cos": lambda node, v: _scaled_by(node, node("Cos", v), 0.5, 0.5),
     "relu": lambda node, v: node("Relu", v),
-    "leaky_relu": lambda node, v: node("LeakyRelu", v, alpha=LEAK),
-    "elu": lambda node, v: node("Elu", v),
+    "leaky_relu": lambda node, v, slope=LEAK: node("LeakyRelu", v, alpha=slope),
+    "elu": lambda node, v, alpha=1.0: node("Elu", v, alpha=alpha),
+    "selu": lambda node, v: node("Selu", v, alpha=SELU_ALPHA, gamma=SELU_SCALE),
     "gelu": lambda node, v: node(
         "Mul", v,
         _scaled_by(node, node("Erf", node("Mul", v, math.sqrt(0.5))), 0.5, 0.5)),
@@ -280,4 +292,4 @@ _FUNCTIONS: dict[str, Callable[[Node, str], str]] = {
     "hardswish": lambda node, v: node("HardSwish", v),
     "softplus": lambda node, v: node("Softplus", v),
 }
-"""Each row of `clnet.nn.activations`, made of ONNX's nodes."""
+"""Each row and family of `clnet.nn.activations`, made of ONNX's nodes."""

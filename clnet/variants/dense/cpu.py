@@ -107,7 +107,7 @@ class Cpu:
         defines: dict[str, int | str] = {
             "FUNCTIONS(X)": " ".join(
                 f"X({code}, {kernel_function(name)})"
-                for code, name in enumerate(ACTIVATIONS)
+                for code, name in enumerate(_functions(layers))
             ),
             "PANEL": PANEL,
             "LANES": lanes(device),
@@ -158,6 +158,12 @@ def serial_companion(device: Device) -> Device | None:
     return next((other for other in device.companions if other.serial), None)
 
 
+def _functions(layers: Iterable[LayerOps]) -> list[str]:
+    """Return the kernel's functions by code: all rows, and those with parameters."""
+    names = {layer.act.nonlinearity.names[0] for layer in layers}
+    return [*ACTIVATIONS, *sorted(names - ACTIVATIONS.keys())]
+
+
 def _packed_size(layer: LayerOps) -> int:
     """Return the floats of a layer's panels."""
     return round_up(layer.n_out, PANEL) * (layer.n_in + 1)
@@ -173,7 +179,7 @@ def _table(
 ) -> NDArray[Any]:
     """Return the kernel's table of layers."""
     rows = np.zeros(len(layers), LAYER)
-    names = list(ACTIVATIONS)
+    names = _functions(layers)
     out = 0
     for row, layer, start in zip(rows, layers, starts, strict=False):
         stride = round_up(layer.n_out, PANEL)

@@ -63,6 +63,10 @@ class FusedMma:
         shape, functions = _shape(span, device), len(set(_functions_of(span)))
         if functions > MAX_FUNCTIONS:
             return f"it applies at most {MAX_FUNCTIONS} activations, not {functions}"
+        for layer in chain(span)[:-1]:
+            row = activation(layer.act.nonlinearity.names[0])
+            if row.excess > 1:
+                return f"its hidden layers need |f(v)| <= |v| + 1, unlike {row.name}"
         widest, most = max(shape.first, shape.hidden), REGISTERS // shape.splits
         if 0 < shape.stages < MIN_STAGES:
             return (

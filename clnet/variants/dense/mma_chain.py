@@ -71,11 +71,6 @@ SHAPES: dict[int, tuple[tuple[int, ...], ...]] = {
         (64, 32, 32, 4, 8),
     ),
 }
-# Activations with |f(v)| <= |v|.
-BOUNDED_BY_INPUT = frozenset({
-    "identity", "relu", "leaky_relu", "elu", "gelu", "silu", "gelu_tanh", "mish",
-    "hardswish",
-})
 # The model that ranks shapes.
 SHARE = {2: 0.85, 1: 0.95}  # of the matrix units' rate, by splits
 FIRST_LOADS = 3  # loads, one after the other, as long as a tile's first step
@@ -108,9 +103,9 @@ class MmaChain:
         if len(layers) == 1:
             return "it computes two layers or more"
         for layer in layers[:-1]:
-            name = layer.act.nonlinearity.names[0]
-            if not (activation(name).bounded or name in BOUNDED_BY_INPUT):
-                return f"its hidden layers need |f(v)| <= 1 or |v|, unlike {name}"
+            row = activation(layer.act.nonlinearity.names[0])
+            if not row.bounded and row.excess > 0:
+                return f"its hidden layers need |f(v)| <= 1 or |v|, unlike {row.name}"
         return None if self._configs(span, device) else no_room_for_tiles(device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from clnet.nn.activations import FANN_SIGMOID_ENDS, FANN_TANH_END, activation
 from clnet.nn.losses import FANN_TANH_ERROR, FANN_TANH_LIMIT, HUBER_DELTA, loss_function
-from clnet.variants.macros import number
+from clnet.variants.macros import kernel_call, number
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Span
@@ -21,7 +21,7 @@ def gradient_function(name: str, fann_compatible: bool) -> tuple[str, bool]:
     """
     row = activation(name)
     fann = fann_compatible and row.fann_gradient is not None
-    return f"{'fann_' * fann}grad_{name}", row.reads == "v"
+    return kernel_call(f"{'fann_' * fann}grad_", row), row.reads == "v"
 
 
 def gradient_defines(span: Typed) -> dict[str, int | str]:

@@ -57,7 +57,6 @@ SHARED_BY = 8  # of them that share an element
 LARGEST_TILE = 256  # samples
 SHARE = 0.3  # of the matrix units' rate beside activations and their derivatives
 LAYER_LOADS = 50  # loads, one after the other, as long as a layer's waits
-MAX_DERIVATIVE = 2.0  # a bound on any activation's derivative, without steepness
 RESERVED_BYTES = 1280  # of local memory, for small arrays and the system
 CONFIGS: tuple[Config, ...] = tuple(  # the usually best first
     dict(zip(("warps", "rows", "groups", "inside", "chunk"), config, strict=True))
@@ -102,6 +101,10 @@ class FusedStep:
             return "it applies one activation a layer, and here neurons differ"
         if len(set(functions[:-1])) > 1:
             return "it applies one activation to all layers but the last one"
+        for function in functions[:-1]:
+            row = activation(function.names[0])
+            if row.excess > 1:
+                return f"its hidden layers need |f(v)| <= |v| + 1, unlike {row.name}"
         if len(set(step.loss.halved)) > 1:
             return "it halves all outputs' errors or none, and here they differ"
         shape = _shape(span)
@@ -242,7 +245,7 @@ def _functions_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
     codes, hidden = functions_of(step), step.layers[0].act.nonlinearity
     last = step.layers[-1].act.nonlinearity
     steepness = abs(hidden.steepness[0])
-    most = MAX_DERIVATIVE * steepness
+    most = activation(hidden.names[0]).steepest * steepness
     return {
         "HIDDEN_CODE": _code(codes, hidden), "LAST_CODE": _code(codes, last),
         "INNER_RELU": int(
