@@ -33,7 +33,7 @@ FIGURES = {
 }
 _ONE = (  # options of one training alone
     "checkpoint", "checkpoint_every", "resume", "curve", "tensorboard", "mpi",
-    "blocks",
+    "blocks", "class_weight",
 )
 _OPTIONS = (  # of `Network.fit` that are a population's too
     "optimiser", "loss", "epochs", "batch_size", "desired_error", "stop", "schedule",

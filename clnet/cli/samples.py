@@ -119,6 +119,39 @@ class Samples:
         )
         return f"{counted(self.x.shape[1], 'input')} and {outputs}"
 
+    def balanced_weights(self) -> NDArray[np.float64]:
+        """Return the weight of each sample with which all classes weigh alike.
+
+        ``samples / (classes * samples of its class)``, scikit-learn's "balanced".
+
+        Raises
+        ------
+        InputError
+            If the targets are not classes, or are read by parts.
+        """
+        from clnet.nn.metrics import one_hot
+
+        if self.source is not None:
+            raise InputError(
+                "--class-weight counts the classes of data in memory: give a --buffer "
+                "in which they fit"
+            )
+        if self.labelled:
+            labels = self.t
+        elif self.t.shape[1] == 1 and len(np.unique(self.t)) <= 2:
+            labels = self.t[:, 0]
+        elif one_hot(self.t):
+            labels = self.t.argmax(axis=1)
+        else:
+            raise InputError(
+                "--class-weight is for classes, expected labels, one-hot targets or "
+                "one target of two numbers"
+            )
+        classes, codes, counts = np.unique(
+            labels, return_inverse=True, return_counts=True
+        )
+        return np.asarray((len(labels) / (len(classes) * counts))[codes.reshape(-1)])
+
     def subset(self, rows: NDArray[Any]) -> Samples:
         """Return the samples of some rows."""
         return Samples(self.x[rows], self.t[rows], self.columns)

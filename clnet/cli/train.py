@@ -70,6 +70,10 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
             for row in LOSSES.values()
         ) + "; default: by the last layer's activation",
     )
+    add(
+        "--class-weight", choices=("balanced",),
+        help="weigh samples so that all classes weigh alike, as by scikit-learn",
+    )
     add("--epochs", type=count, metavar="N", help=f"default: {EPOCHS}")
     add(
         "--max-neurons", type=count, metavar="N",
@@ -214,6 +218,9 @@ def _prepared(
         "clip_norm": arguments.clip_norm, "clip_value": arguments.clip_value,
         "callbacks": callbacks, "progress": sys.stderr.isatty(), "scale": scale,
         "precision": arguments.precision, "tune": True if arguments.tune else None,
+        "sample_weight": (
+            None if arguments.class_weight is None else training.balanced_weights()
+        ),
     }
 
 

@@ -11,6 +11,7 @@ from cli_output import ok
 import clnet
 from clnet import Network
 from clnet.cli.new_network import HIDDEN
+from clnet.cli.samples import Samples
 from clnet.errors import WIDTH
 
 
@@ -174,3 +175,20 @@ def test_reports_have_figures_by_class(clnet_command, tables):
     found = json.loads(clnet_command("evaluate a.safetensors flowers.csv --json")[1])
     assert [line.split()[0] for line in names[1:]] == found["classes"]
     assert len(found["auc"]) == len(found["f1"]) == len(found["classes"])
+
+
+def test_balanced_classes_weigh_alike(clnet_command, tables):
+    judge = pytest.importorskip("sklearn.utils.class_weight")
+    for t in (np.array(["a", "b", "a", "a", "c"]), np.eye(3)[[0, 1, 1, 1, 2]],
+              np.array([[0.0], [1], [1], [0], [1]])):
+        labels = t if t.ndim == 1 else t[:, 0] if t.shape[1] == 1 else t.argmax(axis=1)
+        np.testing.assert_allclose(
+            Samples(np.zeros((5, 1)), t).balanced_weights(),
+            judge.compute_sample_weight("balanced", labels),
+        )
+    train = f"train flowers.csv --target kind {TRAIN}"
+    ok(clnet_command(f"{train} --class-weight balanced"))
+    for command in ("train houses.csv --target price --ignore place",
+                    "train flowers.csv --target kind --population 2"):
+        status, _, error = clnet_command(f"{command} --class-weight balanced")
+        assert status == 2 and "--class-weight is for" in error
