@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from clnet.nn.labels import Classes
     from clnet.nn.scaling import Scaling
 
+FEW_CLASSES = 10  # different whole numbers of a target that may be labels, at most
 TABLE_OPTIONS = ("target", "categories", "ignore")
 
 
@@ -105,6 +106,14 @@ class Samples:
         if not self.labelled:
             return ()
         return tuple(sorted(set().union(*(t.tolist() for t in self.targets()))))
+
+    @property
+    def might_be_classes(self) -> bool:
+        """Whether the target of a named table is one of `FEW_CLASSES` whole numbers."""
+        if self.labelled or self.columns is None or len(self.columns.targets) != 1:
+            return False
+        values = np.unique(self.t)
+        return len(values) <= FEW_CLASSES and bool((values == np.floor(values)).all())
 
     @property
     def n_out(self) -> int:

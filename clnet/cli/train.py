@@ -16,12 +16,13 @@ from clnet.cli.digits import DIGITS
 from clnet.cli.new_network import network_of, scales
 from clnet.cli.samples import Samples, check_labels, number, read, whole
 from clnet.cli.summary import class_texts, evaluation_rows, pairs
-from clnet.errors import InputError, nearest
+from clnet.errors import InputError, nearest, quoted
 from clnet.formats import NETWORK_SUFFIXES, check_save
 from clnet.formats.pictures import PICTURES, figure, picture_file
 from clnet.network import Network, load
 from clnet.nn.defaults import EPOCHS, MAX_NEURONS, default_optimiser
 from clnet.nn.fann_parameters import STOP_FUNCTIONS
+from clnet.nn.labels import output_middles
 from clnet.nn.optimisers import CASCADE, FANN, MINI_BATCH, OPTIMISER_NAMES, Adam, Rprop
 
 if TYPE_CHECKING:
@@ -297,6 +298,12 @@ def _trained(
             rows.append((label, path))
     if network.scaling is not None and not scale:
         rows.append(("note", unused_scaling(arguments.network)))
+    columns = training.columns
+    if columns and training.might_be_classes and output_middles(network) == (None,):
+        rows.append(("note", (
+            f"{quoted(columns.targets[0])} holds few whole numbers and was trained as "
+            "a number: for classes name it by --categories too"
+        )))
     print(pairs(rows))
     for text in class_texts(found, network):
         print(f"\n{text}")

@@ -192,3 +192,13 @@ def test_balanced_classes_weigh_alike(clnet_command, tables):
                     "train flowers.csv --target kind --population 2"):
         status, _, error = clnet_command(f"{command} --class-weight balanced")
         assert status == 2 and "--class-weight is for" in error
+
+
+def test_whole_numbers_that_may_be_labels_are_told(clnet_command, tables):
+    rows = "".join(f"{i},{(3, 7, 12)[i % 3]}\n" for i in range(30))
+    (tables / "labels.csv").write_text(f"x,label\n{rows}")
+    train = "train labels.csv --target label --epochs 1 --layers 1-"
+    out = " ".join(ok(clnet_command(f"{train}1")).split())
+    assert "'label' holds few whole numbers and was trained as a number" in out
+    out = ok(clnet_command(f"{train}3 --categories label"))
+    assert "trained as a number" not in out and "accuracy" in out
