@@ -122,6 +122,8 @@ def predict(arguments: argparse.Namespace) -> int:
     if arguments.trace is not None:
         check_trace(arguments.trace)
     network = load(arguments.network, memory_limit=arguments.memory_limit)
+    if arguments.probabilities:
+        _check_probabilities(arguments, network)
     data = read(arguments, arguments.data, network.dtype, network.columns)
     scaling = network.scaling
     if arguments.scale and scaling is None:
@@ -249,7 +251,37 @@ def save_answers(
         return
     if columns is None and path.lower().endswith(".csv"):
         columns = header_of(as_path(path), arguments.outputs)
-    save_table(arguments.out, data.x, y if labels is None else labels, columns)
+    save_table(
+        arguments.out, data.x, y if labels is None else labels, columns,
+        _probabilities(network, y) if arguments.probabilities else None,
+    )
+
+
+def _probabilities(network: Network, y: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Return the probability of each class, by the name of its column."""
+    import numpy as np
+
+    if network.n_out == 1:
+        y = np.column_stack([1 - y, y])
+    return {
+        f"P({label})": column
+        for label, column in zip(network.classes or (), y.T, strict=True)
+    }
+
+
+def _check_probabilities(arguments: argparse.Namespace, network: Network) -> None:
+    """Raise InputError unless outputs are probabilities of classes for a table."""
+    from clnet.nn.activations import SOFTMAX
+
+    last = network.layers[-1].activation
+    expected = "sigmoid" if network.n_out == 1 else SOFTMAX
+    if network.classes is None or last != expected:
+        raise InputError(
+            "--probabilities is for networks of named classes that end in softmax, or "
+            "in one sigmoid"
+        )
+    if not (arguments.out or "").lower().endswith(".csv"):
+        raise InputError("--probabilities are columns of a table: give --out FILE.csv")
 
 
 def convert(arguments: argparse.Namespace) -> int:

@@ -328,6 +328,10 @@ def parser() -> _Parser:
         "targets, in .csv by the names of columns and classes; .npy: outputs alone",
     )
     sub.add_argument(
+        "--probabilities", action="store_true",
+        help="with --out to .csv: also the probability of each class, in a column",
+    )
+    sub.add_argument(
         "--profile", action="store_true",
         help="show the times of one call: upload, launch, device, download",
     )
@@ -349,7 +353,9 @@ def parser() -> _Parser:
         "  clnet evaluate iris.safetensors test.csv --json",
     )
     with_samples(sub)
-    sub.set_defaults(evaluates=True, out=None, profile=False, trace=None)
+    sub.set_defaults(
+        evaluates=True, out=None, profile=False, trace=None, probabilities=False
+    )
 
     sub = command(
         "train", cli_train.run, "train a network on data",

@@ -6,7 +6,7 @@ select the format; `files` reads and writes all files, `numbers` parses text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
@@ -293,7 +293,7 @@ def save_data(path: str | PathLike[str], x: ArrayLike, t: ArrayLike) -> None:
 
 def save_table(
     path: str | PathLike[str], x: NDArray[Any], t: NDArray[Any],
-    columns: Columns | None = None,
+    columns: Columns | None = None, beside: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
     """Write a table to a ``.csv`` file, as `load_table` reads it, whole or not at all.
 
@@ -307,13 +307,15 @@ def save_table(
         Targets: numbers, or labels [samples].
     columns : Columns or None
         The columns; None: they are named x0, x1, … t0, t1, …, or ``class``.
+    beside : mapping of str to ndarray of shape [samples], or None
+        More columns, after the targets.
 
     Raises
     ------
     FormatError
         If the file cannot be written.
     """
-    table.save_csv(as_path(path), x, t, columns)
+    table.save_csv(as_path(path), x, t, columns, beside)
 
 
 def check_save_data(path: str | PathLike[str]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -134,7 +134,10 @@ def load_csv(
     )
 
 
-def save_csv(path: Path, x: Array, t: Array, columns: Columns | None = None) -> None:
+def save_csv(
+    path: Path, x: Array, t: Array, columns: Columns | None = None,
+    beside: Mapping[str, Array] | None = None,
+) -> None:
     """Write a table with a header.
 
     Parameters
@@ -148,6 +151,8 @@ def save_csv(path: Path, x: Array, t: Array, columns: Columns | None = None) -> 
     columns : Columns or None
         The names of the columns; inputs of categories become these again. None: x0, x1,
         … and t0, t1, …, or ``class`` for labels.
+    beside : mapping of str to ndarray of shape [samples], or None
+        More columns, after the targets.
 
     Raises
     ------
@@ -160,11 +165,15 @@ def save_csv(path: Path, x: Array, t: Array, columns: Columns | None = None) -> 
     targets = columns.targets
     if len(targets) != width:
         targets = ("class",) if t.ndim == 1 else tuple(f"t{i}" for i in range(width))
-    names = [*(column.name for column in columns.inputs), *targets]
-    write(path, _lines(names, x, t, columns))
+    more = dict(beside or {})
+    names = [*(column.name for column in columns.inputs), *targets, *more]
+    added = np.column_stack(list(more.values())) if more else np.zeros((len(x), 0))
+    write(path, _lines(names, x, t, columns, added))
 
 
-def _lines(names: list[str], x: Array, t: Array, columns: Columns) -> Iterator[bytes]:
+def _lines(
+    names: list[str], x: Array, t: Array, columns: Columns, beside: Array
+) -> Iterator[bytes]:
     line = io.StringIO()
     writer = csv.writer(line, lineterminator="\n")
 
@@ -177,9 +186,10 @@ def _lines(names: list[str], x: Array, t: Array, columns: Columns) -> Iterator[b
     if not all(name.isdecimal() for name in names):  # of a table without a header
         yield encoded(names)
     numbers = all(not column.categories for column in columns.inputs)
-    for inputs, targets in zip(x, t, strict=True):
+    for inputs, targets, more in zip(x, t, beside, strict=True):
         cells = shortest(inputs) if numbers else _cells(inputs, columns)
-        yield encoded([*cells, *(shortest(targets) if t.ndim > 1 else (targets,))])
+        answers = shortest(targets) if t.ndim > 1 else (targets,)
+        yield encoded([*cells, *answers, *shortest(more)])
 
 
 def _cells(inputs: Array, columns: Columns) -> Iterator[str]:

@@ -202,3 +202,16 @@ def test_whole_numbers_that_may_be_labels_are_told(clnet_command, tables):
     assert "'label' holds few whole numbers and was trained as a number" in out
     out = ok(clnet_command(f"{train}3 --categories label"))
     assert "trained as a number" not in out and "accuracy" in out
+
+
+def test_probabilities_stand_beside_the_class(clnet_command, tables):
+    ok(clnet_command(f"train flowers.csv --target kind {TRAIN} --save a.safetensors"))
+    ok(clnet_command("predict a.safetensors new.csv --out b.csv --probabilities"))
+    names = (tables / "b.csv").read_text().splitlines()[0]
+    assert names == "width,size,kind,P(iris),P(lily),P(rose)"
+    found = clnet.load_table("b.csv", target="kind")
+    assert np.allclose(found.x[:, 2:].sum(axis=1), 1)
+    answers = np.array(["iris", "lily", "rose"])[found.x[:, 2:].argmax(axis=1)]
+    assert np.array_equal(answers, found.t)
+    status, _, error = clnet_command("predict a.safetensors new.csv --probabilities")
+    assert status == 2 and "give --out FILE.csv" in error
