@@ -18,7 +18,7 @@ from sklearn.utils.multiclass import (
 )
 from sklearn.utils.validation import validate_data
 
-from clnet.checks import PRECISIONS
+from clnet.checks import PRECISIONS, is_sparse
 from clnet.nn.activations import SOFTMAX
 from clnet.sklearn.bases import ClassifierMixin, RegressorMixin
 from clnet.sklearn.mlp import MLP, Array, checked_sample_weight
@@ -110,6 +110,8 @@ class MLPClassifier(ClassifierMixin, MLP):
             self, X, y, accept_sparse=["csr", "csc"], multi_output=True,
             dtype=(np.float64, np.float32), reset=first,
         )
+        if is_sparse(y):  # labels of several classes a sample
+            y = y.toarray()
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
         if first and not (incremental and hasattr(self, "classes_")):
@@ -174,6 +176,7 @@ class MLPClassifier(ClassifierMixin, MLP):
         classes : array_like, shape [n_classes], or None
             All classes; for the first call.
         """
+        y = y.toarray() if is_sparse(y) else y
         if _check_partial_fit_first_call(self, classes):
             multilabel = type_of_target(y).startswith("multilabel")
             self._label_binarizer = LabelBinarizer().fit(y if multilabel else classes)

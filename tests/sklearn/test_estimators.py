@@ -352,3 +352,15 @@ def test_accuracy_on_real_data():
     x = StandardScaler().fit_transform(x)
     found = MLPClassifier(random_state=0).fit(x[::2], y[::2])
     assert found.score(x[1::2], y[1::2]) > 0.95
+
+
+def test_sparse_labels_are_those_of_the_array():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 4))
+    y = (x[:, :3] > 0).astype(int)
+    models = [MLPClassifier((5,), max_iter=5, random_state=0) for _ in range(2)]
+    with pytest.warns(ConvergenceWarning):
+        dense, given = (model.fit(x, labels) for model, labels in zip(
+            models, (y, scipy.sparse.csr_matrix(y)), strict=True))
+    assert np.array_equal(dense.predict(x), given.predict(x))
+    assert given.score(x, scipy.sparse.csr_matrix(y)) == dense.score(x, y)
