@@ -17,7 +17,15 @@ import safetensors
 from numpy.typing import NDArray
 
 from clnet.checks import as_array, is_many
-from clnet.errors import ClnetError, FormatError, InputError, counted, quoted, reason
+from clnet.errors import (
+    ClnetError,
+    FormatError,
+    InputError,
+    counted,
+    quoted,
+    reason,
+    warn,
+)
 from clnet.formats.files import as_path, read
 from clnet.nn.activations import LEAK, SOFTMAXES, activation, sum_limit
 from clnet.nn.aliases import ACTIVATION, ALIASES, PYTORCH
@@ -67,6 +75,11 @@ def to_torch(network: Model) -> Any:
                 f"layer {number} has the sources {quoted(layer.sources)}, but "
                 "nn.Sequential is a row: expected layers that read their predecessor"
             )
+    if network.scaling is not None:
+        warn(
+            "PyTorch's module has no scaling: it takes inputs that net.scaling has "
+            "scaled, and its outputs are scaled too"
+        )
     modules: list[Any] = []
     whole = dense(network, None)
     for number, layer in enumerate(whole.layers):

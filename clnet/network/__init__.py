@@ -186,7 +186,7 @@ class Network(Predictor):
         Linear modules, each followed by its activation, and by Dropout where a layer
         has it. Connections that partially or locally connected layers lack are weights
         of 0; a steepness is multiplied into the weights. `scaling` is left out, as by
-        `compile`.
+        `compile`, with a `ClnetWarning`.
 
         Raises
         ------

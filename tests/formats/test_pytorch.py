@@ -10,11 +10,13 @@ from bounds import WITH_PARAMETERS, assert_right, span_bound
 
 from clnet import (
     ClnetError,
+    ClnetWarning,
     Dense,
     FormatError,
     InputError,
     Local,
     Network,
+    Scaling,
     Sparse,
 )
 from clnet.formats.pytorch import SPECIAL
@@ -96,6 +98,13 @@ def test_all_kinds_of_layers(torch):
         network = Network(6, [layer, Dense(2)], seed=1, dtype="float64")
         # A steepness is multiplied into the weights: a rounding each.
         assert_same(torch, network, network.to_torch(), factor=2)
+
+
+def test_a_scaling_that_is_left_out_is_told(torch):
+    network = Network(2, [Dense(1)], seed=1)
+    network.scaling = Scaling.of(RNG.normal(size=(9, 2)), RNG.normal(size=(9, 1)))
+    with pytest.warns(ClnetWarning, match="has no scaling: it takes inputs that"):
+        network.to_torch()
 
 
 def test_networks_of_fann_clip_their_sums(torch):

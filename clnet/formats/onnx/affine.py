@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.formats.onnx.elementwise import composed, floats_only, of_terms
+from clnet.formats.onnx.elementwise import bounded, composed, floats_only, of_terms
 from clnet.formats.onnx.graph import RefusalError, attributes
 from clnet.formats.onnx.recognise import recognised
 from clnet.formats.onnx.trace import Tensor, Trace, as_float, most_elements
@@ -72,6 +72,9 @@ def multiplied(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
 def largest(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return a maximum or minimum: a function of one variable, or by relu."""
     floats_only(inputs)
+    clipped = bounded(trace, node.op_type, inputs)
+    if clipped is not None:
+        return [clipped]
     shape = np.broadcast_shapes(*(one.shape for one in inputs))
     try:
         found = composed(trace, node, inputs)

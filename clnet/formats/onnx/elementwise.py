@@ -178,6 +178,20 @@ def by_rule(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     return [of_terms(trace, value, terms, bias)]
 
 
+def bounded(trace: Trace, kind: str, inputs: Sequence[Any]) -> Value | None:
+    """Return a Max or Min of a value and numbers, a clip; None: it is none."""
+    values = [one for one in inputs if isinstance(one, Value)]
+    numbers = [scalar(one) for one in inputs if not isinstance(one, Value)]
+    known = [number for number in numbers if number is not None]
+    shape = np.broadcast_shapes(*(one.shape for one in inputs))
+    if len(values) != 1 or not known or known != numbers or values[0].shape != shape:
+        return None
+    low, high = max(known), min(known)
+    pair = (low, math.inf) if kind == "Max" else (-math.inf, high)
+    trace.take(values[0].codes.size)
+    return of_terms(trace, values[0], [(1, with_parameters("clip", *pair), 1.0, 0.0)])
+
+
 def composed(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the output of a node that is a function of one variable."""
     floats_only(inputs)

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from onnx import helper, numpy_helper
 
 from clnet import __version__
-from clnet.errors import FormatError
+from clnet.errors import FormatError, warn
 from clnet.formats.files import write
 from clnet.nn.activations import (
     LEAK,
@@ -193,7 +193,15 @@ class _Graph:
         if name in SOFTMAXES:
             return self.node("Softmax" if name == SOFTMAX else "LogSoftmax", v, axis=-1)
         row = activation(name)
-        return _FUNCTIONS[row.family](self.node, v, *row.parameters)
+        function = _FUNCTIONS[row.family]
+        if self.dtype == np.float64 and row.name == "gelu":
+            warn(
+                "the file has Erf in float64, which ONNX Runtime lacks: expected "
+                "gelu_tanh, or a network of float32, for that runtime"
+            )
+        if self.dtype == np.float64:
+            function = _DOUBLE_FUNCTIONS.get(row.family, function)
+        return function(self.node, v, *row.parameters)
 
     def _scaled(self, x: str, scaling: Any, side: str) -> str:
         """Return scaled inputs, or descaled outputs: in float64, as `Scaling` does."""
@@ -241,7 +249,7 @@ def _stepwise(steps: Steps) -> Callable[[Node, str], str]:
             line = _scaled_by(node, node("Sub", v, x0), (y1 - y0) / (x1 - x0), y0)
             y = node("Where", node("Less", v, x0), y, line)
         last = float(round(steps.heights[-1]))
-        return node("Where", node("Less", v, steps.abscissae[-1]), y, last)
+        return node("Where", node("GreaterOrEqual", v, steps.abscissae[-1]), last, y)
 
     return function
 
@@ -293,3 +301,47 @@ _FUNCTIONS: dict[str, Callable[..., str]] = {
     "softplus": lambda node, v: node("Softplus", v),
 }
 """Each row and family of `clnet.nn.activations`, made of ONNX's nodes."""
+
+
+def _below_zero(node: Node, v: str, below: str, above: str) -> str:
+    return node("Where", node("Less", v, 0.0), below, above)
+
+
+def _elu(node: Node, v: str, alpha: float = 1.0) -> str:
+    return _below_zero(node, v, _times_expm1(node, v, alpha), v)
+
+
+def _times_expm1(node: Node, v: str, factor: float) -> str:
+    """Return ``factor (e^v - 1)`` for v < 0, by t = tanh(v / 2): ``2 t / (1 - t)``."""
+    t = node("Tanh", node("Mul", node("Min", v, 0.0), 0.5))
+    return node("Div", node("Mul", t, 2 * factor), node("Sub", 1.0, t))
+
+
+def _softplus(node: Node, v: str) -> str:
+    """Return ``max(v, 0) + ln(1 + x)``; ``x ln u / (u - 1)`` mends u = 1 + x."""
+    x = node("Exp", node("Neg", node("Abs", v)))
+    u = node("Add", x, 1.0)
+    quotient = node("Div", node("Mul", x, node("Log", u)), node("Sub", u, 1.0))
+    logarithm = node("Where", node("Equal", u, 1.0), x, quotient)
+    return node("Add", node("Max", v, 0.0), logarithm)
+
+
+def _softsign(node: Node, v: str) -> str:
+    return node("Div", v, node("Add", node("Abs", v), 1.0))
+
+
+_DOUBLE_FUNCTIONS: dict[str, Callable[..., str]] = {
+    "elliot": lambda node, v: _scaled_by(node, _softsign(node, v), 0.5, 0.5),
+    "elliot_symmetric": _softsign,
+    "leaky_relu": lambda node, v, slope=LEAK: _below_zero(
+        node, v, node("Mul", v, slope), v),
+    "elu": _elu,
+    "selu": lambda node, v: _below_zero(
+        node, v, _times_expm1(node, v, SELU_SCALE * SELU_ALPHA),
+        node("Mul", v, SELU_SCALE)),
+    "mish": lambda node, v: node("Mul", v, node("Tanh", _softplus(node, v))),
+    "hardswish": lambda node, v: node(
+        "Mul", v, node("Clip", _scaled_by(node, v, 1 / 6, 0.5), 0.0, 1.0)),
+    "softplus": _softplus,
+}
+"""Those whose nodes ONNX Runtime lacks, or rounds to float32, in float64."""
