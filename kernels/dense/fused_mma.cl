@@ -158,6 +158,7 @@ void compute_layer(Fragments *rows, int (*scales)[2], const int layer, const int
     const int code = last ? OUTER : INNER, stays_scaled = code == RELU || code == IDENTITY;
     Fragments next[ROWS_M];
     float up[ROWS_M][2], down[ROWS_M][2], rescale_factor[ROWS_M][2];
+    float down_further[ROWS_M][2];
     if (!last && layer > 0 && layer % PERIOD == 0)
         rescale(rows, scales, steps[layer].s1, exchange);
 UNROLLED
@@ -166,7 +167,10 @@ UNROLLED
         for (int i = 0; i < 2; ++i) {
             scales[m][i] += steps[layer].s0;
             up[m][i] = power_of_two(scales[m][i]);
-            down[m][i] = power_of_two(-scales[m][i]);
+            // Two factors of large samples: that of the last layer's row is between them.
+            const int half_down = last ? min(scales[m][i], 0) / 2 : 0;
+            down_further[m][i] = power_of_two(-half_down);
+            down[m][i] = power_of_two(min(half_down - scales[m][i], 127));
             if (last || stays_scaled) continue;
             // |f(v)| <= |v| + 1; |v| is below the bound after this layer.
             const int next_scale = bounded[layer]
@@ -197,7 +201,7 @@ UNROLLED
             const int m = i / 2, at = i % 2;
             float4 v = sum_of(sums[m], low[m], at);
             if (last) {
-                v *= factors[n / 4] * down[m][at];
+                v = v * down[m][at] * factors[n / 4] * down_further[m][at];
                 v = activate_four(code, v);
                 // Samples past the end repeat the last one, and so do their outputs.
                 const int sample = min(first + 8 * i + g, batch - 1);

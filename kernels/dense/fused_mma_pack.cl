@@ -7,21 +7,32 @@
 #if !defined(PACKERS) || !defined(STEEPNESS)
 #error "fused_mma_pack.cl needs PACKERS and STEEPNESS"
 #endif
-#define MAX_ROW_SHIFT 24  // exponent of the last layer's row scales, at most
-#define MAX_GAIN 100      // exponent: 2^MAX_GAIN stays a float
+#define MAX_GAIN 100      // exponent of any scale, at most: 2^MAX_GAIN stays a float
+#define MIN_GAIN -126     // at least: 2^MIN_GAIN is no zero
+#define MAX_BIAS 40       // exponent of the last layer's biases, scaled as their rows
 __constant float steepness_of[LAYERS] = STEEPNESS;
+
+// The exponent by which the weights of a row, or of a layer by its largest row, are scaled.
+static inline int gain_of(const uint norm)
+{
+    return clamp(1 - exponent_of(norm), MIN_GAIN, MAX_GAIN);
+}
+
+// Whether the bits of a magnitude are a number's, neither infinity's nor NaN's.
+static inline bool is_number(const uint bits) { return bits < as_uint(INFINITY); }
 
 // weights [ALL * BLOCK_VECTORS], biases [LAYERS, MAX_NEURONS]: times steepness and, of the
 //         last layer, its rows' scales
 // factors [BLOCK * LAST]: the inverse of the last layer's row scales
-// steps   [LAYERS] = (gain, limit)
+// steps   [LAYERS] = (gain, limit); the last layer's rows have gains of their own, so that
+//         a row of large weights, or of infinity or NaN, leaves the others as they are
 // index map: one work-group; a work-item: of each layer, every PACKERS-th row, then word
 __kernel __attribute__((reqd_work_group_size(PACKERS, 1, 1)))
 void fused_pack(__global const float *parameters, __global uint4 *weights,
                 __global float *biases, __global float *factors, __global int2 *steps)
 {
-    __local uint norms[MAX_NEURONS];    // of rows: the sum of magnitudes, as bits
-    __local uint largest[2];            // norm, and bias
+    __local int row_gains[MAX_NEURONS];
+    __local uint largest[2];            // norm of a row, the sum of its magnitudes; bias
     __local int gains[LAYERS], limits[LAYERS];
     const int id = get_local_id(0);
     for (int layer = 0; layer < LAYERS; ++layer) {
@@ -35,24 +46,28 @@ void fused_pack(__global const float *parameters, __global uint4 *weights,
         for (int row = id; row < neurons; row += PACKERS) {
             float sum = 0;
             for (int k = 0; k < terms; ++k) sum += fabs(a[row * stride_of[layer] + k]);
-            norms[row] = magnitude(sum * steepness);
-            atomic_max(largest, norms[row]);
-            if (bias_of[layer] >= 0)
-                atomic_max(largest + 1, magnitude(b[row] * steepness));
+            const uint norm = magnitude(sum * steepness);
+            uint bias = bias_of[layer] < 0 ? 0 : magnitude(b[row] * steepness);
+            if (last) {
+                const int gain = min(gain_of(norm), MAX_BIAS - exponent_of(bias));
+                row_gains[row] = max(gain, MIN_GAIN);
+                bias = magnitude(as_float(bias) * power_of_two(row_gains[row]));
+            }
+            if (is_number(norm)) atomic_max(largest, norm);
+            if (is_number(bias)) atomic_max(largest + 1, bias);
         }
         barrier(CLK_LOCAL_MEM_FENCE);
-        const int norm = exponent_of(largest[0]), gain = min(1 - norm, MAX_GAIN);
+        const int gain = last ? 0 : gain_of(largest[0]);
         if (id == 0) {
             gains[layer] = gain;
-            const int room = last ? MAX_GAIN - MAX_ROW_SHIFT : BOUND(layer) + GROWTH - 2;
+            const int room = last ? MAX_GAIN : BOUND(layer) + GROWTH - 2;
             limits[layer] = min(room - exponent_of(largest[1]), MAX_GAIN);
         }
         for (int row = id; row < MAX_NEURONS; row += PACKERS) {
-            const int exponents_below = row < neurons ? norm - exponent_of(norms[row]) : 0;
-            const int row_shift = last ? min(exponents_below, MAX_ROW_SHIFT) : 0;
+            const int row_gain = last && row < neurons ? row_gains[row] : 0;
             biases[layer * MAX_NEURONS + row] = row < neurons && bias_of[layer] >= 0
-                ? b[row] * steepness * power_of_two(row_shift) : 0;
-            if (last && row < BLOCK * LAST) factors[row] = power_of_two(-row_shift);
+                ? b[row] * steepness * power_of_two(row_gain) : 0;
+            if (last && row < BLOCK * LAST) factors[row] = power_of_two(-row_gain);
         }
         const int across = TERMS_OF(layer);
         for (int i = id; i < NEURONS_OF(layer) * across * WARP; i += PACKERS) {
@@ -65,10 +80,8 @@ void fused_pack(__global const float *parameters, __global uint4 *weights,
                 float2 v = (float2)(0);
                 if (row < neurons) {
                     __global const float *from = a + row * stride_of[layer] + k;
-                    const int row_shift =
-                        last ? min(norm - exponent_of(norms[row]), MAX_ROW_SHIFT) : 0;
                     v = (float2)(k < terms ? from[0] : 0, k + 1 < terms ? from[1] : 0);
-                    v *= steepness * power_of_two(gain) * power_of_two(row_shift);
+                    v *= steepness * power_of_two(last ? row_gains[row] : gain);
                 }
                 high[word] = pack_half2(v.s0, v.s1);
                 v = (v - unpack_half2(high[word])) * LOW_SCALE;
@@ -87,7 +100,7 @@ void fused_pack(__global const float *parameters, __global uint4 *weights,
         int limit = limits[layer];
         if ((layer + 1) % PERIOD > 0 && layer + 1 < LAYERS)
             limit = min(limit, limits[layer + 1]);
-        limits[layer] = limit - gains[layer];
+        limits[layer] = min(limit - gains[layer], MAX_GAIN);  // also of samples of zeros
         steps[layer] = (int2)(gains[layer], limits[layer]);
     }
 }
