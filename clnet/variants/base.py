@@ -26,6 +26,7 @@ MORE_OUTPUTS = "it stores only the last layer's output, and more is read later"
 MIXED_ACTIVATIONS = "it applies one activation per layer, and here neurons differ"
 
 GROUP = 64  # work-items: two warps or a wavefront, and every device has such groups
+MOST_TERMS = 1 << 24  # of a row: offsets within a tile of 128 rows have 31 bits
 VECTOR_BYTES = 32  # on CPUs: without AVX-512 PoCL miscomputes sums in longer vectors
 
 Config = Mapping[str, int]
@@ -128,6 +129,17 @@ class DenseLayers:
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse all but dense layers with one activation each."""
         return refuse_unless_dense_layers(span, device)
+
+
+def refuse_long_rows(span: Span) -> str | None:
+    """Return why offsets within tiles of the span's values exceed 31 bits, or None."""
+    longest = max(
+        value.width for op in span.ops for value in (*op.reads, *op.writes)
+        if value.rows is None
+    )
+    if longest <= MOST_TERMS:
+        return None
+    return f"it reads rows of at most {MOST_TERMS} values, not {longest}"
 
 
 def refuse_unless_forward_progress(device: Device) -> str | None:

@@ -202,8 +202,8 @@ static inline void task(__global const float *w, const int n_in, const int panel
 {
     const int panel_size = (n_in + 1) * PANEL;
 #define TILE(NAME)                                                                 \
-    NAME(w + p * panel_size, panel_size, n_in, x + row * ldx, ldx,                 \
-         y + row * ldy + p * PANEL, ldy, layer, live - p * PANEL)
+    NAME(w + (size_t)p * panel_size, panel_size, n_in, x + (size_t)row * ldx, ldx, \
+         y + (size_t)row * ldy + p * PANEL, ldy, layer, live - p * PANEL)
 #define WHILE(n, NAME)                                                             \
     for (; row + n <= rows; row += n)                                              \
         for (int p = 0; p < panels; ++p) TILE(NAME);
@@ -300,6 +300,13 @@ static inline void work(SHARED_ARGUMENTS, volatile __global int *claimed,
     }
 }
 
+// The number of a call: 0, which `done` holds at first, is left out after 2^32 calls.
+static inline int next_call(volatile __global const int *state)
+{
+    const uint next = (uint)state[0] + 1;
+    return next ? next : 1;
+}
+
 // The workers of one call, all in one launch.
 //
 // state  initially 0: [0] the previous call, [1] workers that have finished, [2 …]
@@ -309,7 +316,7 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 workers(SHARED_ARGUMENTS, volatile __global int *state)
 {
     volatile __global int *claimed = state + STATE;
-    const int this_call = state[0] + 1;
+    const int this_call = next_call(state);
     work(SHARED, claimed, claimed + count, this_call);
     if (many_workers && add_seq_cst(state + 1, 1) == (int)get_global_size(0) - 1) {
         for (int l = 0; l < count; ++l) claimed[l] = 0;  // the last worker resets
@@ -334,7 +341,7 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 lead(SHARED_ARGUMENTS, volatile __global int *state, volatile __global int *timeout)
 {
     volatile __global int *claimed = state + STATE;
-    const int next = state[0] + 1, this_call = next ? next : 1;
+    const int this_call = next_call(state);
     state[0] = this_call;
     for (int l = 0; l < count; ++l) claimed[l] = 0;
     store_seq_cst(state + 2, this_call);

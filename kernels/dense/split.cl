@@ -23,7 +23,8 @@
 //
 // parameters [..]           A [n_out, stride] at `weights`, bias [n_out] at `bias`
 // x          [batch, ldx]   y [batch, ldy]
-// index map: work-group (block of TILE samples b, block of TEAMS neurons j)
+// index map: work-group: a block of TEAMS neurons j, then a block of TILE samples b, which
+//            varies faster; in one dimension: others may be limited to 65535 groups
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void split(__global const REAL *parameters, const int weights, const int stride,
            const int bias, __global const REAL *x, const int ldx, __global REAL *y,
@@ -31,9 +32,10 @@ void split(__global const REAL *parameters, const int weights, const int stride,
 {
     __local REAL partial[PARTIALS];
     const int item = get_local_id(0) % ITEMS;
-    const size_t sample = get_group_id(0) * TILE;
+    const uint group = get_group_id(0), tiles = ((uint)batch + TILE - 1) / TILE;
+    const size_t sample = (size_t)(group % tiles) * TILE;
     const int samples = min(TILE, batch - (int)sample);
-    const int j = get_group_id(1) * TEAMS + get_local_id(0) / ITEMS;
+    const int j = group / tiles * TEAMS + get_local_id(0) / ITEMS;
     x += sample * ldx;
     y += sample * ldy;
     const bool live = j < n_out;

@@ -49,7 +49,7 @@ static inline Neuron neuron_of(const Net *net, const int l, const int o)
 
 // The input i of sample s of a layer: of the data set, or the layer's below.
 #define INPUT(l, i, s)                                                               \
-    (l ? from[(i) * SAMPLES + s] : (VAL)(net->x[rows[s] * layers[0].n_in + (i)]))
+    (l ? from[(i) * SAMPLES + s] : (VAL)(net->x[(size_t)rows[s] * layers[0].n_in + (i)]))
 
 static inline void forward(const Net *net, const int l, const int *rows)
 {
@@ -89,7 +89,7 @@ static inline void sample_loss(const Net *net, const int s, const int row,
     const Layer last = layers[LAYERS - 1];
     const int width = last.n_out;
     __global VAL *y = net->values + last.values + s;
-    __global const float *t = net->t + row * width;
+    __global const float *t = net->t + (size_t)row * width;
     const VAL mean_factor = factor * (VAL)(MEAN ? 1.0f / width : 1.0f);
     const VAL fail_limit = (VAL)(net->bit_fail_limit);
     VAL loss = (VAL)(0.0f), squares = (VAL)(0.0f), fails = (VAL)(0.0f);

@@ -44,7 +44,8 @@
 #if GROUP > 1
 #include "sparse/sparse.h"
 
-// index map: work-item (row, group of SAMPLES samples)
+// index map: work-group: SAMPLES samples, then GROUP rows, which vary faster; in one
+//            dimension: others may be limited to 65535 groups
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void dia(__global const REAL *parameters, const int weights, const int bias,
          __global const int *offsets, const int diagonals, const int pitch,
@@ -52,8 +53,9 @@ void dia(__global const REAL *parameters, const int weights, const int bias,
          const int lds, __global REAL *y, const int ldy, const int rows,
          const int batch)
 {
-    const int row = get_global_id(0);
-    const size_t first = get_global_id(1) * SAMPLES;
+    const uint group = get_group_id(0), blocks = ((uint)rows + GROUP - 1) / GROUP;
+    const int row = group % blocks * GROUP + get_local_id(0);
+    const size_t first = (size_t)(group / blocks) * SAMPLES;
     if (row >= rows) return;
     __global const REAL *values = parameters + weights;
     REAL sum[SAMPLES];

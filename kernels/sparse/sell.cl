@@ -74,7 +74,8 @@
 // columns  [slots]            below WIDTH_X, 0 in padding
 // source   [batch, ldx]       x; or transposed [tiles][WIDTH_X + 1][TILE]
 // sums [batch, lds]   y [batch, ldy]   as in sparse.h
-// index map: work-group (slice, tile of samples)
+// index map: work-group: a tile of samples, then a slice, which varies faster; in one
+//            dimension: others may be limited to 65535 groups
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void sell(__global const REAL *parameters, const int weights, const int bias,
           __global const int *starts, const int stride, __global const int *lengths,
@@ -84,9 +85,10 @@ void sell(__global const REAL *parameters, const int weights, const int bias,
           const int batch)
 {
     __local REAL partial[PARTS * PITCH] __attribute__((aligned(32)));
-    const int id = get_local_id(0), slice = get_group_id(0);
+    const uint group = get_group_id(0), slices = ((uint)n_out + HEIGHT - 1) / HEIGHT;
+    const int id = get_local_id(0), slice = group % slices;
     const int part = id / ITEMS, item = id % ITEMS;
-    const size_t sample = get_group_id(1) * TILE;
+    const size_t sample = (size_t)(group / slices) * TILE;
     lengths += slice * HEIGHT;
     order += slice * HEIGHT;
 #if STAGED
@@ -128,7 +130,7 @@ void sell(__global const REAL *parameters, const int weights, const int bias,
 #if TILE > 1
             const int column = k < length ? c[u] : WIDTH_X;
             sum += (k < length ? v[u] : (REAL)0)
-                   * ((__global const VEC *)x)[column * (TILE / 4) + lane];
+                   * ((__global const VEC *)x)[(size_t)column * (TILE / 4) + lane];
 #elif VECTOR == 4
             ADD(k, s0) ADD(k, s1) ADD(k, s2) ADD(k, s3)
 #else

@@ -60,9 +60,9 @@ void outer(__global REAL *gradients, const int weights, __global const int *slot
     }
     for (int tile = 0; tile < tiles; ++tile) {
         __global const VEC *d =
-            (__global const VEC *)(ds + (n_out + 1) * TILE * (size_t)tile);
+            (__global const VEC *)(ds + ((size_t)n_out + 1) * TILE * tile);
         __global const VEC *v =
-            (__global const VEC *)(x + (n_in + 1) * TILE * (size_t)tile);
+            (__global const VEC *)(x + ((size_t)n_in + 1) * TILE * tile);
 #pragma unroll
         for (int j = 0; j < LANES; ++j) {
             const VEC product = d[r[j]] * v[c[j]];

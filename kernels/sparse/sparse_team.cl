@@ -1,7 +1,7 @@
 // sparse_team: CSR times x, one team of work-items per row, on GPUs.
 //
 // Bell and Garland, "Efficient sparse matrix-vector multiplication on CUDA" (2008),
-// give a row to a warp. Here the team's size is free, and entries are read four e a
+// give a row to a warp. Here the team's size is free, and entries are read four at a
 // time. Gathers stay local: for one sample x is first copied to local memory, whose
 // banks serve scattered reads many times as fast as cache lines do; for a tile of
 // samples x is transposed before (transpose.cl), so that an entry reads one row of TILE
@@ -13,7 +13,7 @@
 //   a part is LANES work-items, each with 4 of the tile's samples (TILE 1: one)
 //
 // Teams of a group advance along their rows together: where columns ascend, they read
-// the same part of x e about the same time.
+// the same part of x at about the same time.
 //
 // REAL    float or double
 // TILE    samples of a tile: 1, or 4 and more
@@ -77,7 +77,7 @@
         const bool live = e + k >= first && e + k < end;                             \
         const int column = live ? c[u].s##k : WIDTH_X;                               \
         sum += (live ? v[u].s##k : (REAL)0)                                          \
-               * ((__global const VEC *)x)[column * LANES + lane];                   \
+               * ((__global const VEC *)x)[(size_t)column * LANES + lane];                   \
     }
 #endif
 
@@ -92,7 +92,8 @@
 //                           is 0
 // source     [batch, ldx]   x; or transposed [tiles][WIDTH_X + 1][TILE]
 // sums [batch, lds]   y [batch, ldy]   as in sparse.h
-// index map: work-group (block of ROWS rows, tile of samples)
+// index map: work-group: a tile of samples, then a block of ROWS rows, which varies faster;
+//            in one dimension: others may be limited to 65535 groups
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void sparse_team(__global const REAL *parameters, const int weights, const int bias,
                  __global const int *starts, __global const int *slots,
@@ -103,8 +104,9 @@ void sparse_team(__global const REAL *parameters, const int weights, const int b
     __local REAL partial[ROWS * PITCH] __attribute__((aligned(32)));
     const int id = get_local_id(0);
     const int part = id % ITEMS / LANES, lane = id % LANES;
-    const int block = get_group_id(0) * ROWS;
-    const size_t sample = get_group_id(1) * TILE;
+    const uint group = get_group_id(0), blocks = ((uint)n_out + ROWS - 1) / ROWS;
+    const int block = group % blocks * ROWS;
+    const size_t sample = (size_t)(group / blocks) * TILE;
 #if STAGES
     __local REAL x[STAGE];
 #elif TILE == 1

@@ -15,17 +15,19 @@
 #error "transpose.cl needs TILE, BLOCK and GROUP"
 #endif
 
-// index map: work-group (block of features, tile)
+// index map: work-group: a tile, then a block of features, which varies faster; in one
+//            dimension: others may be limited to 65535 groups
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void transpose(__global const REAL *x, const int ldx, __global REAL *transposed,
                const int width, const int batch)
 {
-    const int first = get_group_id(0) * BLOCK;
-    const size_t sample = get_group_id(1) * TILE;
+    const uint group = get_group_id(0), blocks = ((uint)width + BLOCK - 1) / BLOCK;
+    const int first = group % blocks * BLOCK;
+    const size_t tile = group / blocks, sample = tile * TILE;
     const int features = min(BLOCK, width - first);
     const int samples = min(TILE, batch - (int)sample);
     x += sample * ldx + first;
-    transposed += (get_group_id(1) * ((size_t)width + 1) + first) * TILE;
+    transposed += (tile * ((size_t)width + 1) + first) * TILE;
 #if GROUP == 1
     for (int c = 0; c < features; ++c)
         for (int s = 0; s < TILE; ++s)

@@ -33,15 +33,20 @@
 
 // target [parts, size]: the gradients from `weights` on, or `partial` from 0
 // stride: from a row of A to the next; size: slots of A; part: samples of a part
-// index map: work-item (tile of columns, tile of rows, part)
+// index map: work-item: a part, then a tile of rows, then one of `across` tiles of columns,
+//            which vary fastest; in one dimension: others may be limited to 65535
 __kernel void outer(__global REAL *target, const int weights, const int stride,
                     const int size, __global const REAL *ds, const int ldds,
                     __global const REAL *x, const int ldx, const int n_in,
-                    const int n_out, const int batch, const int part)
+                    const int n_out, const int batch, const int part,
+                    const int across)
 {
-    const int tile = get_global_id(0) * VEC;
-    const int row = get_global_id(1) * ROWS;
-    const int first = get_global_id(2) * part, end = min(first + part, batch);
+    const size_t strip = get_global_id(0) / across;
+    const uint strips = ((uint)n_out + ROWS - 1) / ROWS;
+    const int tile = get_global_id(0) % across * VEC;
+    const int row = strip % strips * ROWS;
+    const size_t number = strip / strips;
+    const int first = number * part, end = min(first + part, batch);
     if (tile >= n_in) return;
     const int column = min(tile, n_in - VEC);
     x += column;
@@ -65,7 +70,7 @@ __kernel void outer(__global REAL *target, const int weights, const int stride,
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) sums[k] += block[k];
     }
-    target += weights + (size_t)get_global_id(2) * size;
+    target += weights + number * size;
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) {
         __global REAL *out = target + (size_t)rows[k] * stride + column;

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clnet.opencl.launch import Launch, Launches
-from clnet.variants.base import Config, Reach, dense_layer, refuse_unless_dense_layers
+from clnet.variants.base import (
+    Config,
+    Reach,
+    dense_layer,
+    refuse_long_rows,
+    refuse_unless_dense_layers,
+)
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import layer_defines, padded, weights_and_bias
 
@@ -179,6 +185,7 @@ class Gemm:
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse also devices that do not fit even the smallest tile."""
         refusal = refuse_unless_dense_layers(span, device, stores_z=True)
+        refusal = refusal or refuse_long_rows(span)
         return refusal or _product(span).refuse(device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:

@@ -15,6 +15,7 @@ from clnet.opencl.program import WARP_GROUP_MMA, WARP_MMA, matrix_units
 from clnet.variants.base import (
     Config,
     Reach,
+    refuse_long_rows,
     refuse_unless_dense_layers,
     refuse_unless_forward_progress,
 )
@@ -276,7 +277,7 @@ def refuse_without_matrix_units(span: Span, device: Device) -> str | None:
         return "it needs matrix units of compute capability 8.0 or more"
     if span.dtype != "float32":
         return "it computes in float32 only"
-    return None
+    return refuse_long_rows(span)
 
 
 def refuse_unless_tiles_fit(span: Span, device: Device) -> str | None:

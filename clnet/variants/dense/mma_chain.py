@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from clnet.checks import INT_MAX
 from clnet.nn.activations import activation
 from clnet.opencl.launch import (
     Launch,
@@ -106,7 +107,16 @@ class MmaChain:
             row = activation(layer.act.nonlinearity.names[0])
             if not row.bounded and row.excess > 0:
                 return f"its hidden layers need |f(v)| <= 1 or |v|, unlike {row.name}"
-        return None if self._configs(span, device) else no_room_for_tiles(device)
+        configs = self._configs(span, device)
+        if not configs:
+            return no_room_for_tiles(device)
+        size = max(Tiling(span, config, device).values[-1] for config in configs)
+        if size > INT_MAX * VECTOR_BYTES:
+            return (
+                f"values between its layers take at most {INT_MAX * VECTOR_BYTES} "
+                f"bytes, not {size}"
+            )
+        return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles, the best by the model first."""

@@ -77,7 +77,7 @@ class Split(DenseLayers):
         return (
             Launch(
                 "dense/split.cl", "split", defines,
-                (tiles * config["group"], blocks), (config["group"], 1),
+                (tiles * blocks * config["group"],), (config["group"],),
                 (*weights_and_bias(layer), x, x.stride, y, y.stride, layer.n_in,
                  layer.n_out, span.batch),
             ),

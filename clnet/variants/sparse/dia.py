@@ -111,7 +111,7 @@ class Dia:
         return (
             Launch(
                 "sparse/dia.cl", "dia", {**defines, "GROUP": group, "SAMPLES": samples},
-                (-(-rows // group) * group, -(-span.batch // samples)), (group, 1),
+                (-(-rows // group) * group * -(-span.batch // samples),), (group,),
                 arguments,
             ),
         )

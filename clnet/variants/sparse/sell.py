@@ -135,7 +135,7 @@ class Sell:
                     "STAGED": config["staged"], "WIDTH_X": product.columns,
                     "COLUMN": product.column_type,
                 },
-                (slices * items * parts, -(-span.batch // tile)), (items * parts, 1),
+                (slices * items * parts * -(-span.batch // tile),), (items * parts,),
                 (
                     *product.parameters(), table("slices"), _stride(storage),
                     table("lengths"), table("order"), table("columns"), x,

@@ -387,6 +387,6 @@ def transpose(
             "REAL": real(span), "TILE": tile, "BLOCK": TRANSPOSED_FEATURES,
             "GROUP": group,
         },
-        (blocks * group, -(-span.batch // tile)), (group, 1),
+        (blocks * group * -(-span.batch // tile),), (group,),
         (value, value.stride, scratch, value.width, span.batch),
     )

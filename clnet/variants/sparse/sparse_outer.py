@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from clnet.checks import INT_MAX
 from clnet.ir.training_ops import Outer
 from clnet.nn.storage.contents import Contents, Order
 from clnet.nn.storage.coo import CooStorage
@@ -64,7 +65,11 @@ class SparseOuter:
             tiles = _cpu_tiles(span)
             return tuple({"tile": tile, "runs": n} for tile in tiles for n in runs)
         groups = dict.fromkeys(largest_group(group, device) for group in GROUPS)
-        tiles = [tile for tile in TILES if tile < 2 * span.batch] or [TILES[-1]]
+        # Offsets of vectors of a row of samples are 32 bits wide.
+        storage = _op(span)[0].storage
+        longest = (INT_MAX // max(storage.n_in, storage.n_out)) * 4
+        tiles = [t for t in TILES if t < 2 * span.batch and t <= longest]
+        tiles = tiles or [TILES[-1]]
         configs = [{"tile": tile, "group": n} for tile in tiles[:2] for n in groups]
         fitting = [
             c for c in configs

@@ -102,8 +102,8 @@ class SparseTeam:
                         config.get("kept", 0), _entry_bytes(product, span)
                     ),
                 },
-                (-(-product.rows // config["rows"]) * group, -(-span.batch // tile)),
-                (group, 1),
+                (-(-product.rows // config["rows"]) * group * -(-span.batch // tile),),
+                (group,),
                 (
                     *product.parameters(), starts, *others, x, product.x.stride,
                     *product.outputs(), product.rows, span.batch,

@@ -49,13 +49,14 @@ class Dropping(Untuned):
         """Return the one launch."""
         op = only_op(span, Dropout)
         group = min(GROUP, device.largest_group)
+        across = round_up(op.x.width, group)
         return (
             Launch(
                 "training/dropout.cl", "dropout", {"REAL": real(span)},
-                (round_up(op.x.width, group), span.batch), (group, 1),
+                (across * span.batch,), (group,),
                 (
-                    op.x, op.x.stride, op.y, op.y.stride, op.x.width, op.threshold,
-                    op.factor, int(np.uint32(op.stream).astype(np.int32)),
+                    op.x, op.x.stride, op.y, op.y.stride, op.x.width, across,
+                    op.threshold, op.factor, int(np.uint32(op.stream).astype(np.int32)),
                     Scalar("seed", "uint"), Scalar("count"),
                 ),
             ),

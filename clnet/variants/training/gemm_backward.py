@@ -11,7 +11,13 @@ from clnet.ir.training_ops import ActGrad, ApplyT, BiasGrad, Outer
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import Slot, round_up
 from clnet.opencl.launch import Gradients, Launch, Launches, Parameters, Scratch
-from clnet.variants.base import GROUP, Config, Reach, unsupported_dtype
+from clnet.variants.base import (
+    GROUP,
+    Config,
+    Reach,
+    refuse_long_rows,
+    unsupported_dtype,
+)
 from clnet.variants.cost import Cost, item_size
 from clnet.variants.dense.gemm import Product, items, tile_defines
 from clnet.variants.macros import number, padded, real
@@ -52,7 +58,8 @@ class GemmBackward:
             refusal = _refuse_fusion(op, other, span)
             if refusal is not None:
                 return refusal
-        return unsupported_dtype(span, device) or _product(span).refuse(device)
+        refusal = unsupported_dtype(span, device) or refuse_long_rows(span)
+        return refusal or _product(span).refuse(device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles that fit the device, the best by a model first; splits for `Outer`."""

@@ -17,6 +17,7 @@ from clnet.opencl.launch import (
     Scratch,
 )
 from clnet.opencl.program import WARP_GROUP_MMA
+from clnet.variants.base import MOST_TERMS
 from clnet.variants.dense.mma import (
     Product,
     configs_of,
@@ -63,6 +64,8 @@ class MmaBackward:
             refusal = GemmBackward().refuse(part, device)
             if refusal is not None:
                 return refusal
+        if span.batch > MOST_TERMS:
+            return f"it sums over {MOST_TERMS} samples at most, not {span.batch}"
         return refuse_unless_tiles_fit(span, device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:

@@ -91,14 +91,15 @@ class Outer:
         columns = -(-storage.n_in // vec)
         # On a CPU a work-item is a task; on a GPU neighbours coalesce their loads.
         group = 1 if device.type == "cpu" else min(GROUP, device.largest_group)
+        across = round_up(columns, group)
         target = (Gradients(), op.weights.offset) if parts == 1 else (partial, 0)
         sums = Launch(
             "training/outer.cl", "outer", defines,
-            (round_up(columns, group), -(-storage.n_out // rows), parts), (group, 1, 1),
+            (across * -(-storage.n_out // rows) * parts,), (group,),
             (
                 *target, storage.stride, storage.size, op.dz, op.dz.stride, op.x,
                 op.x.stride, storage.n_in, storage.n_out, span.batch,
-                -(-span.batch // parts),
+                -(-span.batch // parts), across,
             ),
         )
         if parts == 1:

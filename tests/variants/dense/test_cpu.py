@@ -218,12 +218,26 @@ def test_the_call_count_may_overflow(mode):
     expected = run(one, x)
     for standby in one._standbys:
         standby.finish()
-    state_words(one)[0] = np.iinfo(np.int32).max - 2
-    for _ in range(8):
-        other = inputs(EDGES, 1, seed=1)
-        run(one, other)
-        np.testing.assert_array_equal(run(one, x), expected)
-    assert state_words(one)[0] < 0
+    for last, negative in ((np.iinfo(np.int32).max - 2, True), (-3, False)):
+        state_words(one)[0] = last
+        for _ in range(8):
+            other = inputs(EDGES, 1, seed=1)
+            run(one, other)
+            np.testing.assert_array_equal(run(one, x), expected)
+        for standby in one._standbys:
+            standby.finish()
+        assert (state_words(one)[0] < 0) == negative
+
+
+@pytest.mark.parametrize("mode", SEVERAL)
+def test_no_call_has_the_number_of_an_unfinished_task(mode):
+    one = executable(EDGES, 1, mode, 1)
+    run(one, inputs(EDGES, 1))
+    for standby in one._standbys:
+        standby.finish()
+    state_words(one)[0] = -1
+    run(one, inputs(EDGES, 1))
+    assert state_words(one)[0] == 1
 
 
 @pytest.mark.parametrize("mode", SEVERAL)
