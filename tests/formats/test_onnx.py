@@ -241,6 +241,38 @@ def test_functions_that_bend_beyond_their_samples_are_refused(tmp_path):
         loaded(tmp_path, graph(nodes, {"W": W, "far": np.float32(5000)}))
 
 
+SWITCHED = {
+    "Min": ([("Min", "x far", "y")], None),
+    "Max": ([("Neg", "x", "u"), ("Neg", "far", "f"), ("Max", "u f", "y")], None),
+    "Where Equal": ([("Equal", "x code", "e"), ("Where", "e zero x", "y")], "Where"),
+    "Where IsNaN": ([("IsNaN", "x", "e"), ("Where", "e zero x", "y")], "IsNaN"),
+    "Where not NaN": ([("Equal", "x x", "e"), ("Where", "e x zero", "y")], "Equal"),
+    "product with a step": ([("Less", "x far", "e"), ("Cast", "e", "k", {"to": 1}),
+                             ("Mul", "x k", "y")], "Mul"),
+    "Where Greater": ([("Greater", "x far", "e"), ("Where", "e zero x", "y")], "Where"),
+    "Equal": ([("Equal", "x three", "e"), ("Cast", "e", "y", {"to": 1})], "Equal"),
+    "between": ([("Mul", "x half", "u"), ("Greater", "u far", "a"),
+                 ("Less", "u farther", "b"), ("And", "a b", "e"),
+                 ("Where", "e zero x", "y")], "Where"),
+    "step": ([("Greater", "x far", "e"), ("Cast", "e", "y", {"to": 1})], "Greater"),
+}
+
+
+@pytest.mark.parametrize("name", SWITCHED)
+def test_what_happens_far_away_is_right_or_refused(tmp_path, name):
+    nodes, refused = SWITCHED[name]
+    x = np.array([5000, 4999, 5001, 3, -999, 0.1, 1e30, -1e30, -5001], "f")
+    constants = {"code": np.float32(-999), "zero": np.float32(0),
+                 "far": np.float32(5000), "farther": np.float32(5001), **NUMBERS}
+    model = graph(nodes, constants, n_in=1)
+    if refused is not None:
+        with pytest.raises(FormatError, match=rf"\({refused}\)"):
+            loaded(tmp_path, model)
+        return
+    y = loaded(tmp_path, model).predict(x[:, None])
+    near(y, ran(str(tmp_path / "x.onnx"), x[:, None]))
+
+
 def test_columns_of_several_sources(tmp_path):
     nodes = [
         ("Slice", "x from to axis", "a"), ("Gather", "x some", "b", {"axis": 1}),

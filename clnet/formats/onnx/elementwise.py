@@ -26,11 +26,13 @@ Term = tuple[Any, str | None, float, float]
 
 LARGEST = 3e38  # a bound of more is none: exporters write float32's largest
 LOGICAL = frozenset({"And", "Or", "Xor", "Not"})
+COMPARISONS = frozenset({
+    "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal", "IsNaN"})
 FUNCTIONS = frozenset({
     "Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where", "Exp", "Log", "Sqrt",
     "Reciprocal", "Erf", "Tanh", "Sigmoid", "Abs", "Neg", "Sinh", "Cosh", "Tan", "Sign",
-    "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal", "Sum", "Mean",
-    "Floor", "Ceil", "Round", "Atan", "Asinh", "IsNaN", *LOGICAL,
+    "Sum", "Mean", *COMPARISONS,
+    "Floor", "Ceil", "Round", "Atan", "Asinh", *LOGICAL,
 })
 """Nodes that functions of one variable are made of."""
 
@@ -224,6 +226,11 @@ def composed(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
             found[place] = np.asarray(found[place], bool if logical else np.float64)
         (result,) = evaluate(node, [found[k] for k in range(len(arrays))],
                              trace.graph.versions)
+        decided = result[np.isfinite(trace.records.points)]
+        if node.op_type in (*COMPARISONS, *LOGICAL) and (
+            decided == decided[0]
+        ).all():
+            raise RefusalError("compares where no point of its proof decides otherwise")
         return result.astype(np.float64)
 
     joined = trace.joined(curves, function)

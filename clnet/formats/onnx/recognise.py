@@ -6,6 +6,7 @@ the function counts: it is fitted by ``c f(s x + b) + d relu(s x + b) + e x + g`
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -37,25 +38,29 @@ _KNOWN: dict[Any, Fit | None] = {}
 
 def recognised(curve: Curve) -> Fit | None:
     """Return a function as a sum of activations; None: it is no such sum."""
-    key = curve.samples.tobytes(), curve.hints
+    key = curve.samples.tobytes(), curve.hints, curve.points.tobytes()
     if key not in _KNOWN:
         if len(_KNOWN) >= MOST_KNOWN:
             _KNOWN.clear()
-        _KNOWN[key] = _fit(curve)
+        _KNOWN[key] = next((fit for fit in _fits(curve) if _proved(fit, curve)), None)
     return _KNOWN[key]
 
 
-def _fit(curve: Curve) -> Fit | None:
-    samples = curve.samples
+def _fits(curve: Curve) -> Iterator[Fit]:
+    """Yield the sums of activations that agree with a function at `POINTS`."""
+    if curve.samples.shape != curve.points.shape:
+        return
+    samples = curve.samples[: len(POINTS)]
     used = np.isfinite(samples)
-    if samples.shape != POINTS.shape or used.mean() < FINITE:
-        return None
+    if used.mean() < FINITE:
+        return
     if not all(_sampled(*hint) for hint in curve.hints):
-        return None
+        return
     x, y = POINTS[used], samples[used]
     weight = 1 / (1 + np.abs(y))
     if (affine := _fitted([x, np.ones(len(x))], y, weight)) is not None:
-        return Fit([], *affine)
+        yield Fit([], *affine)
+        return
     hints = sorted(curve.hints)[:MOST_HINTS]
     shifts = [(1.0, shift / scale) for scale, shift in hints if scale]
     opposite = [(-1.0, -shift) for _, shift in shifts]
@@ -73,8 +78,25 @@ def _fit(curve: Curve) -> Fit | None:
             names = (name, "relu")
             terms = [(factor, names[k], scale, shift)
                      for k, factor in enumerate(found[:-2]) if factor]
-            return Fit(terms, *found[-2:])
-    return None
+            yield Fit(terms, *found[-2:])
+
+
+def _proved(fit: Fit, curve: Curve) -> bool:
+    """Return whether a fit holds far away, at NaN and where comparisons switch.
+
+    Where the function is infinite or NaN, a fit may have its limit: ``x * (x < 2)`` is
+    NaN at infinity. NaN may stay NaN where a comparison with it chose a number.
+    """
+    x, y = curve.points[len(POINTS) :], curve.samples[len(POINTS) :]
+    total = np.full(len(x), fit.bias)
+    if fit.slope:
+        total = total + fit.slope * x
+    for factor, name, scale, shift in fit.terms:
+        total = total + factor * np.asarray(
+            ACTIVATIONS[name].value(scale * x + shift), float)
+    known = np.isfinite(y) & ~(np.isnan(x) & np.isnan(total))
+    error = np.abs(total - y)[known]
+    return bool((error <= 10 * NEAR * (1 + np.abs(y[known]))).all())
 
 
 def _sampled(scale: float, shift: float) -> bool:

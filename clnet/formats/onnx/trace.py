@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import numpy_helper
 
 from clnet.errors import FormatError, quoted, reason
 from clnet.formats.onnx.graph import Graph, RefusalError, attributes, evaluate
 from clnet.formats.onnx.values import (
     MOST_ROOTS,
     NONE,
+    POINTS,
     Curve,
     Entries,
     Inputs,
@@ -22,6 +24,7 @@ from clnet.formats.onnx.values import (
     Records,
     Rows,
     Value,
+    proof_points,
     same_rows,
 )
 
@@ -60,7 +63,8 @@ class Trace:
     counted: bool = False
 
     def __post_init__(self) -> None:
-        self.records: Records = Records(self.batch)
+        self.records: Records = Records(self.batch, points=np.concatenate(
+            [POINTS, proof_points(self._constants())]))
         self.tensors.update(self.graph.constants)
         self.text: str = ""  # names the present node
         width = sum(one.size for one in self.graph.inputs)
@@ -75,6 +79,16 @@ class Trace:
             if one.dtype == "int64":
                 value = Value(value.codes, value.scale, value.bias, whole=True)
             self.tensors[one.name] = value
+
+    def _constants(self) -> Iterator[Array]:
+        """Yield the constants of the graph, those of nodes included."""
+        yield from self.graph.constants.values()
+        for node in self.graph.nodes:
+            for name, value in attributes(node).items():
+                if isinstance(value, (int, float)):
+                    yield np.asarray(value)
+                elif node.op_type == "Constant" and name == "value":
+                    yield numpy_helper.to_array(value)
 
     def run(self, operators: dict[str, Operator], foldable: frozenset[str]) -> None:
         """Follow all nodes, by an operator for each type, ``domain:type``."""
@@ -184,7 +198,7 @@ class Trace:
                 samples = np.asarray(function([one.samples for one in parts]))
                 hints = frozenset[tuple[float, float]]().union(
                     *(one.hints for one in parts))
-                found.append(Curve(first.root, samples, hints))
+                found.append(Curve(first.root, samples, hints, first.points))
         return found[:MOST_ROOTS]
 
 

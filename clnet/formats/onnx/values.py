@@ -8,6 +8,7 @@ the outputs need.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ Array = NDArray[Any]
 
 NONE = -1  # atom of a constant element
 NEAR = 1e-6  # relative difference of constants that were rounded to float32
+MOST_SWITCHES = 256  # constants of a graph that functions are checked at
 MOST_ROOTS = 6  # arguments that a curve is remembered as a function of
 
 
@@ -83,7 +85,7 @@ class Curve:
     root : Rows
         The arguments, up to one factor and one constant; see `Records.settled`.
     samples : ndarray
-        The function at `POINTS`.
+        The function at `POINTS`, and then at the points of its proof.
     hints : frozenset of (float, float)
         Factors and constants of the arguments of the functions that it is made of.
     """
@@ -91,9 +93,26 @@ class Curve:
     root: Rows
     samples: Array
     hints: frozenset[tuple[float, float]]
+    points: Array
 
 
 POINTS = np.sinh(np.linspace(-7.6, 7.6, 305))  # dense near 0, to ±1000
+FAR = np.array([sign * 10.0**k for k in (3.5, 4.5, 6, 9, 12, 20, 30)
+                for sign in (-1, 1)])
+
+
+def proof_points(constants: Iterable[Array]) -> Array:
+    """Return points that a function is checked at beyond `POINTS`.
+
+    They are far ones, infinity, NaN, and a graph's scalar constants, where its
+    comparisons switch, with their neighbours in float32.
+    """
+    scalars = [float(array.flat[0]) for array in constants
+               if array.size == 1 and array.dtype.kind in "fiu"]
+    switches = np.array(sorted({s * c for c in scalars for s in (-1, 1)}), np.float32)
+    switches = switches[np.isfinite(switches)][:MOST_SWITCHES]
+    around = [np.nextafter(switches, np.float32(end)) for end in (-np.inf, np.inf)]
+    return np.concatenate([FAR, [-np.inf, np.inf, np.nan], switches, *around])
 
 
 @dataclass(eq=False)
@@ -164,6 +183,7 @@ class Records:
     firsts: list[int] = field(default_factory=list)
     total: int = 0
     roots: dict[bytes, list[Rows]] = field(default_factory=dict)
+    points: Array = field(default_factory=lambda: POINTS)
 
     def add(self, record: Record) -> Rows:
         """Append a record, number its atoms, and return its rows."""
@@ -250,7 +270,8 @@ class Records:
         if found is None:
             return []
         root, scale, bias = found
-        curves = [Curve(root, scale * POINTS + bias, frozenset({(scale, bias)}))]
+        curves = [Curve(root, scale * self.points + bias,
+                        frozenset({(scale, bias)}), self.points)]
         record = self.owner(rows)
         if (
             record is not None and record.curves and len(rows) == record.size
@@ -259,7 +280,8 @@ class Records:
             and (rows.bias == rows.bias[0]).all()
         ):
             scale, bias = float(rows.scale[0]), float(rows.bias[0])
-            curves += [Curve(one.root, scale * one.samples + bias, one.hints)
+            curves += [Curve(one.root, scale * one.samples + bias, one.hints,
+                             one.points)
                        for one in record.curves]
         return curves[:MOST_ROOTS]
 
