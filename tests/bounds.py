@@ -99,7 +99,8 @@ CURVATURE = 4.0  # bound of all activations' second derivatives, kinks aside
 def largest_slope(name: str) -> float:
     """Return the largest ``|dy/dv|`` of an activation, jumps aside."""
     row = activation(name)
-    v = np.linspace(-10, 10, 20001)
+    grid = np.linspace(-10, 10, 20001)
+    v = np.nextafter(grid, [[-np.inf], [np.inf]])  # both sides of each kink
     return float(np.abs(row.gradient(v, row.value(v))).max())
 
 

@@ -1,7 +1,8 @@
 """Direct calls: the shortest ways through a plan, with all that is constant decided.
 
-A direct call converts nothing, waits for no other call and uploads no parameters. It
-returns None where more than that is needed: the plan's long way then answers.
+A direct call converts nothing and uploads no parameters. It returns None where more
+than that is needed: the plan's long way then answers. It takes its turn as every call
+does, since the plan's buffers serve one call at a time.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def host_call(
         if x.dtype is not dtype:
             return None
         check_process()
-        with enqueuing:
+        with turn.lock, enqueuing:
             parameters = network.parameters
             if turn.owner is not None or store.parameters is not parameters:
                 return None

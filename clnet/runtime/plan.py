@@ -255,7 +255,7 @@ class Plan:
         self._check_turn()
         try:
             with self._turn.lock:
-                self._fill_inputs(rows)
+                self._fill(rows)
                 self._executable.run()
                 y = self._outputs(out)
         except self._session.errors as error:
@@ -286,7 +286,7 @@ class Plan:
         self._check_turn()
         try:
             self._turn.begin()
-            self._fill_inputs(rows)
+            self._fill(rows)
             self._started_with = parameters
             self._executable.start(parameters)
         except BaseException as error:
@@ -318,11 +318,6 @@ class Plan:
                 raise device_error(self.device, error) from error
             raise
         return y
-
-    def _fill_inputs(self, rows: Array) -> None:
-        """Fill the inputs."""
-        with self._executable.enqueuing:  # a direct call has ended, and none begins
-            self._fill(rows)
 
     def cancel(self) -> None:
         """Wait for the call that this thread has started, if any, and end it."""

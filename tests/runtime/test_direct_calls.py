@@ -137,6 +137,27 @@ def test_a_started_call_waits_for_a_direct_one():
     assert np.array_equal(results[0], expected[1])
 
 
+def test_a_direct_call_waits_for_a_long_one(monkeypatch):
+    """A call with `out` fills the inputs some time before it runs."""
+    network = Network.mlp([5, 7, 3], "tanh", seed=1)
+    plan = cover(network, CPU, ["naive", "naive"], 2)
+    first, second = (inputs(network, 2, seed) for seed in (1, 2))
+    expected = plan(first), plan(second)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(plan(second)))
+    run = plan._executable.run
+
+    def linger_and_run():
+        thread.start()
+        thread.join(0.1)
+        run()
+
+    monkeypatch.setattr(plan._executable, "run", linger_and_run)
+    assert np.array_equal(plan(first, out=np.empty_like(expected[0])), expected[0])
+    join([thread])
+    assert np.array_equal(results[0], expected[1])
+
+
 def test_threads_start_and_call_one_plan():
     network = Network.mlp([5, 7, 3], "tanh", seed=1)
     plan = on_device(network, 2)
