@@ -121,6 +121,11 @@ class TrainState:
             self._session.finish()
             self.state.write(self._session, state)
 
+    def kept_parameters(self, number: int) -> Array:
+        """Return the parameters [size] of a snapshot."""
+        found = self._snapshots[number].read(self._session, self.size, self._dtype)
+        return self._to_host_layout(found, 0)
+
     @property
     def _state_size(self) -> int:
         return self._slots * self.size * np.dtype(self._dtype).itemsize

@@ -126,7 +126,11 @@ class Progress:
         self._n = len(samples)
         self._value = value
         self._validation = validation
-        self._best: Array | None = None
+        # Of a warm start, those that the fit before has restored.
+        self._best: Array | None = (
+            None if validation is None or estimator.best_validation_score_ == -np.inf
+            else estimator.network_.parameters
+        )
         # The penalty's share of an epoch's loss, for a sum of squares of the weights.
         self._penalty = 0.5 * estimator.alpha * steps / self._n / samples.mean_weight
         self._middle = (steps - 1) / (2 * steps)  # the mean step's place in an epoch

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import as_whole, check_flag, check_name, is_number
+from clnet.checks import all_finite, as_whole, check_flag, check_name, is_number
 from clnet.errors import ClnetError, FormatError, InputError, quoted, reason
 from clnet.formats import (
     NETWORK_SUFFIXES,
@@ -61,6 +61,14 @@ class Training(Protocol):
     @property
     def validates(self) -> bool:
         """Whether a validation set is measured after each epoch."""
+        ...
+
+    def parameters_of(self, measure: str) -> NDArray[Any] | None:
+        """Return the parameters that a measure of the last epoch is of.
+
+        Those after the epoch; but where an epoch is one step, its training measures are
+        of those before. None: the epoch was another training's, which has not kept any.
+        """
         ...
 
     def update_network(self) -> None:
@@ -107,7 +115,12 @@ def _no_validation(name: str) -> InputError:
 class EarlyStopping:
     """Stop when a measure has not improved for some epochs; restore the best ones.
 
-    `History.best_epoch` and `History.stopped` tell the best epoch in the end.
+    `History.best_epoch` and `History.stopped` tell the best epoch in the end. The
+    network then has the parameters that the measure of this epoch is of: a validation
+    is of those after the epoch. Where an epoch is one step, its training measures are
+    of those before. Of several steps they are means, each with its own parameters, and
+    dropout is part of them: those after the epoch are restored, whose measure differs.
+    A callback that replaces parameters comes after this one.
 
     Parameters
     ----------
@@ -120,7 +133,7 @@ class EarlyStopping:
         Smallest decrease that counts as an improvement.
     restore_best : bool
         Whether the network gets the parameters of the best epoch in the end. They are
-        read from the device at each improvement.
+        read from the device at each improvement. Those that are not finite are none.
 
     Attributes
     ----------
@@ -169,7 +182,10 @@ class EarlyStopping:
         """Return the best epoch and its parameters; the rest is in the history."""
         if self._parameters is None:
             return {}
-        return {"best_epoch": self.best_epoch, "parameters": self._parameters}
+        return {
+            "best_epoch": self.best_epoch, "monitor": self.monitor,
+            "parameters": self._parameters,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the state of a checkpoint, until the training starts."""
@@ -190,14 +206,16 @@ class EarlyStopping:
         self.best, self.best_epoch = np.inf, training.history.epochs.done
         self._parameters = None
         for epoch in training.history:
-            self._improves(epoch)
+            if self._improves(epoch):
+                self._note(epoch)
         if not self.best < np.inf or not self.restore_best:
             return
-        if self.best_epoch == _last(training):
-            self._parameters = training.parameters
-        elif loaded.get("best_epoch") == self.best_epoch:
+        best = self.best_epoch, self.monitor
+        if (loaded.get("best_epoch"), loaded.get("monitor")) == best:
             self._parameters = loaded["parameters"]
-        else:
+        elif self.best_epoch == _last(training):
+            self._parameters = training.parameters_of(self.monitor)
+        if self._parameters is None:
             raise InputError(
                 f"epoch {self.best_epoch} is the best by {self.monitor} so far, and "
                 "the checkpoint lacks its parameters: it was written without this "
@@ -205,17 +223,22 @@ class EarlyStopping:
             )
 
     def _improves(self, epoch: Epoch) -> bool:
-        """Return whether an epoch is the best so far, and note it."""
-        value = monitored(epoch, self.monitor)
-        if not value < self.best - self.min_delta:
-            return False
-        self.best, self.best_epoch = value, epoch.number
-        return True
+        """Return whether an epoch is the best so far."""
+        return monitored(epoch, self.monitor) < self.best - self.min_delta
+
+    def _note(self, epoch: Epoch) -> None:
+        """Note the best epoch so far."""
+        self.best, self.best_epoch = monitored(epoch, self.monitor), epoch.number
 
     def __call__(self, training: Training, epoch: Epoch) -> bool:
         """Return whether the patience is exhausted."""
-        if self._improves(epoch) and self.restore_best:
-            self._parameters = training.parameters
+        if self._improves(epoch):
+            parameters = None
+            if self.restore_best:
+                parameters = training.parameters_of(self.monitor)
+            if parameters is None or all_finite(parameters):
+                self._note(epoch)
+                self._parameters = parameters
         return epoch.number - self.best_epoch >= self.patience
 
     def end(self, training: Training) -> None:

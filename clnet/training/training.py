@@ -207,6 +207,23 @@ class Training:
         for train_state in self._train_state:
             train_state.replace(values)
 
+    def parameters_of(self, measure: str) -> Array | None:
+        """Return the parameters that a measure of the last epoch is of; or None."""
+        if measure.startswith("validation_") or self._steps > 1:
+            return self.parameters
+        if self._epoch == self._state.epoch:  # the checkpoint's last one
+            return None
+        last = self.parameters
+        segment, train_state = self._segments[0], self._train_state[0]
+        if len(segment.rates) > 1:
+            self._restore(self._epoch - 1)
+            found = train_state.values()[0]
+            self._restore(self._epoch)
+            if self._replaced == self._epoch:
+                train_state.replace(last)
+            return found
+        return train_state.kept_parameters(segment.snapshot)
+
     def _values(self) -> tuple[Array, Array]:
         """Return the parameters and the optimiser's state after the last epoch."""
         self._roll_back()

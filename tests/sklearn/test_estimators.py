@@ -127,6 +127,17 @@ def test_early_stopping_is_scikit_learns(target):
     assert ours.best_validation_score_ == pytest.approx(theirs.best_validation_score_)
 
 
+def test_a_warm_start_that_finds_no_better_score_restores_the_parameters_before():
+    found = MLPRegressor(
+        early_stopping=True, random_state=0, max_iter=20, learning_rate_init=0.1
+    ).fit(X, X[:, 0])
+    before, best = found.network_.parameters, found.best_validation_score_
+    found.set_params(warm_start=True, learning_rate_init=9.0, max_iter=3)
+    found.fit(X, X[:, 0])
+    assert found.best_validation_score_ == best
+    np.testing.assert_array_equal(found.network_.parameters, before)
+
+
 def test_parameters_and_defaults_are_scikit_learns():
     for name in ("MLPClassifier", "MLPRegressor"):
         ours = getattr(clnet.sklearn, name)().get_params()

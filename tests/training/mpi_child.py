@@ -17,7 +17,7 @@ from deviations import deviations
 from mpi4py import MPI
 from waits import HANG_SECONDS
 
-from clnet import Checkpoint, Network, Population, device, open_data
+from clnet import Checkpoint, EarlyStopping, Network, Population, device, open_data
 from clnet.cli.main import main as cli
 from clnet.errors import ClnetError
 from clnet.ir.lowering import lower_training
@@ -235,6 +235,15 @@ def exact():
     return found
 
 
+def restored():
+    """Return the least loss of steps of all samples, and the restored network's."""
+    net, stop = network(), EarlyStopping("loss", patience=20)
+    net.fit(X, T, optimiser=SGD(3.0, 0.9), batch_size=101, epochs=20, device="cpu",
+            tune=False, comm=COMM, callbacks=[stop])
+    equal_on_all_ranks(net.parameters)
+    return [stop.best, float(((net.predict(X, "cpu") - T) ** 2).mean())]
+
+
 def predictions(folder):
     """Return outputs and their errors: of one process, of ranks, and in their file."""
     net, path = linear(), folder / "y.npy"
@@ -328,7 +337,7 @@ def main(folder):
     results["by_parts"], results["losses"] = by_parts(folder), losses()
     results["exact_losses"] = exact_losses()
     results["ignored"] = ignored()
-    results["population"] = population()
+    results["population"], results["restored"] = population(), restored()
     if COMM.size < 4:
         results["command_line"] = command_line(folder)
     if COMM.size == 2:

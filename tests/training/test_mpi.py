@@ -108,6 +108,11 @@ def test_ranks_share_the_networks_of_a_population(found):
     assert shared[2] == [1, 2, 3, 2, 1]
 
 
+def test_the_restored_network_has_the_reported_loss(found):
+    for ranks in 1, 2, 4:
+        assert found[ranks]["restored"][0] == pytest.approx(found[ranks]["restored"][1])
+
+
 def test_ranks_train_as_one_process(found):
     """Exactly, where sums of few digits have no rounding."""
     alone, ordered, fast = found[2]["exact"]

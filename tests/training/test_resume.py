@@ -386,21 +386,37 @@ def test_early_stopping_that_comes_later(tmp_path):
     assert history.stopped.endswith("epoch 1 was the best by loss")
 
 
+@pytest.mark.parametrize("kept", [EarlyStopping("validation_loss"), None])
+def test_early_stopping_by_the_loss_of_one_step_that_comes_later(kept, tmp_path):
+    """The file has the parameters after the last step, and the loss of those before."""
+    path = tmp_path / "x.safetensors"
+    options = {"optimiser": "batch", "validation": (X[:30], T[:30])}
+    mlp().fit(X, T, epochs=3, seed=1, **options,
+              callbacks=[*([] if kept is None else [kept]), Checkpoint(path)])
+    with pytest.raises(InputError, match="written without this early stopping"):
+        mlp().fit(X, T, epochs=9, resume=path, **options,
+                  callbacks=[EarlyStopping("loss")])
+    stop = EarlyStopping("validation_loss")
+    found = mlp().fit(X, T, epochs=9, resume=path, callbacks=[stop], **options)
+    assert found.best_epoch == 9
+
+
 @pytest.mark.filterwarnings("ignore::clnet.ClnetWarning")
 def test_the_best_epoch_is_restored_after_a_divergence():
-    kept = {}
+    network = Network.mlp([2, 12, 2], "identity", seed=1)
+    kept = {0: network.parameters}
 
     def keep(training, epoch):
         kept[epoch.number] = training.parameters
 
-    network = Network.mlp([2, 12, 2], "identity", seed=1)
     history = network.fit(
         X, T, optimiser=SGD(30.0), batch_size=120, epochs=900, seed=1,
         callbacks=[keep, EarlyStopping("loss", patience=900)],
     )
     assert "diverged" in history.stopped
     assert history.best_epoch == 1 + int(np.nanargmin(history.loss))
-    np.testing.assert_array_equal(network.parameters, kept[history.best_epoch])
+    before = kept[history.best_epoch - 1]  # an epoch is a step
+    np.testing.assert_array_equal(network.parameters, before)
 
 
 def table(path):

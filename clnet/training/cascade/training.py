@@ -167,7 +167,7 @@ def _refuse(others: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class _Trained:
-    """The outputs after a training: the last epoch's measures and squared error."""
+    """The outputs before a training's last step: their measures and squared error."""
 
     measures: Measures
     squares: float
@@ -247,6 +247,10 @@ class CascadeTraining:
         earlier.parameters = values
         self._shortcut = Shortcut.of(earlier)
 
+    def parameters_of(self, measure: str) -> Array:
+        """Return the network's parameters, which all measures are of."""
+        return self.parameters
+
     @property
     def validates(self) -> bool:
         """Whether a validation set is measured."""
@@ -290,7 +294,7 @@ class CascadeTraining:
 
     def _run(self, callbacks: list[Callback], bar: Any) -> None:
         """Add neurons until a rule holds; `history.stopped` tells it."""
-        history, name = self.history, "neuron"
+        history, name, kept = self.history, "neuron", self._shortcut
         for neurons in range(self._max_neurons + 1):
             begin = time.perf_counter()
             last = neurons == self._max_neurons
@@ -302,28 +306,30 @@ class CascadeTraining:
             earlier = self._bound.outputs.weights(self._shortcut.read)
             if reached:
                 trained = self._train_outputs(None)
-            if not trained.measures.finite:
+            measures = trained.measures
+            if measures.finite:
+                # Records are of the weights before the last step.
+                measures = self._accept()
+            if reached and self._desired is not None:
+                # Training on until the error falls no more may end above the goal.
+                if not self._desired.met_by(measures):
+                    self._bound.outputs.start(earlier)
+                    measures = self._accept()
+                    trained = _Trained(measures, measures.mse * self._data.t.size)
+                reached = self._desired.met_by(measures)
+            if not measures.finite:
+                self._shortcut = kept
                 history.diverged = True
                 history.stopped = (
                     f"training diverged with {counted(neurons, name)}: the mse is "
-                    f"{trained.measures.mse}; the network before is kept"
+                    f"{measures.mse}; the network before is kept"
                 )
                 warn(history.stopped)
                 return
-            self._accept()
-            if reached:
-                # Records are of the weights before the last step, and training on until
-                # the error falls no more may end above the goal.
-                assert self._desired is not None
-                trained = self._measured(0, self._data.t)
-                if not self._desired.met_by(trained.measures):
-                    self._bound.outputs.start(earlier)
-                    self._accept()
-                    trained = self._measured(0, self._data.t)
-                    reached = self._desired.met_by(trained.measures)
+            kept = self._shortcut
             checked = self._validated()
             history.epochs.add(
-                np.array([[*_numbers(trained.measures)]]),
+                np.array([[*_numbers(measures)]]),
                 None if checked is None else np.array([[*_numbers(checked)]]),
                 time.perf_counter() - begin,
             )
@@ -383,13 +389,14 @@ class CascadeTraining:
         )
         return found[0]
 
-    def _accept(self) -> None:
-        """Take the outputs' weights, and compute their errors."""
+    def _accept(self) -> Measures:
+        """Take the outputs' weights, and return the measures of their errors."""
         read = self._shortcut.read
         for errors in self._bound.errors:
             for output in range(self._model.n_out):
                 errors(output, read, output)
         self._shortcut = self._shortcut.with_output(self._bound.outputs.weights(read))
+        return self._measured(0, self._data.t)
 
     def _add_neuron(self, squares: float) -> None:
         """Train candidates, and add the best one."""
@@ -440,9 +447,9 @@ class CascadeTraining:
         """Return the measures of the validation set."""
         if self._validation is None:
             return None
-        return self._measured(1, self._validation.t).measures
+        return self._measured(1, self._validation.t)
 
-    def _measured(self, number: int, targets: Array) -> _Trained:
+    def _measured(self, number: int, targets: Array) -> Measures:
         """Return the measures of the accepted outputs on a set of samples."""
         errors = self._bound.residuals(number).T.astype(float)
         fann = self._halved
@@ -455,9 +462,7 @@ class CascadeTraining:
         if self._loss.mean:
             values = values / t.shape[1]
         fails = int(np.count_nonzero(np.abs(errors) >= self._limit))
-        squares = errors**2
-        measures = Measures(float(values.mean()), float(squares.mean()), fails)
-        return _Trained(measures, float(squares.sum()))
+        return Measures(float(values.mean()), float((errors**2).mean()), fails)
 
     def _read(self, x: Array) -> Array:
         """Return the values [read, n] that the outputs read for inputs x [n, n_in]."""
