@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from clnet.errors import FormatError, InputError, counted, quoted
 from clnet.formats import DATA_SUFFIXES, load_data, load_table, suffix_of
+from clnet.formats.arrow_files import TABLE_SUFFIXES
 from clnet.formats.opening import (
     SOURCE_SUFFIXES,
-    TABLE_SUFFIXES,
     is_source,
     open_data,
     source_suffix,

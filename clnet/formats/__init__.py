@@ -17,9 +17,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import as_numbers, as_whole, check_kind
 from clnet.errors import FormatError, InputError, quoted
-from clnet.formats import fann, fann_data, named_table, onnx, safetensors, table
-from clnet.formats.data_frame import FrameSource, is_frame
-from clnet.formats.files import as_path, check_memory, check_writable
+from clnet.formats import (
+    arrow_files,
+    fann,
+    fann_data,
+    named_table,
+    onnx,
+    safetensors,
+    table,
+)
+from clnet.formats.arrow_files import TABLE_SUFFIXES
+from clnet.formats.data_frame import frame_source
+from clnet.formats.files import as_path, check_memory, check_writable, reading
 from clnet.nn.columns import Columns
 from clnet.nn.description import as_dtype
 from clnet.nn.model import Model
@@ -191,9 +200,11 @@ def load_table(
 
     Parameters
     ----------
-    source : str, path or pandas.DataFrame
-        A ``.csv`` file or a table. The first line of a file is a header if it holds a
-        name that is given, or if its cells are different and none is a number.
+    source : str, path, or samples whose values have names
+        A ``.csv``, ``.parquet``, ``.arrow`` or ``.feather`` file; or a frame of any
+        library, a dict of columns, or a list of dicts, as for `Network.predict`. The
+        first line of a ``.csv`` file is a header if it holds a name that is given, or
+        if its cells are different and none is a number.
     target : str, int, sequence of these, or None
         Columns to predict, by name or by number: from 1, or from -1 for the last. One
         of text is of class labels. None: those of `columns` that are there.
@@ -221,7 +232,7 @@ def load_table(
         If the file is missing, unreadable or no table, a column or a value is missing,
         or a value is no finite number or of no known category; with line and column.
     InputError
-        If an argument is wrong, or the table is a DataFrame.
+        If an argument is wrong, or the table is no file.
 
     Examples
     --------
@@ -237,18 +248,32 @@ def load_table(
         as_dtype(dtype)
     check_kind("columns", columns, Columns)
     asked = (() if target is None else target, categories, ignore)
-    number_type = dtype or "float32"
-    found: named_table.Source
-    if is_frame(source):
-        found = FrameSource(source)
-    else:
-        file, suffix = _data_file(source)
-        if suffix != ".csv":
-            raise InputError(f"{file} has no names of columns: give a .csv file")
-        _check_options(file, dtype, memory_limit)
-        names = named_table.names_of(asked, columns)
-        found = named_table.CsvSource(file, names, number_type, memory_limit)
-    return named_table.read_table(found, *asked, columns, number_type)
+    found: named_table.Source | None = frame_source(source, "the table")
+    if found is None:
+        found = _named_file(as_path(source), dtype, memory_limit, asked, columns)
+    assert found is not None
+    return named_table.read_table(found, *asked, columns, dtype or "float32")
+
+
+def _named_file(
+    file: Path, dtype: str | None, memory_limit: int | None,
+    asked: tuple[ColumnNames, ...], columns: Columns | None,
+) -> named_table.Source | None:
+    """Return a file as a table whose columns have names."""
+    suffix = suffix_of(file, (*DATA_SUFFIXES, *TABLE_SUFFIXES), "data")
+    _check_options(file, dtype, memory_limit)
+    if suffix in TABLE_SUFFIXES:
+        opened = arrow_files.opened(file)
+        with reading(f"{file} cannot be read"):
+            table = opened.table()
+        return frame_source(table, f"{file}", FormatError)
+    if suffix != ".csv":
+        raise InputError(
+            f"{file} has no names of columns: give a file of "
+            f"{', '.join(('.csv', *TABLE_SUFFIXES))}"
+        )
+    names = named_table.names_of(asked, columns)
+    return named_table.CsvSource(file, names, dtype or "float32", memory_limit)
 
 
 def save_data(path: str | PathLike[str], x: ArrayLike, t: ArrayLike) -> None:

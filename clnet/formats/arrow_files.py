@@ -26,6 +26,7 @@ Array = NDArray[Any]
 
 PARQUET_SUFFIXES = (".parquet",)
 ARROW_SUFFIXES = (".arrow", ".feather")
+TABLE_SUFFIXES = (*PARQUET_SUFFIXES, *ARROW_SUFFIXES)
 PLAIN = {"float", "double", *(f"{sign}int{8 << at}" for sign in ("", "u")
                               for at in range(4))}
 """Types of columns that are read at once."""
@@ -63,6 +64,10 @@ class ParquetFile:
 
     def read(self, unit: int) -> None:
         """Return None."""
+
+    def table(self) -> Any:
+        """Return all rows as a table of pyarrow."""
+        return self._file.read()
 
     def batches(
         self, unit: int, columns: Sequence[int], size: int, read: None = None
@@ -117,6 +122,12 @@ class ArrowFile:
             options = pa.ipc.IpcReadOptions(included_fields=some)
             self._readers[key] = pa.ipc.open_file(self._buffer, options=options)
         return self._readers[key]
+
+    def table(self) -> Any:
+        """Return all rows as a table of pyarrow."""
+        found = self._reader(range(len(self.schema))).read_all()
+        found.validate(full=True)
+        return found
 
     def is_direct(self, columns: Sequence[int]) -> bool:
         """Return whether record batches of some columns are read past the page cache.

@@ -1,115 +1,291 @@
-"""DataFrames of pandas, which is not imported, as tables of named columns."""
+"""Samples whose values have names: frames of any library, dicts, rows, records.
+
+Frames are read by narwhals, which imports no library of frames itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.errors import ClnetError, InputError, quoted
+from clnet.checks import NUMBER_KINDS, as_array
+from clnet.errors import ClnetError, InputError, quoted, reason
 from clnet.formats.named_table import Texts, printed, read_table
 from clnet.formats.table import OR_TEXT
 
 if TYPE_CHECKING:
     from clnet.nn.columns import Columns
 
-
-def is_frame(found: object) -> bool:
-    """Return whether an object is a DataFrame of pandas, which is not imported."""
-    return hasattr(found, "iloc") and hasattr(found, "columns")
+Array = NDArray[Any]
 
 
 class FrameSource:
-    """A DataFrame of pandas.
+    """Samples in memory whose columns have names.
 
     Parameters
     ----------
-    frame : pandas.DataFrame
-        The table; its index is no column.
+    names : sequence
+        The names of the columns; what is no text becomes text.
+    column : callable
+        Returns the values of a column by its position.
+    samples : int
+        Their number.
     what : str
-        Its name, for errors.
+        Their name, for errors.
+    single : bool
+        Whether they are one sample without an axis of samples.
+    kind : type
+        The class of errors.
     """
 
-    def __init__(self, frame: Any, what: str = "the DataFrame") -> None:
-        self.frame: Any = frame
+    def __init__(
+        self, names: Sequence[Hashable], column: Callable[[int], Any], samples: int,
+        what: str, *, single: bool = False, kind: type[ClnetError] = InputError,
+    ) -> None:
+        self.names: list[str] = list(map(str, names))
         self.what: str = what
-        self.names: list[str] = [str(name) for name in frame.columns]
-        if not len(frame):
-            raise InputError(f"{what} has no sample: give at least one")
+        self.single: bool = single
+        self._column = column
+        self._samples = samples
+        self._kind = kind
+        for size, part in ((len(names), "column"), (samples, "sample")):
+            if not size:
+                raise self.error(f"has no {part}: give at least one")
+
+    @cached_property
+    def _arrays(self) -> dict[int, Array]:
+        return {}
+
+    def __len__(self) -> int:
+        return self._samples
 
     def numeric(self, column: int) -> bool:
-        """Return whether a column is one of numbers."""
-        return _numeric(self.frame.iloc[:, column])
+        """Return whether a column is one of numbers, and not of booleans."""
+        return self._array(column).dtype.kind in "iuf"
 
     def read(
         self, numbers: Sequence[int], texts: Sequence[int]
     ) -> tuple[NDArray[np.float64], list[Texts]]:
-        """Return columns of finite numbers [samples, columns], and columns of text."""
-        values = np.zeros((len(self.frame), len(numbers)))  # [samples, columns]
+        """Return columns of numbers [samples, columns], and columns of text."""
+        values = np.zeros((self._samples, len(numbers)))
         for place, at in enumerate(numbers):
-            series = self.frame.iloc[:, at]
-            if not _numeric(series) and not str(series.dtype).startswith("bool"):
-                raise self.error(
-                    f"found {quoted(series.iloc[0])}, expected a number{OR_TEXT}", 0, at
+            array = self._array(at)
+            if array.dtype.kind not in NUMBER_KINDS:
+                row, value = next(
+                    (row, value) for row, value in enumerate(array.tolist())
+                    if value is not None
                 )
-            column = series.to_numpy("float64", na_value=np.nan)
-            if not np.isfinite(column).all():
-                row = int((~np.isfinite(column)).argmax())
                 raise self.error(
-                    f"found {column[row]}, expected a finite number", row, at
+                    f"found {quoted(value)}, expected a number{OR_TEXT}", row, at
                 )
-            values[:, place] = column
+            values[:, place] = array
         return values, [self._texts(at) for at in texts]
 
     def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
         """Return an error that names a sample from 0, and a column."""
         if row < 0:
-            return InputError(f"{self.what} {sentence}")
-        return InputError(
+            return self._kind(f"{self.what} {sentence}")
+        return self._kind(
             f"{self.what}, row {row}, column {printed(self.names[column])}: {sentence}"
         )
 
     def check_size(self, size: int) -> None:
         """Allow any size."""
 
+    def _array(self, at: int) -> Array:
+        """Return a column [samples]: of numbers, with NaN for missing ones, or others.
+
+        Missing ones among others are None.
+        """
+        if at not in self._arrays:
+            name = f"{self.what}, column {printed(self.names[at])}"
+            array = as_array(name, self._column(at))
+            if array.shape != (self._samples,):
+                raise self._kind(
+                    f"{name}: has shape {list(array.shape)}, expected "
+                    f"[{self._samples}], a value for each sample"
+                )
+            if array.dtype.kind == "O":
+                array = array.copy()
+                missing = [_is_missing(value) for value in array.tolist()]
+                array[missing] = np.nan
+                array = as_array(name, array)
+                if array.dtype.kind == "O":
+                    array[missing] = None
+            self._arrays[at] = array
+        return self._arrays[at]
+
     def _texts(self, at: int) -> Texts:
-        series = self.frame.iloc[:, at]
-        missing = series.isna().to_numpy()
-        if missing.any():
-            row = int(missing.argmax())
-            raise self.error("the value is missing, expected text", row, at)
+        array = self._array(at)
+        values = [None if _is_missing(value) else value for value in array.tolist()]
+        if None in values:
+            raise self.error(
+                "the value is missing, expected text", values.index(None), at
+            )
         order: dict[str, int] = {}
-        codes = [order.setdefault(str(one), len(order)) for one in series.tolist()]
+        codes = [order.setdefault(str(value), len(order)) for value in values]
         return Texts(list(order), np.array(codes, np.intp))
 
 
-def _numeric(series: Any) -> bool:
-    """Return whether a Series holds numbers, and no categories."""
-    return getattr(series.dtype, "kind", "O") in "iuf"
+def frame_source(
+    found: object, what: str, kind: type[ClnetError] = InputError
+) -> FrameSource | None:
+    """Return samples whose values have names; None: they have none.
+
+    Parameters
+    ----------
+    found : object
+        A frame of pandas, polars, pyarrow and all others that narwhals knows, a mapping
+        of columns or of one sample's values, a pandas Series with an index of names,
+        a structured array, a list of such samples, or a source of these.
+    what, kind
+        Its name, and the class of errors.
+
+    Raises
+    ------
+    InputError
+        If names occur twice, or there is no sample.
+    """
+    if isinstance(found, FrameSource):
+        return found
+    if isinstance(found, np.ndarray):
+        return _structured(found, what)
+    if hasattr(type(found), "columns"):
+        return _frame(found, what, kind)
+    values = _named_values(found)
+    if values is not None:
+        columns = list(values.values())
+        if not any(map(np.ndim, columns)):
+            return _rows([values], what, single=True)
+        samples = max(np.shape(column)[0] for column in columns if np.ndim(column))
+        return FrameSource(list(values), columns.__getitem__, samples, what)
+    rows = found if isinstance(found, (list, tuple)) else ()
+    if not rows or _named_values(rows[0]) is None:
+        return None
+    return _rows([_named_values(row) for row in rows], what)
+
+
+def has_columns(found: object) -> bool:
+    """Return whether an object is a table of named columns."""
+    return hasattr(type(found), "columns") or isinstance(found, Mapping) or (
+        isinstance(found, np.ndarray) and found.dtype.kind == "V"
+    )
+
+
+def _frame(found: Any, what: str, kind: type[ClnetError]) -> FrameSource | None:
+    """Return the source of a frame; None: narwhals does not know it."""
+    import narwhals as nw
+    from narwhals.exceptions import DuplicateError
+
+    try:
+        frame: Any = nw.from_native(found, pass_through=True)
+        known = isinstance(frame, (nw.DataFrame, nw.LazyFrame))
+        if not known and hasattr(found, "__arrow_c_stream__"):  # a RecordBatch
+            frame = nw.from_arrow(found, backend="pyarrow")
+        if isinstance(frame, nw.LazyFrame):
+            frame = frame.collect()
+        if not isinstance(frame, nw.DataFrame):
+            return None
+        series = list(frame.iter_columns())
+    except DuplicateError as error:
+        raise kind(f"{what} names a column twice: {reason(error)}") from None
+
+    def column(at: int) -> Any:
+        values = series[at]
+        if values.dtype.is_integer() and not values.null_count():
+            return values.to_numpy()
+        if values.dtype.is_integer() or values.dtype.is_float():
+            return values.cast(nw.Float64).to_numpy()
+        objects = np.empty(len(values), object)
+        objects[:] = values.to_list()
+        return objects
+
+    return FrameSource(
+        [one.name for one in series], column, len(frame), what, kind=kind
+    )
+
+
+def _structured(found: Array, what: str) -> FrameSource | None:
+    """Return the source of a structured array; None: it is a plain one."""
+    names = found.dtype.names
+    if names is None or found.ndim > 1:
+        return None
+    rows = np.atleast_1d(found)
+    return FrameSource(
+        names, lambda at: rows[names[at]], len(rows), what, single=not found.ndim
+    )
+
+
+def _named_values(found: Any) -> Mapping[Any, Any] | None:
+    """Return the values of a sample, or columns, by their names; None: it has none."""
+    if isinstance(found, Mapping):
+        return found
+    if isinstance(found, np.void) and found.dtype.names:
+        return dict(zip(found.dtype.names, found.item(), strict=True))
+    if isinstance(found, tuple) and hasattr(found, "_asdict"):
+        return dict(found._asdict())
+    if hasattr(found, "index") and hasattr(found, "iloc"):  # a Series of pandas
+        index = found.index
+        if type(index).__name__ != "RangeIndex":  # numbers of positions
+            return dict(zip(index.tolist(), found.tolist(), strict=True))
+    return None
+
+
+def _rows(
+    rows: Sequence[Mapping[Any, Any] | None], what: str, *, single: bool = False
+) -> FrameSource:
+    names = list(dict.fromkeys(name for row in rows for name in row or ()))
+
+    def column(at: int) -> Any:
+        values = np.empty(len(rows), object)
+        for number, row in enumerate(rows):
+            if row is None or names[at] not in row:
+                raise InputError(
+                    f"{what}, row {number} has no column {quoted(str(names[at]))}"
+                )
+            values[number] = row[names[at]]
+        return values
+
+    return FrameSource(names, column, len(rows), what, single=single)
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a value is None, NaN, pandas' NA or NaT."""
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):  # of NA, which is neither true nor false
+        return np.ndim(value) == 0
 
 
 def named_inputs(
     columns: Columns | None, x: ArrayLike, name: str = "x"
 ) -> tuple[ArrayLike, Columns | None]:
-    """Return inputs, and their columns: of a DataFrame by name, of others as they are.
+    """Return inputs, and their columns: by name where they have names, or as they are.
+
+    Missing numbers become NaN.
 
     Parameters
     ----------
     columns : Columns or None
-        The columns of a network; None: all columns of a DataFrame, which are numbers.
-    x : array_like or DataFrame
-        The inputs.
+        The columns of a network; None: all columns of a frame, which are numbers.
+    x : array_like or samples with names
+        The inputs; see `frame_source`.
     name : str
         Their name, for errors.
 
     Raises
     ------
     InputError
-        If a column is missing, or a value is missing, no number or no known category.
+        If a column is missing, or a value is no number or no known category.
     """
-    if not is_frame(x):
+    source = None if type(x) is np.ndarray and not x.dtype.names else (
+        frame_source(x, name)
+    )
+    if source is None or (columns is None and source.single):
         return x, columns
-    table = read_table(FrameSource(x, name), (), (), (), columns, "float64")
-    return table.x, table.columns
+    table = read_table(source, (), (), (), columns, "float64", finite=False)
+    return table.x[0] if source.single else table.x, table.columns

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import is_many, is_whole
+from clnet.checks import all_finite, is_many, is_whole
 from clnet.errors import ClnetError, FormatError, InputError, nearest, quoted
 from clnet.formats.files import check_memory
 from clnet.formats.numbers import holds, is_number, to_number, to_numbers
@@ -77,7 +77,7 @@ class Source(Header, Protocol):
     def read(
         self, numbers: Sequence[int], texts: Sequence[int]
     ) -> tuple[NDArray[np.float64], list[Texts]]:
-        """Return columns of finite numbers [samples, columns], and columns of text."""
+        """Return columns of numbers [samples, columns], and columns of text."""
         ...
 
     def check_size(self, size: int) -> None:
@@ -170,8 +170,13 @@ def read_table(
     ignore: ColumnNames,
     columns: Columns | None,
     dtype: str,
+    *,
+    finite: bool = True,
 ) -> Table:
-    """Return the samples of a source; see `clnet.load_table`."""
+    """Return the samples of a source; see `clnet.load_table`.
+
+    With `finite`, a number that is not is an error.
+    """
     choice = choose(source, target, categories, ignore, columns)
     inputs, targets, coded, labels = choice
     texts = [at for at in inputs if at in coded] + labels
@@ -180,6 +185,11 @@ def read_table(
         of_numbers.pop(at, None)
     numbers = list(of_numbers)
     values, found = source.read(numbers, texts)
+    if finite and not all_finite(values):
+        row, wrong = divmod(int(np.isfinite(values).argmin()), len(numbers))
+        raise source.error(
+            f"found {values[row, wrong]}, expected a finite number", row, numbers[wrong]
+        )
     place = {at: column for column, at in enumerate(numbers)}
     of_text = dict(zip(texts, found, strict=True))
     if columns is None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from clnet.checks import NUMBER_KINDS, as_items, as_whole, check_kind, is_many, is_whole
 from clnet.errors import FormatError, InputError, quoted
 from clnet.formats import arrow, hdf5
-from clnet.formats.arrow_files import ARROW_SUFFIXES, PARQUET_SUFFIXES
+from clnet.formats.arrow_files import TABLE_SUFFIXES
 from clnet.formats.files import as_path, check_readable, reading
 from clnet.formats.npz import read_header
 from clnet.formats.pages import forget
@@ -29,7 +29,6 @@ Array = NDArray[Any]
 NPY_SUFFIXES = (".npy",)
 HEADER = 1 << 14  # bytes of a .npy file that hold its header: NumPy's are shorter
 HDF5_SUFFIXES = (".h5", ".hdf5")
-TABLE_SUFFIXES = (*PARQUET_SUFFIXES, *ARROW_SUFFIXES)
 SOURCE_SUFFIXES = (*NPY_SUFFIXES, *HDF5_SUFFIXES, *TABLE_SUFFIXES)
 """Suffixes of files that `open_data` opens."""
 

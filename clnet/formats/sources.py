@@ -31,6 +31,7 @@ from clnet.checks import (
     is_sparse,
 )
 from clnet.errors import InputError, quoted
+from clnet.formats.data_frame import frame_source, has_columns
 from clnet.formats.direct import direct_rows
 from clnet.formats.files import reading
 from clnet.formats.pages import forget, touch
@@ -306,6 +307,8 @@ class BatchSource(Source):
                     f"a batch has {len(others) + 1} parts, expected x, (x, t) or "
                     "(x, t, sample_weight)"
                 )
+            named = frame_source(x, "x")
+            x = x if named is None else named
             if not hasattr(x, "__len__"):
                 x = as_array("x", x)
             yield Part(first, x, *others)
@@ -345,6 +348,8 @@ def _is_batch(item: object) -> bool:
     if not _is_tuple(item):
         return False
     x = item[0] if item else None  # type: ignore[index]
+    if has_columns(x):
+        return True
     axes = getattr(x, "ndim", None)
     if axes is not None:
         return bool(axes > 1)

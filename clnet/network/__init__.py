@@ -323,9 +323,10 @@ class Network(Predictor):
 
         Parameters
         ----------
-        x : array_like, scipy.sparse matrix, DataFrame or source
-            Inputs [samples, n_in]; converted to the network's dtype. A DataFrame has
-            its columns found by the names in `columns`, or sets these. Memory maps,
+        x : array_like, scipy.sparse matrix, samples with names, or source
+            Inputs [samples, n_in]; converted to the network's dtype. Values that have
+            names, as for `predict`, are found by those in `columns`, or set these
+            where there are none. Memory maps,
             arrays of h5py and sparse matrices are read by parts if they take more than
             the `buffer`; iterables of batches (x, t) or (x, t, sample_weight) always.
         t : array_like, shape [samples, n_out], [samples] or [samples, 1], or None

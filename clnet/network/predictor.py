@@ -151,12 +151,15 @@ class Predictor(Model):
 
         Parameters
         ----------
-        x : array_like, scipy.sparse matrix, DataFrame or source
+        x : array_like, scipy.sparse matrix, samples with names, or source
             Inputs [batch, n_in] or [n_in]; converted to the network's dtype. Arrays of
             other libraries in host memory are read where they lie, by ``__array__``,
             the buffer protocol or DLPack. A sparse matrix is made dense, some thousand
-            samples at a time. Of a DataFrame the network's `columns`, by name. Sources
-            are read by parts: memory maps, arrays of h5py, iterables of batches.
+            samples at a time. Values that have names are found by those of the
+            network's `columns`: frames of pandas, polars, pyarrow and other libraries,
+            dicts of columns or of one sample, lists of dicts, a Series with an index of
+            names, structured arrays. A missing number is NaN. Sources are read by
+            parts: memory maps, arrays of h5py, iterables of batches.
         device : str, Device, list of these, or None
             As for `compile`. A list, or ``"all"``: devices that run at the same time
             and share the samples in proportion to their speed. The devices are found
@@ -198,7 +201,9 @@ class Predictor(Model):
         ((5, 3), True)
         """
         plain = out is None and buffer is None and scale is None and comm is None
-        if plain and self._scaling is None and type(x) is np.ndarray:
+        if plain and self._scaling is None and type(x) is np.ndarray and (
+            x.dtype.kind != "V"
+        ):
             try:
                 plan = self._recent.get((x.shape, device, precision))
             except TypeError:  # a list of devices

@@ -163,7 +163,7 @@ class Model(Description):
     def columns(self) -> Columns | None:
         """The columns of tables that are inputs and outputs; may be replaced.
 
-        `Network.fit` sets them when it is given a DataFrame; None: it was not.
+        `Network.fit` sets them when it is given a frame; None: it was not.
         """
         return self._columns
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from clnet.checks import is_sparse
 from clnet.errors import InputError, quoted
+from clnet.formats.data_frame import named_inputs
 from clnet.formats.sources import Source, is_batches
 from clnet.planning.streams import check_out
 from clnet.runtime.data_parallel import device_of_rank
@@ -65,7 +66,7 @@ def _predicted(
     out: Array | None,
 ) -> Array:
     """Return the outputs for all samples, or `out` with this rank's rows of them."""
-    rows = ranks.together(lambda: _rows(x))
+    rows = ranks.together(lambda: _rows(named_inputs(network.columns, x)[0]))
     shape = np.shape(rows) if not isinstance(rows, Source) else (
         rows.samples or 0, network.n_in
     )
@@ -87,10 +88,7 @@ def _predicted(
         if part.start == part.stop:
             return np.empty((0, network.n_out), network.dtype)
         where = device_of_rank(ranks.local, device)
-        some = (
-            rows.section(part) if isinstance(rows, Source)
-            else rows.iloc[part] if hasattr(rows, "iloc") else rows[part]
-        )
+        some = rows.section(part) if isinstance(rows, Source) else rows[part]
         return predict(some, where, None if out is None else out[part])
 
     y = ranks.together(own)
@@ -98,7 +96,7 @@ def _predicted(
 
 
 def _rows(x: Any) -> Any:
-    """Return samples as an array, a table or a source, whose rows can be cut."""
+    """Return samples as an array or a source, whose rows can be cut."""
     if isinstance(x, Source):
         x.section(slice(0, 1))  # raises unless they can
         return x

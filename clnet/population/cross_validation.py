@@ -18,6 +18,7 @@ from clnet.checks import (
     is_whole,
 )
 from clnet.errors import InputError, counted, quoted
+from clnet.formats.data_frame import named_inputs
 from clnet.nn.folds import CrossValidation, folds_of
 from clnet.nn.labels import are_labels, encoded
 from clnet.nn.metrics import one_hot
@@ -46,6 +47,7 @@ def cross_validation(
         Arguments of `Population.fit`, among them the seed.
     """
     settings = _settings(grid)
+    x, _ = named_inputs(network.columns, x)
     x, t = as_numbers("x", x), as_array("t", t)
     if x.ndim != 2 or t.ndim not in (1, 2) or len(x) != len(t):
         raise InputError(

@@ -248,6 +248,10 @@ class Plan:
             return self._call_on_device(x, out)
         if out is not None:
             self._check_out(out)
+        if self.network.columns is not None:
+            from clnet.formats.data_frame import named_inputs
+
+            x, _ = named_inputs(self.network.columns, x)
         array = as_numbers("x", x, self._dtype)
         if array is not x and out is None and array.shape in self.direct:
             return self(array)

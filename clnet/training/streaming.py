@@ -385,7 +385,7 @@ def any_set(
         size = source.size(np.dtype(network.dtype).itemsize)
         if size is None or size > buffer:
             found = _streamed(network, source, classes, columns, scaling, what, buffer)
-            return found, found.classes, columns
+            return found, found.classes, found.columns
         if source is x or not isinstance(source, ArraySource):
             _, x, t, weight = source.whole()
     if t is None:
@@ -409,6 +409,7 @@ def _streamed(
         targets = iter([part.t]) if source.once else source.targets(rows)
         classes = classes_of(network, targets, f"{source.name}{what}t")
     name = f"{source.name}{what}"
+    _, columns = named_inputs(columns, part.x, f"{name}x")
     part = arrays_of(part, network, classes, columns, name)
     x, t = converted(network, part.x, part.t, name, scaling, part.first)
     weight = part.weight

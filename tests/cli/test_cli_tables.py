@@ -150,7 +150,7 @@ def test_the_output_by_the_targets(clnet_command, tmp_path, values, activation):
     ("train houses.csv --target price", "column place: found '"),
     ("train houses.csv --target price,place", "expected one of categories, or numbers"),
     ("train flowers.csv --categories kind", "has no targets to train on: see --target"),
-    ("train a.npz --target kind", "a.npz has no names of columns: give a .csv file"),
+    ("train a.npz --target kind", "a.npz has no names of columns: give a file of .csv"),
     ("train digits --target kind", "digits has its own test set: leave out --target"),
     ("info n.safetensors --target kind", "--target is for .csv files, not for netw"),
     ("predict n.safetensors houses.csv", "houses.csv has no column 'width'"),
