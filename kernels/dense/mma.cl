@@ -97,9 +97,8 @@ UNROLLED
             const int m = tile.s0 + ROW_OF(i);
             if (m >= batch) continue;
             const float *pair = sums[i / 2][j] + i % 2 * 2;
-            // Scales first: a sum times a large one alone may overflow.
             const float2 v =
-                (float2)(pair[0], pair[1]) * (row_scales[i] * column_scales);
+                scaled_pair((float2)(pair[0], pair[1]), row_scales[i], column_scales);
 #if SPLIT_K > 1
             store_pair(y + ((size_t)split * batch + m) * ldy + n, v, n_out - n, 1);
 #else

@@ -211,10 +211,8 @@ static inline float2 scaled_sums(float (*sums)[4], const int j, const int i,
                                  const float *row_scales, const Buffers *buffers)
 {
     const float4 both = *(__local const float4 *)(buffers->columns + COLUMN_OF(j));
-    // Scales first: a sum times a large one alone may overflow.
-    const float2 v = row_scales[i] * both.s02;
-    return (float2)(fma(sums[j][2 * i], v.s0, both.s1),
-                    fma(sums[j][2 * i + 1], v.s1, both.s3));
+    const float2 pair = (float2)(sums[j][2 * i], sums[j][2 * i + 1]);
+    return scaled_pair(pair, row_scales[i], both.s02) + both.s13;
 }
 
 // Store a word if it is live.

@@ -50,7 +50,7 @@ EXCHANGED_FRAGMENTS and MAX_POLLS"
 #endif
 #define GROUP (WARPS * WARP)
 // Of a set of words: the offset of its scales, and its size.
-#define SCALES ((FRAGMENTS + EXCHANGED_FRAGMENTS) * FRAGMENT)
+#define SCALES ((FRAGMENTS + EXCHANGED_FRAGMENTS) * FRAGMENT_WORDS)
 #define SET (SCALES + FRAGMENTS * FRAGMENT_SAMPLES)
 // Of a task, at most: fragments of outputs, and quarters that a warp finishes.
 #define TASK_FRAGMENTS (ROWS * COLUMNS)
@@ -156,6 +156,7 @@ void persistent_mma(__global const uint4 *weights, __global const float *inverse
         const bool scaled = task->scaled, from_x = values < 0;
         // Bounded values share one scale. (Applied off the critical path.)
         const float unscaled = scaled ? 1.0f : scales_of(BOUND).s1;
+        const float sums_inverse = scaled ? 1 / SUM_SCALE : 1.0f;
         __global const uint4 *fragments = (__global const uint4 *)now + values * WARP;
         volatile __global const uint *scales = now + SCALES + values * FRAGMENT_SAMPLES;
         float sums[ROWS][COLUMNS + POCL_PAD][4];
@@ -313,7 +314,7 @@ UNROLLED
                                 v = value_at((__global const uint *)fragment, one, f)
                                     * (scaled ? as_float(~both[e % 2]) : 1.0f);
                             else if (sample < batch && at < n_in)
-                                v = x[(size_t)sample * ldx + at];
+                                v = x[(size_t)sample * ldx + at] * SUM_SCALE;
                             sums[i][j][e] += weight_at(block, neuron, f) * v;
                         }
                 }
@@ -347,15 +348,15 @@ UNROLLED
                 if (outputs[r].exists && 0 <= quarter && quarter < 4 * REDUCED)
 UNROLLED
                     for (int w = 0; w < WARPS; ++w)
-                        sum[r] += ((__local float *)all)[w * REDUCED * FRAGMENT
+                        sum[r] += ((__local float *)all)[w * REDUCED * FRAGMENT_WORDS
                                                          + quarter * WARP + lane];
             }
         }
         if (slices > 1) {
             // Word of slice q's partial sum of quarter r.
 #define EXCHANGED(r, q)                                                               \
-    ((task->sums + QUARTER(r) / 4 * slices + (q)) * FRAGMENT + QUARTER(r) % 4 * WARP  \
-     + lane)
+    ((task->sums + QUARTER(r) / 4 * slices + (q)) * FRAGMENT_WORDS                    \
+     + QUARTER(r) % 4 * WARP + lane)
 UNROLLED
             for (int r = 0; r < WARP_QUARTERS; ++r)
                 if (outputs[r].exists && !outputs[r].reduces)
@@ -399,7 +400,8 @@ UNROLLED
             if (!outputs[r].reduces) continue;
 #endif
             const float v = activate_as(
-                function, sum[r] * (outputs[r].factor * unscaled) + outputs[r].bias);
+                function, sum[r] * (outputs[r].factor * unscaled) * sums_inverse
+                              + outputs[r].bias);
             if (next) {
                 publish_fragment(v, outputs[r].out, QUARTER(r) % 4, out_scaled,
                                  outputs[r].publishes, SCALES, now, then, exchange);

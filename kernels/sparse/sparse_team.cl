@@ -77,7 +77,7 @@
         const bool live = e + k >= first && e + k < end;                             \
         const int column = live ? c[u].s##k : WIDTH_X;                               \
         sum += (live ? v[u].s##k : (REAL)0)                                          \
-               * ((__global const VEC *)x)[(size_t)column * LANES + lane];                   \
+               * ((__global const VEC *)x)[(size_t)column * LANES + lane];           \
     }
 #endif
 

@@ -8,6 +8,8 @@
 //
 // Each is published complemented (ll_protocol.h). The values of a sample in a fragment
 // have a scale of their own, a word as well, unless all are known to be bounded by 1.
+// Scales are times SUM_SCALE, and so are sums: those of large values do not overflow before
+// they are multiplied by the scale of the weights.
 //
 // Accumulators of a fragment have the order of the matrix units: lane 4 g + t has those
 // of neurons g and g + 8, samples 2t and 2t + 1. Local memory holds them by quarters,
@@ -17,9 +19,10 @@
 //
 // SPLITS (2), PTX        as in fp16_split.h   ) both are
 // MAX_POLLS, BACKOFF_NS  as in ll_protocol.h  ) included before
-#define FRAGMENT (4 * WARP)                     // words of a fragment
+#define FRAGMENT_WORDS (4 * WARP)               // of a fragment
 #define FRAGMENT_SAMPLES 8
 #define BOUND 0x3f800000u                       // of bounded values: 1
+#define SUM_SCALE 0x1p-24f                      // of sums of other values
 
 // Slot of a lane's four accumulators, in vectors of 4.
 static inline int accumulator_slot(const int lane)
@@ -97,7 +100,7 @@ static inline uint4 pack_fragment(const float4 v, float *scale)
     most = max(most, shuffle_xor_uint(most, 1));
     most = max(most, shuffle_xor_uint(most, 2));
     const float2 by = scales_of(most);
-    *scale = by.s1;
+    *scale = by.s1 * SUM_SCALE;
     const float4 w = v * by.s0;
     const uint2 high = (uint2)(pack_half2(w.s0, w.s1), pack_half2(w.s2, w.s3));
     const float4 low =
@@ -169,12 +172,12 @@ UNROLLED
         const bool odd = neuron % 2;
         const uint word = odd ? neighbour >> 16 | (splits & 0xffff0000u)
                               : (splits & 0xffffu) | neighbour << 16;
-        const int at = fragment * FRAGMENT + (4 * sample + neuron % 8 / 2) * 4
+        const int at = fragment * FRAGMENT_WORDS + (4 * sample + neuron % 8 / 2) * 4
                        + neuron / 8 + 2 * odd;
         publish(now + at, then + at, as_float(word));
         if (scaled) {  // all lanes of a sample publish the same scale
             const int offset = scales + fragment * FRAGMENT_SAMPLES + sample;
-            publish(now + offset, then + offset, by.s1);
+            publish(now + offset, then + offset, by.s1 * SUM_SCALE);
         }
     }
 #if PTX < 80

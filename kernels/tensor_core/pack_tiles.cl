@@ -91,7 +91,7 @@ UNROLLED
     packed += (size_t)(row / panel) * core_rows * SPLITS * panel + row % panel / 8 * 16
               + row % 8;
 #define STORE(p, v)                                                                      \
-    store_core_row(packed + (size_t)((p) / 2) * SPLITS * 2 * panel + (p) % 2 * 8,                  \
+    store_core_row(packed + (size_t)((p) / 2) * SPLITS * 2 * panel + (p) % 2 * 8,        \
                    (v) * scales.s0, panel)
 UNROLLED
     for (int n = 0; n < HELD; ++n)

@@ -26,6 +26,14 @@ static inline int2 tile_of(const int group, const int rows, const int columns)
     return tile_of_width(group, rows, columns, TILE_N);
 }
 
+// Two neighbouring sums times the scales of their row and columns, the smaller scale first:
+// neither a sum and a large scale nor two scales overflow unless their product does.
+static inline float2 scaled_pair(const float2 sums, const float row_scale,
+                                 const float2 column_scales)
+{
+    return sums * fmin(column_scales, row_scale) * fmax(column_scales, row_scale);
+}
+
 // Store two neighbouring outputs, or the first alone where it is a row's last.
 static inline void store_pair(__global float *to, const float2 v, const int left,
                               const int padded)

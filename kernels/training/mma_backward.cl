@@ -41,8 +41,9 @@
 #endif
 
 #define PAIR(i, j)                                                                       \
-    ((float2)(sums[(i) / 2][j][(i) % 2 * 2], sums[(i) / 2][j][(i) % 2 * 2 + 1])          \
-     * (row_scales[i] * *(__local const float2 *)(scales + COLUMN_OF(j))))
+    scaled_pair(                                                                         \
+        (float2)(sums[(i) / 2][j][(i) % 2 * 2], sums[(i) / 2][j][(i) % 2 * 2 + 1]),      \
+        row_scales[i], *(__local const float2 *)(scales + COLUMN_OF(j)))
 
 // outer:   gradients[weights + r * stride + c] = sum over b of ds[b, r] x[b, c]
 // apply_t: dx[b, i] = sum over o of ds[b, o] A[o, i]; with GRADIENT multiplied by

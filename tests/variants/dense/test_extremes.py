@@ -9,14 +9,19 @@ import numpy as np
 import pytest
 from bounds import FP16_SPLIT, span_bound
 from devices import H200, ONE_GROUP
+from spans import program_of, span_at
 
 from clnet import Dense, Network
 from clnet.checks import PRECISIONS
+from clnet.ir.training_ops import Outer
 from clnet.opencl.program import WARP_GROUP_MMA
 from clnet.opencl.session import session
 from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
+from clnet.runtime.replay import Replay
+from clnet.runtime.train_state import TrainState
 from clnet.variants.dense import fused_mma, mma, mma_chain, persistent_mma
+from clnet.variants.training.mma_backward import MmaBackward
 
 TINY = float(np.finfo(np.float32).tiny)  # below it, devices may flush to zero
 SAMPLES = {
@@ -96,10 +101,10 @@ def samples(n_in):
     return x
 
 
-def slots(plan):
-    """Return the offsets of the last layer's weights and biases."""
-    layer = plan.span.layers[-1]
-    return layer.apply.weights.offset, layer.act.bias.offset
+def slots(plan, number=-1):
+    """Return the offsets of a layer's weights and biases, by default the last one's."""
+    layer = plan.span.layers[number]
+    return layer.apply.weights.offset, layer.act.bias and layer.act.bias.offset
 
 
 @pytest.mark.parametrize("precision", PRECISIONS[:2])
@@ -119,6 +124,53 @@ def test_in_samples_by_weights_of_any_scale(variant, scale):
     with np.errstate(all="ignore"):
         x[np.abs(x).max(axis=1) * scale > 1e30] = 0
     plan.check(x, plan.parameters * np.float32(scale))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_in_samples_near_the_largest_number(variant):
+    """Sums of scaled values overflow only where the outputs do."""
+    plan = Plan(variant, linear(variant), bias=False)
+    x = np.random.default_rng(0).uniform(-1, 1, (BATCH, 20)).astype(np.float32)
+    x[:8] *= np.float32(3e38)
+    x[8:16, 1] = 3e38
+    plan.check(x, plan.parameters * np.float32(1e-9))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_huge_input_beside_a_huge_weight(variant):
+    """The scales of a sample and of a row overflow together, their products do not."""
+    plan = Plan(variant, linear(variant), bias=False)
+    x = np.random.default_rng(0).uniform(-1, 1, (BATCH, 20)).astype(np.float32)
+    x[:8, :2] = 1e30, 1e-3
+    weights, _ = slots(plan, 0)
+    parameters = plan.parameters.copy()
+    parameters[weights : weights + 2] = 0, 1e30
+    plan.check(x, parameters)
+
+
+@pytest.mark.parametrize("shape", [mma.SHAPES[2][-1], mma.SHAPES[2][-4]])
+def test_a_huge_error_beside_a_huge_input(shape):
+    """Of two samples: the gradient of their weight has no part of them."""
+    network = Network(5, [Dense(3, "identity", bias=False)], seed=1)
+    span = span_at(program_of(network), Outer, 1, BATCH)
+    assert MmaBackward().refuse(span, H200) is None
+    config = {**dict(zip(mma.KEYS, shape, strict=True)), "parts": 1}
+    replay = Replay(
+        session(ONE_GROUP), [Step(span, MmaBackward(), config, ONE_GROUP)],
+        network.layout, TrainState(session(ONE_GROUP), network.parameters,
+                                   np.zeros((0, 0))),
+    )
+    rng = np.random.default_rng(0)
+    rows = {
+        value.width: rng.uniform(-1, 1, (BATCH, value.width)).astype(np.float32)
+        for value in span.inputs
+    }
+    rows[5][:2, 0], rows[3][:2, 0] = (0, 1e30), (1e30, 0)
+    for value in span.inputs:
+        replay.write(value, rows[value.width])
+    replay.run()
+    gradient = replay.read_gradients()[: network.layout.size]
+    assert np.isfinite(gradient).all()
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-40, 1e12, 1e30, 3e38, np.inf, np.nan])
