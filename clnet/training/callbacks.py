@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import all_finite, as_whole, check_flag, check_name, is_number
-from clnet.errors import ClnetError, FormatError, InputError, quoted, reason
+from clnet.errors import ClnetError, FormatError, InputError, quoted, reason, warn
 from clnet.formats import (
     NETWORK_SUFFIXES,
     TRAINING_SUFFIX,
@@ -276,6 +276,12 @@ class Checkpoint:
         If the suffix is unknown, or `every` is not at least 1; when training starts, if
         the format cannot hold the network or the file cannot be written.
 
+    Warns
+    -----
+    ClnetWarning
+        Once, if the optimiser's state overflows: no training can go on from it, and the
+        file keeps an earlier epoch.
+
     Examples
     --------
     >>> x, t = [[-1, 1], [1, 1]], [1, -1]
@@ -290,6 +296,7 @@ class Checkpoint:
         self.path: Path = as_path(path)
         suffix_of(self.path, NETWORK_SUFFIXES, "networks")
         self._epoch = 0  # of the file
+        self._warned = False
 
     def start(self, training: Training) -> None:
         """Check that the network can be saved.
@@ -300,7 +307,7 @@ class Checkpoint:
             If the format cannot hold the network, or the file cannot be written.
         """
         check_save(training.network, self.path)
-        self._epoch = _last(training)
+        self._epoch, self._warned = _last(training), False
 
     def __call__(self, training: Training, epoch: Epoch) -> None:
         """Save every `every` epochs, and where the training stops."""
@@ -315,14 +322,27 @@ class Checkpoint:
 
     def _save(self, training: Training) -> None:
         saved = training.saved()
-        if not np.isfinite(saved.state.parameters).all():
+        if not all_finite(saved.state.parameters):
             return  # the training is about to stop
         training.network.parameters = saved.state.parameters
-        if suffix_of(self.path, NETWORK_SUFFIXES, "networks") == TRAINING_SUFFIX:
+        if suffix_of(self.path, NETWORK_SUFFIXES, "networks") != TRAINING_SUFFIX:
+            save(training.network, self.path)
+        elif all_finite(saved.state.values):
             saved.save(training.network, self.path)
         else:
-            save(training.network, self.path)
+            self._warn(saved.state.epoch)
+            return
         self._epoch = _last(training)
+
+    def _warn(self, epoch: int) -> None:
+        """Warn once that the optimiser's state is not finite."""
+        if not self._warned:
+            warn(
+                f"the optimiser's state is not finite after epoch {epoch}, and no "
+                f"training can go on from it: {self.path} is not written while it is "
+                "so, try a smaller learning rate"
+            )
+        self._warned = True
 
 
 class CSVLogger:

@@ -142,7 +142,16 @@ class TrainingState:
     formats: tuple[str, ...] = ()
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the state to an ``.npz`` file, whole or not at all."""
+        """Write the state to an ``.npz`` file, whole or not at all.
+
+        Raises
+        ------
+        InputError
+            If training cannot be resumed from it: as of numbers that are not finite.
+        FormatError
+            If the file cannot be written.
+        """
+        self.check()
         file = io.BytesIO()
         np.savez(
             file, optimiser=self.optimiser, epoch=self.epoch, count=self.count,

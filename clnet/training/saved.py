@@ -77,8 +77,10 @@ class SavedTraining:
         FormatError
             If the file cannot be written.
         InputError
-            If the state of a callback holds anything but arrays and plain values.
+            If the state of a callback holds anything but arrays and plain values, or
+            if training cannot be resumed from the state: as of numbers that overflow.
         """
+        self.state.check()
         arrays = {
             "parameters": self.state.parameters, "values": self.state.values,
             "measures": self.measures,

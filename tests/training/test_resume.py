@@ -372,6 +372,42 @@ def test_a_state_that_no_file_holds(tmp_path):
                   callbacks=[counter, Checkpoint(tmp_path / "x.safetensors")])
 
 
+def linear():
+    return Network(1, [Dense(1, "identity")], seed=0)
+
+
+def overflowing(training, epoch):
+    """Let Adam's mean squares overflow in epoch 4, and neither weights nor losses."""
+    if epoch.number == 3:
+        training.parameters = training.parameters * 0 + np.float32(1e15)
+
+
+def test_a_state_that_overflows_is_not_written(tmp_path):
+    path, network = tmp_path / "x.safetensors", linear()
+    x, t = np.full((4, 1), 1e3), np.zeros((4, 1))
+    with pytest.warns(ClnetWarning) as told:
+        history = network.fit(x, t, optimiser=Adam(1e-3), epochs=4, seed=0,
+                              callbacks=[overflowing, Checkpoint(path)])
+    texts = [str(one.message) for one in told]
+    assert sum("the optimiser's state is not finite after epoch 4" in text
+               for text in texts) == 1, texts
+    assert len(history) == 4
+    assert np.isfinite(history.loss).all()
+    assert len(SavedTraining.load(path).measures) == 3
+    assert len(linear().fit(x, t, optimiser=Adam(1e-3), epochs=3, resume=path)) == 3
+    with pytest.raises(InputError, match="a state's values must be finite"):
+        history.state.save(tmp_path / "x.npz")
+    assert not (tmp_path / "x.npz").exists()
+
+
+def test_a_network_whose_state_overflows_is_written(tmp_path):
+    path, network = tmp_path / "x.net", linear()
+    with pytest.warns(ClnetWarning, match="epoch 4 left a state"):
+        network.fit(np.full((4, 1), 1e3), np.zeros((4, 1)), optimiser=Adam(1e-3),
+                    epochs=4, seed=0, callbacks=[overflowing, Checkpoint(path)])
+    np.testing.assert_array_equal(load(path).parameters, network.parameters)
+
+
 def test_early_stopping_that_comes_later(tmp_path):
     path = tmp_path / "x.safetensors"
     mlp().fit(X, T, epochs=3, seed=1, callbacks=[Checkpoint(path)])
