@@ -41,17 +41,18 @@ class Answers:
         The samples.
     scale : bool
         Whether inputs and outputs are in the units of the network's scaling.
+    compares : bool
+        Whether outputs are compared with the targets.
 
     Attributes
     ----------
     counts : Counter
         The labels of the outputs.
-    compared : bool
-        Whether there were targets.
     """
 
     def __init__(
-        self, network: Network, plan: Plan | ParallelPlan, data: Samples, scale: bool
+        self, network: Network, plan: Plan | ParallelPlan, data: Samples, scale: bool,
+        *, compares: bool = True,
     ) -> None:
         self.network: Network = network
         self.data: Samples = data
@@ -59,7 +60,7 @@ class Answers:
         self._plan, self._scale = plan, scale
         scaling = network.scaling if scale else None
         self._metrics = metrics_of(network, scaling, auc=True)
-        self.compared: bool = False
+        self.compares: bool = compares
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
         """Yield outputs [samples, n_out]."""
@@ -68,10 +69,9 @@ class Answers:
             y = run_in_batches(self._plan, np.asarray(part.x), scaling)
             if self.network.classes is not None:
                 self.counts.update(self.network.labels_of(y, self._scale).tolist())
-            if part.t is not None and np.size(part.t):
+            if self.compares:
                 t, _ = encoded(self.network, part.t, self.network.classes)
                 self._metrics.add(y, t)
-                self.compared = True
             yield y
 
     def read(self) -> Answers:

@@ -109,7 +109,7 @@ def predict(arguments: argparse.Namespace) -> int:
 
     from clnet.cli import json_output
     from clnet.cli.answers import NPY, Answers, check_out, write_outputs
-    from clnet.cli.samples import check_labels, read
+    from clnet.cli.samples import read, unknown_targets
     from clnet.cli.summary import class_texts, counts_of, evaluation_rows, pairs
     from clnet.network import load
     from clnet.planning.inference import plan_on, resolve_devices
@@ -124,27 +124,26 @@ def predict(arguments: argparse.Namespace) -> int:
     network = load(arguments.network, memory_limit=arguments.memory_limit)
     if arguments.probabilities:
         _check_probabilities(arguments, network)
-    data = read(arguments, arguments.data, network.dtype, network.columns)
+    data = read(
+        arguments, arguments.data, network.dtype, network.columns, network.n_in
+    )
     scaling = network.scaling
     if arguments.scale and scaling is None:
         raise InputError(
             f"{arguments.network} has no scaling parameters: leave out --scale"
         )
     scale = scaling is not None and (arguments.scale or network.columns is not None)
-    x, t = data.x, data.t
-    if x.shape[1] != network.n_in or (
-        t.size and not data.labelled and t.shape[1] != network.n_out
-    ):
+    x = data.x
+    if x.shape[1] != network.n_in:
         raise InputError(
             f"{arguments.data} has {data.counts}, expected {network.n_in} and "
             f"{network.n_out} as in {arguments.network}"
         )
-    if arguments.evaluates and not t.size:
+    lacking = unknown_targets(network, data)
+    if lacking and arguments.evaluates:
         raise InputError(
-            f"{arguments.data} has no targets to compare the outputs with: see "
-            "--target and --outputs"
+            f"{arguments.data} has no targets to compare the outputs with: {lacking}"
         )
-    check_labels(arguments.data, data, network.classes)
     by_parts = data.source is not None
     outputs_alone = out is not None and out.lower().endswith(NPY)
     if out is not None and by_parts and not outputs_alone:
@@ -163,7 +162,7 @@ def predict(arguments: argparse.Namespace) -> int:
         network, chosen, batch, arguments.precision, sys.stderr.isatty(), calls
     )
     devices = plan.devices if isinstance(plan, ParallelPlan) else (plan.device,)
-    answers = Answers(network, plan, data, scale)
+    answers = Answers(network, plan, data, scale, compares=not lacking)
     y = None
     if outputs_alone:
         write_outputs(out, answers)
@@ -185,7 +184,7 @@ def predict(arguments: argparse.Namespace) -> int:
     ]
     if network.classes is not None:
         rows.append(("classes", counts_of(answers.counts)))
-    found = answers.evaluation() if answers.compared else None
+    found = answers.evaluation() if answers.compares else None
     if arguments.json:
         shown = {} if arguments.evaluates else {
             "outputs": y, "labels": labels, "written": out,
@@ -193,13 +192,13 @@ def predict(arguments: argparse.Namespace) -> int:
         json_output.show({
             "devices": [f"{device.index} {device.name}" for device in devices],
             "samples": len(data), "scaled": scale, "classes": network.classes,
-            **json_output.figures(found), **shown,
+            "targets": lacking or None, **json_output.figures(found), **shown,
         })
         return 0
     if found is not None:
         rows += evaluation_rows(found, len(data) * network.n_out)
     else:
-        rows.append(("targets", "none in the data"))
+        rows.append(("targets", f"not compared: {lacking}"))
     rows += [("written", one) for one in (out, arguments.trace) if one is not None]
     if scaling is not None and not scale:
         rows.append(("note", unused_scaling(arguments.network)))

@@ -22,8 +22,10 @@ from clnet.formats.opening import (
 )
 from clnet.formats.sources import BUFFER, Part, Source, check_buffer, rows_of
 from clnet.formats.table import NAME_TARGETS, OR_TEXT
+from clnet.nn.labels import count_missing, encoded
 
 if TYPE_CHECKING:
+    from clnet.network import Network
     from clnet.nn.columns import Columns
     from clnet.nn.labels import Classes
     from clnet.nn.scaling import Scaling
@@ -199,7 +201,7 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
 
 def read(
     arguments: argparse.Namespace, path: str, dtype: str | None,
-    columns: Columns | None = None,
+    columns: Columns | None = None, n_in: int | None = None,
 ) -> Samples:
     """Return the samples of a file, as the options of tables say.
 
@@ -213,6 +215,8 @@ def read(
         As for `load_data`.
     columns : Columns or None
         Those of the network; a table is read by their names, unless --outputs is given.
+    n_in : int or None
+        A file without names may hold so many inputs alone; None: it has targets too.
     """
     asked = {name: getattr(arguments, name) for name in TABLE_OPTIONS}
     asked = {name: names for name, names in asked.items() if names is not None}
@@ -234,6 +238,12 @@ def read(
             memory_limit=arguments.memory_limit,
         )
     except FormatError as error:
+        if n_in is not None and NAME_TARGETS in str(error):
+            x, t = load_data(
+                path, dtype=dtype, outputs=0, memory_limit=arguments.memory_limit
+            )
+            if x.shape[1] == n_in:
+                return Samples(x, t)
         sentence = str(error).replace(
             OR_TEXT, f"{OR_TEXT}: name the column of classes, as by --target species"
         ).replace(
@@ -262,6 +272,24 @@ def _opened(
         t = t[:, np.newaxis]
     rows = rows_of(buffer, x.shape[1] + (t.shape[1] if t.ndim > 1 else 1), 8)
     return Samples(x, t, source.columns, source if large else None, rows)
+
+
+def unknown_targets(network: Network, data: Samples) -> str:
+    """Return why outputs cannot be compared with the targets of data; or ""."""
+    if not data.t.size:
+        return "the data have none, see --target and --outputs"
+    missing = 0
+    for part in data.targets():
+        missing += count_missing(np.asarray(part))
+        if missing:
+            continue
+        try:
+            t, _ = encoded(network, part, network.classes, "the target")
+        except InputError as error:
+            return str(error)
+        if np.shape(t)[1:] != (network.n_out,):
+            return f"they are {np.shape(t)[1]} numbers, expected {network.n_out}"
+    return f"{missing} are missing" if missing else ""
 
 
 def check_labels(path: str, samples: Samples, classes: Classes | None) -> None:

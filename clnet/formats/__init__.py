@@ -215,7 +215,8 @@ def load_table(
         Columns to leave out.
     columns : Columns or None
         The columns of a network, `Network.columns`: its inputs are found by their
-        names, and have its categories. None: all columns but the targets are inputs.
+        names, and have its categories; its targets may be missing, NaN or None, unless
+        `target` names them. None: all columns but the targets are inputs.
     dtype : {"float32", "float64"} or None
         Type of the numbers; None: float32.
     memory_limit : int or None

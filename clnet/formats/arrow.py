@@ -79,8 +79,9 @@ class TableSource(Source):
         if not self.samples:
             raise FormatError(f"{path} has no row, expected at least one")
         choice = choose(self, target, categories, ignore, columns)
-        for at in (*choice.inputs, *choice.targets):
+        for at in (*choice.inputs, *(choice.targets if choice.known else ())):
             self._check_type(at, at in choice.coded or at in choice.labels)
+        self._known = choice.known
         if columns is None:
             columns = choice.columns(self.names, self._categories(
                 [at for at in choice.inputs if at in choice.coded]
@@ -194,21 +195,25 @@ class TableSource(Source):
         if self._label is None:
             t = np.empty((batch.num_rows, len(self._targets)), self.dtype)
             for column, at in enumerate(self._targets):
-                _write(t[:, column], self._numbers(first, batch, at))
-            self._check_finite(first, t, self._targets)
+                _write(t[:, column], self._numbers(first, batch, at, self._known))
+            if self._known:
+                self._check_finite(first, t, self._targets)
             return t
         values = _column(batch, self.names[self._label])
+        if not self._known and values.null_count:
+            return np.array(values.to_pylist(), object)
         if _is_number(values.type):
             return np.asarray(self._numbers(first, batch, self._label))
         texts = self._texts(first, batch, self._label)
         return np.array(texts.found, object)[texts.codes]
 
-    def _numbers(self, first: int, batch: Any, at: int) -> Array:
-        """Return a column of numbers, one for each row."""
+    def _numbers(self, first: int, batch: Any, at: int, known: bool = True) -> Array:
+        """Return a column of numbers, one for each row; all must be `known`, or NaN."""
         import pyarrow as pa
 
         values = _column(batch, self.names[at])
-        self._check_missing(first, values, at, "a number")
+        if known:
+            self._check_missing(first, values, at, "a number")
         with reading_rows(self.path, first):
             if pa.types.is_decimal(values.type):
                 values = values.cast(pa.string()).cast(pa.float64())  # rounded once

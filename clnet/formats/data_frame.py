@@ -70,7 +70,10 @@ class FrameSource:
     def read(
         self, numbers: Sequence[int], texts: Sequence[int]
     ) -> tuple[NDArray[np.float64], list[Texts]]:
-        """Return columns of numbers [samples, columns], and columns of text."""
+        """Return columns of numbers [samples, columns], and columns of text.
+
+        A missing number is NaN.
+        """
         values = np.zeros((self._samples, len(numbers)))
         for place, at in enumerate(numbers):
             array = self._array(at)
@@ -121,11 +124,7 @@ class FrameSource:
 
     def _texts(self, at: int) -> Texts:
         array = self._array(at)
-        values = [None if _is_missing(value) else value for value in array.tolist()]
-        if None in values:
-            raise self.error(
-                "the value is missing, expected text", values.index(None), at
-            )
+        values = ["" if _is_missing(value) else value for value in array.tolist()]
         order: dict[str, int] = {}
         codes = [order.setdefault(str(value), len(order)) for value in values]
         return Texts(list(order), np.array(codes, np.intp))

@@ -32,7 +32,10 @@ _WHOLE = re.compile(r"0|-?[1-9]\d{0,15}")
 
 
 class Texts(NamedTuple):
-    """A column of text: the different ones as they occur, and each sample's number."""
+    """A column of text: the different ones as they occur, and each sample's number.
+
+    A missing one is empty.
+    """
 
     found: list[str]
     codes: NDArray[np.intp]
@@ -47,7 +50,8 @@ class Table:
     x : ndarray, shape [samples, n_in]
         Inputs; each category of a column is an input of its own.
     t : ndarray, shape [samples, targets], or [samples]
-        Targets: numbers, or the labels of classes [samples].
+        Targets: numbers, or the labels of classes [samples]; NaN or None where they are
+        missing.
     columns : Columns
         The columns that these are, for `Network.columns`.
     """
@@ -77,7 +81,10 @@ class Source(Header, Protocol):
     def read(
         self, numbers: Sequence[int], texts: Sequence[int]
     ) -> tuple[NDArray[np.float64], list[Texts]]:
-        """Return columns of numbers [samples, columns], and columns of text."""
+        """Return columns of numbers [samples, columns], and columns of text.
+
+        A missing number is NaN.
+        """
         ...
 
     def check_size(self, size: int) -> None:
@@ -107,12 +114,15 @@ class Choice(NamedTuple):
         Those of them that hold categories.
     labels : list of int
         The target that holds the labels of classes; empty: all hold numbers.
+    known : bool
+        Whether all targets must be known: they were asked for.
     """
 
     inputs: list[int]
     targets: list[int]
     coded: set[int]
     labels: list[int]
+    known: bool
 
     def columns(
         self, names: Sequence[str], found: Mapping[int, Iterable[str]]
@@ -160,7 +170,8 @@ def choose(
             f"has the targets {quoted([source.names[at] for at in targets])}, expected "
             "one of categories, or numbers"
         )
-    return Choice(inputs, targets, coded, labels)
+    known = columns is None or bool(index.of(target))
+    return Choice(inputs, targets, coded, labels, known)
 
 
 def read_table(
@@ -178,20 +189,20 @@ def read_table(
     With `finite`, a number that is not is an error.
     """
     choice = choose(source, target, categories, ignore, columns)
-    inputs, targets, coded, labels = choice
+    inputs, targets, coded, labels, known = choice
     texts = [at for at in inputs if at in coded] + labels
     of_numbers = dict.fromkeys((*inputs, *targets))
     for at in texts:
         of_numbers.pop(at, None)
     numbers = list(of_numbers)
     values, found = source.read(numbers, texts)
-    if finite and not all_finite(values):
-        row, wrong = divmod(int(np.isfinite(values).argmin()), len(numbers))
-        raise source.error(
-            f"found {values[row, wrong]}, expected a finite number", row, numbers[wrong]
-        )
     place = {at: column for column, at in enumerate(numbers)}
     of_text = dict(zip(texts, found, strict=True))
+    needed = {*(inputs if finite else ()), *(targets if known else ())}
+    _check_finite(source, values, {at: place[at] for at in numbers if at in needed})
+    for at in texts:
+        if at in inputs or known:
+            _check_texts(source, at, of_text[at])
     if columns is None:
         columns = choice.columns(
             source.names, {at: texts.found for at, texts in of_text.items()}
@@ -209,6 +220,30 @@ def read_table(
         return Table(x, _labels(of_text[labels[0]]), columns)
     t = values[:, [place[at] for at in targets]].astype(dtype)
     return Table(x, t, columns)
+
+
+def _check_finite(
+    source: Source, values: NDArray[np.float64], columns: Mapping[int, int]
+) -> None:
+    """Raise the error of the first number of some columns that is not finite."""
+    chosen = values if len(columns) == values.shape[1] else (
+        values[:, list(columns.values())]
+    )
+    if all_finite(chosen):
+        return
+    row, wrong = divmod(int(np.isfinite(chosen).argmin()), len(columns))
+    number = chosen[row, wrong]
+    raise source.error(
+        "the value is missing, expected a number" if np.isnan(number) else
+        f"found {number}, expected a finite number", row, list(columns)[wrong],
+    )
+
+
+def _check_texts(source: Source, at: int, texts: Texts) -> None:
+    """Raise the error of the first text that is missing."""
+    if "" in texts.found:
+        row = int((texts.codes == texts.found.index("")).argmax())
+        raise source.error("the value is missing, expected text", row, at)
 
 
 class _Index:
@@ -270,12 +305,22 @@ def one_hot(
 
 
 def _labels(texts: Texts) -> Array:
-    """Return the labels of a column: whole numbers or booleans if all are, or text."""
-    if set(texts.found) <= {"False", "True"}:
-        return np.array([text == "True" for text in texts.found])[texts.codes]
-    if all(_WHOLE.fullmatch(text) for text in texts.found):
-        return np.array([int(text) for text in texts.found], np.int64)[texts.codes]
-    return np.array(texts.found, object)[texts.codes]
+    """Return the labels of a column: whole numbers or booleans if all are, or text.
+
+    A missing one is None, among objects.
+    """
+    known = [text for text in texts.found if text]
+    labels: list[Any] = list(texts.found)
+    if set(known) <= {"False", "True"}:
+        labels = [text == "True" for text in texts.found]
+    elif all(_WHOLE.fullmatch(text) for text in known):
+        labels = [int(text or 0) for text in texts.found]
+    if len(known) == len(labels) and not isinstance(labels[0], str):
+        return np.array(labels)[texts.codes]
+    objects = np.empty(len(labels), object)
+    objects[:] = labels
+    objects[[not text for text in texts.found]] = None
+    return objects[texts.codes]
 
 
 # --- .csv ----------------------------------------------------------------------------
@@ -337,23 +382,25 @@ class CsvSource:
     def read(
         self, numbers: Sequence[int], texts: Sequence[int]
     ) -> tuple[NDArray[np.float64], list[Texts]]:
-        """Return columns of finite numbers [samples, columns], and columns of text."""
+        """Return columns of numbers [samples, columns], and columns of text.
+
+        A missing number is NaN.
+        """
         order: list[dict[str, int]] = [{} for _ in texts]
         values: list[NDArray[np.float64]] = []
         codes: list[list[NDArray[np.intp]]] = [[] for _ in texts]
         lines: list[NDArray[np.int64]] = []
         for block in self._blocks():
             lines.append(np.array([line for line, _ in block], np.int64))
-            tokens = [cells[at].encode() for _, cells in block for at in numbers]
+            tokens = [
+                cells[at].encode() or b"nan" for _, cells in block for at in numbers
+            ]
             found = to_numbers(tokens, self.dtype) if tokens else np.zeros(0)
-            if found is None or not np.isfinite(found).all():
+            if found is None:
                 raise self._bad_number(block, tokens, numbers)
             values.append(found.reshape(len(block), len(numbers)))
             for at, index, done in zip(texts, order, codes, strict=True):
                 column = [cells[at] for _, cells in block]
-                if "" in column:
-                    line = block[column.index("")][0]
-                    raise self._at(line, at, "the value is missing, expected text")
                 done.append(np.array(
                     [index.setdefault(text, len(index)) for text in column], np.intp
                 ))
@@ -390,19 +437,17 @@ class CsvSource:
         self, block: list[tuple[int, list[str]]], tokens: list[bytes],
         columns: Sequence[int],
     ) -> FormatError:
-        """Return the error of the first token that is no finite number."""
+        """Return the error of the first token that is no number within the dtype."""
         at = next(
             i for i, token in enumerate(tokens)
             if (number := to_number(token)) is None or not holds(self.dtype, number)
-            or not np.isfinite(number)
         )
         row, column = divmod(at, len(columns))
         text = tokens[at].decode()
-        found = f"found {quoted(text)}" if text else "the value is missing"
-        hint = OR_TEXT * bool(text and not is_number(tokens[at]))
+        hint = OR_TEXT * (not is_number(tokens[at]))
         return self._at(
             block[row][0], columns[column],
-            f"{found}, expected a number within {self.dtype}{hint}",
+            f"found {quoted(text)}, expected a number within {self.dtype}{hint}",
         )
 
     def _at(self, line: int, column: int, sentence: str) -> FormatError:

@@ -138,6 +138,13 @@ def classes_of(
         ) from None
 
 
+def count_missing(t: NDArray[Any]) -> int:
+    """Return how many targets are NaN, or None among labels."""
+    if t.dtype.kind == "O":
+        return sum(value is None or value != value for value in t.flat)
+    return int(np.isnan(t).sum()) if t.dtype.kind == "f" else 0
+
+
 def _are_numbers(network: Description, t: NDArray[Any]) -> bool:
     """Return whether targets are numbers for the one output of a network."""
     numeric = "iufc" if _classifies(network) else "biufc"

@@ -90,7 +90,7 @@ def test_predict(clnet_command, unmeasured, files, net, options):
 
 def test_predict_without_targets(clnet_command, unmeasured, files):
     out = ok(clnet_command("predict a.net bare.csv --outputs 0 --out y.csv"))
-    assert "targets  none in the data" in out
+    assert "targets  not compared: the data have none" in out
     assert "MSE" not in out
     assert clnet.load_data("y.csv")[1].shape == (2, 2)
 

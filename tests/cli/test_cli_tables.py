@@ -13,6 +13,7 @@ from clnet import Network
 from clnet.cli.new_network import HIDDEN
 from clnet.cli.samples import Samples
 from clnet.errors import WIDTH
+from clnet.nn.labels import count_missing
 
 
 @pytest.fixture(autouse=True)
@@ -154,8 +155,8 @@ def test_the_output_by_the_targets(clnet_command, tmp_path, values, activation):
     ("train digits --target kind", "digits has its own test set: leave out --target"),
     ("info n.safetensors --target kind", "--target is for .csv files, not for netw"),
     ("predict n.safetensors houses.csv", "houses.csv has no column 'width'"),
-    ("predict n.safetensors flowers.csv",
-     "flowers.csv has the class 'lily', expected one of the network's classes ['a"),
+    ("evaluate n.safetensors flowers.csv",
+     "the target holds the label 'lily', expected one of the network's classes ['a"),
 ])
 def test_bad_tables(clnet_command, tables, line, sentence):
     columns = clnet.Columns((clnet.Column("width"), clnet.Column("size")), ("kind",))
@@ -215,3 +216,64 @@ def test_probabilities_stand_beside_the_class(clnet_command, tables):
     assert np.array_equal(answers, found.t)
     status, _, error = clnet_command("predict a.safetensors new.csv --probabilities")
     assert status == 2 and "give --out FILE.csv" in error
+
+
+def targets_of(tables, *values):
+    """Write ``open.csv`` and ``open.parquet``: flowers of kinds in turn."""
+    kinds = [values[i % len(values)] for i in range(6)]
+    rows = [f"5.{i},2.{i},{kind}" for i, kind in enumerate(kinds)]
+    (tables / "open.csv").write_text("\n".join(["size,width,kind", *rows]) + "\n")
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pyarrow.table({
+        "size": [5 + i / 10 for i in range(6)], "width": [2 + i / 10 for i in range(6)],
+        "kind": [kind or None for kind in kinds],
+    }), tables / "open.parquet")
+
+
+@pytest.mark.parametrize(("values", "why"), [
+    (("",), "6 are missing"), (("rose", ""), "3 are missing"),
+    (("?",), "the target holds the label '?'"), (("rose", "tulip"), "label 'tulip'"),
+])
+@pytest.mark.parametrize("name", ["open.csv", "open.parquet", "open.parquet by parts"])
+def test_predictions_need_no_targets(clnet_command, tables, values, why, name):
+    ok(clnet_command(f"train flowers.csv --target kind {TRAIN} --save a.safetensors"))
+    targets_of(tables, *values)
+    name = name.replace(" by parts", " --buffer 1000" if name.endswith("parts") else "")
+    out = ok(clnet_command(f"predict a.safetensors {name}"))
+    shown = f"targets  not compared: {why}" if values[0] == "" else why
+    assert why in out and shown in out and "accuracy" not in out
+    status, _, err = clnet_command(f"evaluate a.safetensors {name}")
+    assert status == 2 and why in err
+    assert "no targets to compare the outputs with" in err
+    found = json.loads(clnet_command(f"predict a.safetensors {name} --json")[1])
+    assert why in found["targets"] and "accuracy" not in found
+    table = clnet.load_table(tables / name.split()[0],
+                             columns=clnet.load("a.safetensors").columns)
+    assert table.x.shape == (6, 2) and len(table.t) == 6
+    assert count_missing(table.t) == 6 * values.count("") / len(values)
+
+
+def test_numbers_to_predict_may_be_missing(clnet_command, tables):
+    ok(clnet_command(f"train houses.csv --target price --ignore id --categories place "
+                     f"{TRAIN} --save a.safetensors"))
+    (tables / "new.csv").write_text("area,place,price\n80,north,7\n90,south,\n")
+    out = ok(clnet_command("predict a.safetensors new.csv --out b.csv"))
+    assert "not compared: 1 are missing" in out
+    columns = clnet.load("a.safetensors").columns
+    assert np.isnan(clnet.load_table("new.csv", columns=columns).t).tolist() == [
+        [False], [True]
+    ]
+    (tables / "new.csv").write_text("area,place,price\n80,north,?\n")
+    assert "not compared" in ok(clnet_command("predict a.safetensors new.csv"))
+
+
+def test_tables_without_names_may_hold_inputs_alone(clnet_command, tables):
+    rows = [f"{i / 10},{i % 3},{i % 2}" for i in range(20)]
+    (tables / "a.csv").write_text("\n".join(["a,b,t", *rows]) + "\n")
+    ok(clnet_command(f"train a.csv {TRAIN} --save a.safetensors"))
+    (tables / "b.csv").write_text("a,b\n1,2\n3,4\n")
+    assert "the data have none" in ok(clnet_command("predict a.safetensors b.csv"))
+    (tables / "b.csv").write_text("a\n1\n")
+    assert "names no targets" in clnet_command("predict a.safetensors b.csv")[2]

@@ -105,8 +105,8 @@ def test_columns_of_a_network_are_found_by_name(csv):
     ("a,b\n1,2\n,3\n", {"target": "b"}, "line 3, column a: the value is missing"),
     ("a,b\n1,x\n\n2,\n", {"target": "b"}, "line 4, column b: the value is missing"),
     ("a,b\n1,2\n2,NA\n", {"target": "b"}, "line 3, column b: found 'NA', expected"),
-    ("a,b\n1,2\n2,nan\n", {"target": "b"}, "line 3, column b: found 'nan', expected a"),
-    ("a,b\n1,2\ninf,3\n", {"target": "b"}, "line 3, column a: found 'inf'"),
+    ("a,b\n1,2\n2,nan\n", {"target": "b"}, "line 3, column b: the value is missing"),
+    ("a,b\n1,2\ninf,3\n", {"target": "b"}, "line 3, column a: found inf"),
     ("a,b\n1,2\n1e39,3\n", {"target": "b"}, "line 3, column a: found '1e39'"),
     ("a,b\n1,2\n3\n", {"target": "b"}, "line 3: found 1 cells, expected 2"),
     ("a,b\n", {"target": "b"}, "holds only a header"),
@@ -200,7 +200,7 @@ def test_kinds_of_series(frame):
 
 @pytest.mark.parametrize(("change", "sentence"), [
     ({}, "row 0, column color: found 'red', expected a number, or text"),
-    ({"color": [1, 2, None]}, "row 2, column color: found nan, expected a finite"),
+    ({"color": [1, 2, None]}, "row 2, column color: the value is missing"),
     ({"color": [1, 2, np.inf]}, "row 2, column color: found inf"),
     ({"color": [1, 2, 3], "kind": ["x", None, "y"]}, "row 1, column kind: the"),
 ])
