@@ -124,6 +124,10 @@ class Source(ABC):
         """Yield the targets alone, in parts of about so many rows."""
         return (part.t for part in self.parts(rows))
 
+    def weights(self, rows: int) -> Iterator[Any]:
+        """Yield the weights alone, likewise."""
+        return (part.weight for part in self.parts(rows))
+
     def size(self, itemsize: int) -> int | None:
         """Return the bytes of all numbers in a type; None: unknown."""
         return None
@@ -201,10 +205,17 @@ class ArraySource(Source):
 
     def targets(self, rows: int) -> Iterator[Any]:
         """Yield the targets alone, in parts of so many rows, but for the last."""
+        return self._parts_of(self.t, rows)
+
+    def weights(self, rows: int) -> Iterator[Any]:
+        """Yield the weights alone, likewise."""
+        return self._parts_of(self.weight, rows)
+
+    def _parts_of(self, array: Any, rows: int) -> Iterator[Any]:
         last = self._first + len(self)
         for start in range(self._first, last, rows):
             part = slice(start, min(start + rows, last))
-            yield None if self.t is None else _slice(self.t, part)
+            yield None if array is None else _slice(array, part)
 
     def size(self, itemsize: int) -> int:
         """Return the bytes of all numbers in a type."""
@@ -356,6 +367,11 @@ def _is_batch(item: object) -> bool:
     return not np.isscalar(x) and (not is_many(x) or any(map(is_many, x)))
 
 
+def lists_batches(found: object) -> bool:
+    """Return whether an object is a list or tuple of batches, and not of rows."""
+    return isinstance(found, (list, tuple)) and bool(found) and _is_batch(found[0])
+
+
 def is_stored(found: object) -> bool:
     """Return whether an array is in a file: a memory map, or one of h5py or zarr."""
     return isinstance(found, np.memmap) or (
@@ -402,7 +418,7 @@ def source_of(x: Any, t: Any = None, weight: Any = None) -> Source | None:
     if is_stored(x) or is_sparse(x):
         if len(x.shape) == 2:
             return ArraySource(x, t, weight)
-    elif t is None and isinstance(x, (list, tuple)) and x and _is_batch(x[0]):
+    elif t is None and lists_batches(x):
         return BatchSource(x)
     return None
 

@@ -362,9 +362,10 @@ class Network(Predictor):
         sample_weight : array_like, shape [samples], or None
             Numbers of at least 0. The loss, the MSE and their gradient are means over
             the sum of the weights of a step's batch; where that is 0, they are 0. Steps
-            of one sample divide by the mean weight of the set. Bit fails are counted.
-            Equal weights are as none. A weight of 2 is as the sample twice where a step
-            takes the whole set and the optimiser the mean gradient, which all do but
+            of one sample, and a validation, divide by the mean weight of the set: those
+            that come by parts are read once before. Bit fails are counted. Equal
+            weights are as none. A weight of 2 is as the sample twice where a step takes
+            the whole set and the optimiser the mean gradient, which all do but
             ``"quickprop"`` and ``"sarprop"``.
         callbacks : iterable of callables
             Called after each epoch with the `Training` and the `Epoch`; True stops the

@@ -106,7 +106,7 @@ def rank_passes(
     batch = min(len(held_out), parts * VALIDATION_BATCH)
     if isinstance(held_out, StreamedSet):
         batch = min(batch, held_out.rows)
-        held_out = held_out.balanced(batch)
+        held_out = replace(held_out, batch=batch)
     return training, [shared(held_out, planned(validation, batch), None, batch)]
 
 

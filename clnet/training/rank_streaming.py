@@ -167,7 +167,7 @@ class StreamedRankPass(RankPass):
         return (half * len(self._mine) + index) * self._round_steps * self._pitch
 
     def _write_weights(self, first: int, half: int, blocks: Round) -> None:
-        """Write weights with mean 1 in each step of a round, over all ranks."""
+        """Write weights with mean 1 in each step of a round or in the set, of ranks."""
         given, sums = [], np.zeros((len(blocks), self._round_steps))
         for index, block in enumerate(blocks):
             rows = self._rows(index, first)
@@ -182,6 +182,8 @@ class StreamedRankPass(RankPass):
         for number, step in enumerate(self._steps(first)):
             samples[number] = sum(map(size_of, self._cuts[step]))
         means = np.where(total > 0, total / samples, 1)
+        if isinstance(self._data, StreamedSet) and self._data.mean_weight is not None:
+            means[:] = self._data.mean_weight
         (value, memory), uploader = self._memory[2], self._uploaders[2]
         for index, (rows, steps, weight) in enumerate(given):
             if len(rows):

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from clnet.checks import INT_MAX, as_whole, check_kind, is_many
 from clnet.errors import InputError, counted, quoted
-from clnet.formats.sources import Source, check_buffer, is_batches
+from clnet.formats.sources import Source, check_buffer, is_batches, lists_batches
 from clnet.nn.description import Description
 from clnet.nn.layers import Sparse
 from clnet.nn.relayout import Relayout
@@ -132,10 +132,10 @@ def training_setup(
     epochs = options.epochs
     other: AnySet | None = None
     if validation is not None:
-        if isinstance(validation, (tuple, list)) and len(validation) in (2, 3):
-            samples: tuple[Any, ...] = (*validation, None)[:3]
-        elif is_batches(validation):
-            samples = (validation, None, None)
+        if is_batches(validation) or lists_batches(validation):
+            samples: tuple[Any, ...] = (validation, None, None)
+        elif isinstance(validation, (tuple, list)) and len(validation) in (2, 3):
+            samples = (*validation, None)[:3]
         else:
             raise InputError(
                 "validation must be (x, t) or (x, t, sample_weight), or a source of "
@@ -144,9 +144,9 @@ def training_setup(
         other, classes, _ = any_set(
             network, samples, classes, columns, scaling, room, "validation "
         )
-        other = other.balanced(
-            min(VALIDATION_BATCH, other.rows) if isinstance(other, StreamedSet) else
-            len(other)
+        other = (
+            other.balanced(min(VALIDATION_BATCH, other.rows), whole=True)
+            if isinstance(other, StreamedSet) else other.balanced(len(other))
         )
     checked = checked_callbacks(callbacks)
     if device is not None and devices is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.checks import as_numbers
 from clnet.errors import InputError
 from clnet.formats.data_frame import named_inputs
 from clnet.formats.sources import (
@@ -78,6 +79,8 @@ class StreamedSet:
     lane : int
         The number of the set, of those that ranks share, which tells its orders from
         others'.
+    mean_weight : float or None
+        What weights are divided by; None: by their mean in each step.
     """
 
     network: Model
@@ -90,13 +93,14 @@ class StreamedSet:
     first: DataSet
     batch: int = 1
     lane: int = 0
+    mean_weight: float | None = None
 
     def __post_init__(self) -> None:
         self._samples = self.source.samples
 
     def __len__(self) -> int:
-        """Return the samples; as long as they are unknown, those of a block."""
-        return self._samples or self.rows
+        """Return the samples; as long as they are unknown, one more than in a block."""
+        return self._samples or self.rows + 1
 
     @property
     def sample_bytes(self) -> int:
@@ -107,8 +111,12 @@ class StreamedSet:
     @property
     def rows(self) -> int:
         """Samples of a block."""
-        rows = rows_of(self.buffer, self.sample_bytes, 1)
-        return max(self.batch, rows // self.batch * self.batch)
+        return max(self.batch, self._most // self.batch * self.batch)
+
+    @property
+    def _most(self) -> int:
+        """Samples that fit in a block."""
+        return rows_of(self.buffer, self.sample_bytes, 1)
 
     @property
     def capacity(self) -> int:
@@ -141,12 +149,39 @@ class StreamedSet:
         size = self.source.size(np.dtype(self.network.dtype).itemsize)
         return "" if size is None else f", or a buffer of at least {size} bytes"
 
-    def balanced(self, batch: int) -> StreamedSet:
+    def balanced(self, batch: int, whole: bool = False) -> StreamedSet:
         """Return the set for batches of so many samples, in which weights have mean 1.
 
-        Steps of one sample have the mean of a block.
+        Those of steps of one sample, and if `whole` of all, have it in the set: their
+        weights are read once before.
         """
-        return replace(self, batch=min(batch, len(self)))
+        batch = min(batch, len(self))
+        divides = self.weighted and (whole or batch == 1)
+        mean = self._mean_of_weights() if divides else None
+        return replace(self, batch=batch, mean_weight=mean)
+
+    def _mean_of_weights(self) -> float:
+        """Return the mean of all weights, of parts whose sums may overflow."""
+        if self.source.once:
+            raise InputError(
+                f"{self.what}sample_weight is divided by its mean over the set, which "
+                "a generator does not tell before: give batches that can be iterated "
+                "again" + ("" if self.what else ", or a batch_size above 1")
+            )
+        mean, count = 0.0, 0
+        for weight in self.source.weights(self._most):
+            self._check_weighted(weight, count)
+            numbers = as_numbers(f"{self._name}sample_weight", weight)
+            found = checked_weights(numbers, numbers.size, self._name, count)
+            count += len(found)
+            most = float(found.max(initial=0.0))
+            of_part = most and most * float((found / most).mean())
+            mean += (of_part - mean) * (len(found) / count) if count else 0.0
+        if not mean:
+            raise InputError(
+                f"{self._name}sample_weight is 0 for all samples, expected one above 0"
+            )
+        return mean
 
     def section(self, rows: slice, batch: int, length: int, lane: int) -> StreamedSet:
         """Return the set of some rows, in blocks of so many samples.
@@ -175,19 +210,18 @@ class StreamedSet:
 
     def check_batch(self) -> None:
         """Raise InputError unless a block holds the samples of a step."""
-        least = self.batch * self.sample_bytes * BLOCKS
-        if self.batch == 1:
+        if self.batch <= self._most:
             return
-        if self.source.samples is None and self.batch == len(self):
+        if self.source.samples is None:
             raise InputError(
-                "the samples of a step do not fit in a block: give a batch_size below "
-                f"{self.batch}, or a larger buffer"
+                "the samples of a step do not fit in a block: give a batch_size of at "
+                f"most {self._most}, or a larger buffer"
             )
-        if least > self.buffer:
-            raise InputError(
-                f"steps of {self.batch} samples need a buffer of at least {least} "
-                f"bytes, not {self.buffer}: give a smaller batch_size"
-            )
+        least = self.batch * self.sample_bytes * BLOCKS
+        raise InputError(
+            f"steps of {self.batch} samples need a buffer of at least {least} bytes, "
+            f"not {self.buffer}: give a smaller batch_size"
+        )
 
     def blocks(self, key: Array | None) -> Iterator[Block]:
         """Yield the samples of an epoch, block by block.
@@ -226,7 +260,17 @@ class StreamedSet:
     def _name(self) -> str:
         return f"{self.source.name}{self.what}"
 
+    def _check_weighted(self, weight: object, first: int) -> None:
+        """Raise InputError if a part, from a sample on, has weights and others none."""
+        if (weight is not None) != self.weighted:
+            given, others = ("no", "some") if weight is None else ("a", "none")
+            raise InputError(
+                f"{self._name}samples from {first} on have {given} sample_weight and "
+                f"those before {others}: give all batches weights, or none"
+            )
+
     def _arrays(self, part: Part) -> Part:
+        self._check_weighted(part.weight, part.first)
         return arrays_of(part, self.network, self.classes, self.columns, self._name)
 
 
@@ -265,10 +309,12 @@ class Block:
 
     @property
     def weight(self) -> Array | None:
-        """Weights [samples, 1] with mean 1 in each step, in the order read; or none."""
+        """Weights [samples, 1] as steps take them, in the order read; or none."""
         if self.parts[0].weight is None:
             return None
-        weight = self.given_weight
+        weight, mean = self.given_weight, self._data.mean_weight
+        if mean is not None:
+            return weight / mean
         weight = weight / max(weight.max(), np.finfo(np.float64).tiny)
         return balanced_weights(weight, self._data.batch, self.order)
 

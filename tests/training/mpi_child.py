@@ -236,12 +236,22 @@ def exact():
 
 
 def restored():
-    """Return the least loss of steps of all samples, and the restored network's."""
-    net, stop = network(), EarlyStopping("loss", patience=20)
-    net.fit(X, T, optimiser=SGD(3.0, 0.9), batch_size=101, epochs=20, device="cpu",
-            tune=False, comm=COMM, callbacks=[stop])
-    equal_on_all_ranks(net.parameters)
-    return [stop.best, float(((net.predict(X, "cpu") - T) ** 2).mean())]
+    """Return least losses of trainings, and those of the restored networks.
+
+    By steps of all samples, and by a weighted validation that is read by parts.
+    """
+    found, weight = [], np.linspace(1, 9, 101)
+    for measure, validation, weights in [
+        ("loss", None, None), ("validation_loss", map(Stored, (X, T, weight)), weight),
+    ]:
+        net, stop = network(), EarlyStopping(measure, patience=20)
+        net.fit(X, T, optimiser=SGD(3.0, 0.9), batch_size=101, epochs=20, device="cpu",
+                validation=validation and tuple(validation), tune=False, comm=COMM,
+                callbacks=[stop], buffer=1 << 11)
+        equal_on_all_ranks(net.parameters)
+        errors = ((net.predict(X, "cpu") - T) ** 2).mean(axis=1)
+        found.append([stop.best, float(np.average(errors, weights=weights))])
+    return found
 
 
 def predictions(folder):

@@ -173,6 +173,71 @@ def test_validation_sets_are_read_by_parts():
     assert both[0].validation.loss == pytest.approx(both[0].loss, rel=1)
 
 
+@pytest.mark.parametrize("options", [
+    {"batch_size": 11}, {"batch_size": 2}, {"optimiser": "rprop"},
+], ids=["eleven", "two", "all"])
+def test_blocks_of_one_sample_do_not_shrink_the_batch(options):
+    network, x = Network.mlp([32, 3], "tanh"), np.ones((33, 32))
+    with pytest.raises(InputError, match="give a batch_size of at most 1, or a larger"):
+        network.fit([(x, x[:, :3])], buffer=1000, device=CPU, **options)
+    history = network.fit(
+        [(x, x[:, :3])], optimiser="sgd", batch_size=1, buffer=1000, epochs=1,
+        device=CPU,
+    )
+    assert history.state.count == 33
+
+
+def test_a_step_may_take_a_whole_block():
+    found = trained(Batches(), batch_size=100, epochs=1, buffer=BUFFER, shuffle=False)
+    same(found, trained(X, T, batch_size=100, epochs=1, shuffle=False))
+
+
+def weighted(weight=WEIGHT):
+    return [
+        (X[rows], T[rows], weight[rows])
+        for rows in map(slice, (0, 70, 400, 401), (70, 400, 401, N))
+    ]
+
+
+@pytest.mark.parametrize("kind", ["stored", "batches"])
+def test_weights_have_the_sets_mean_in_steps_of_one_sample(kind):
+    weight = WEIGHT * np.linspace(1, 20, N)  # blocks differ
+    samples = (weighted(weight), None) if kind == "batches" else (Counting(X), T)
+    options = {"optimiser": "sgd", "batch_size": 1, "epochs": 1, "shuffle": False}
+    found, history = trained(
+        *samples, buffer=BUFFER, **options,
+        sample_weight=None if kind == "batches" else weight,
+    )
+    expected, whole = trained(X, T, sample_weight=weight, **options)
+    np.testing.assert_allclose(found.parameters, expected.parameters, rtol=1e-5)
+    assert history.loss == pytest.approx(whole.loss, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["stored", "batches"])
+def test_weights_of_a_validation_have_the_sets_mean(kind):
+    weight = WEIGHT * np.linspace(1, 20, N)
+    validation = weighted(weight) if kind == "batches" else (Counting(X), T, weight)
+    found = trained(X, T, validation=validation, buffer=BUFFER)[1]
+    expected = trained(X, T, validation=(X, T, weight))[1]
+    assert found.validation_loss == pytest.approx(expected.validation_loss, rel=1e-5)
+
+
+def test_weights_that_are_wrong_are_told():
+    parts = weighted()
+    for samples, options, sentence in [
+        (iter(parts), {"batch_size": 1, "optimiser": "sgd"},
+         "a generator does not tell before: give batches that .* a batch_size above 1"),
+        ([parts[0], parts[1][:2]], {}, "samples from 70 on have no sample_weight"),
+        ([parts[0][:2], parts[1]], {}, "samples from 70 on have a sample_weight"),
+        ([parts[0], parts[1][:2]], {"batch_size": 1}, "from 70 on have no sample"),
+        (weighted(WEIGHT * 0), {"batch_size": 1}, "sample_weight is 0 for all samples"),
+    ]:
+        with pytest.raises(InputError, match=sentence):
+            trained(samples, epochs=1, buffer=BUFFER, **options)
+    with pytest.raises(InputError, match="validation sample_weight is divided"):
+        trained(X, T, validation=iter(parts), epochs=1, buffer=BUFFER)
+
+
 def test_weights_and_labels_come_in_parts_too():
     labels = np.where(X[:, 0] > 0, "right", "left")
     network = Network.mlp([8, 2], "softmax", seed=1)
@@ -214,7 +279,7 @@ def test_one_sentence_says_what_is_wrong_and_where():
          "steps of 1000 samples need a buffer of at least 240000 bytes, not 24000"),
         (Counting(X), T, {"batch_size": 101}, "101 samples need a buffer of at least"),
         (Batches(), None, {"optimiser": "rprop", "batch_size": None},
-         "do not fit in a block: give a batch_size below 100, or a larger buffer"),
+         "do not fit in a block: give a batch_size of at most 100, or a larger"),
         (Counting(X), None, {}, "t is missing"),
         (iter([]), None, {"epochs": 1}, "there is no batch"),
         ((x for x, _ in Batches()), None, {"epochs": 1}, "t is missing"),
