@@ -58,7 +58,7 @@ class Memory:
         if size > session.free:
             raise OutOfMemoryError(
                 f"{device.name} has no room for {size} bytes: {session.free} are left; "
-                "take a smaller batch or another device"
+                "take a smaller batch, fewer samples or another device"
             )
         self.array: Array | None = None
         try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from clnet.opencl.store import Timing
 
 if TYPE_CHECKING:
+    from clnet.errors import OutOfMemoryError
     from clnet.runtime.binding import Step
 
 # A kernel's speed over its model's. The most seen is 2.6 (epoch with AVX-512); PoCL's
@@ -114,6 +115,8 @@ class PlanReport:
         Refused spans.
     failures : list of str
         Failures of eligible candidates, a sentence each.
+    too_large : OutOfMemoryError or None
+        The last failure for want of memory.
     covers : list of Cover
         The covers compared, best first.
     unmeasured : str
@@ -130,6 +133,7 @@ class PlanReport:
     candidates: list[Candidate] = field(default_factory=list)
     refusals: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    too_large: OutOfMemoryError | None = None
     covers: list[Cover] = field(default_factory=list)
     unmeasured: str = ""
     formats: list[tuple[str, float]] = field(default_factory=list)

@@ -55,7 +55,8 @@ def fastest_planner(
             candidate = planner(device)
             cover = candidate.timed_cover()
         except DeviceError as error:
-            faults.append(f"{device.name}: {error}")
+            named = device.name in str(error)
+            faults.append(str(error) if named else f"{device.name}: {error}")
             continue
         if cover is None:
             raise DeviceError(

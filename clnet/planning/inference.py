@@ -33,6 +33,7 @@ from clnet.opencl.discovery import device as find_device
 from clnet.planning.device_planner import fastest_planner
 from clnet.planning.format_planner import best_format
 from clnet.planning.planner import Planner
+from clnet.planning.room import samples_of_call
 from clnet.planning.tuning.search import Search
 from clnet.runtime.data_parallel import ParallelPlan, alike
 from clnet.runtime.pipeline import Pipeline
@@ -226,9 +227,12 @@ def predict(
         raise InputError("x has no sample: give at least one")
     n = rows.shape[0]
     length = CHUNK
-    if n > length:  # else `plan_for` alone resolves them, once
+    # Of few bytes `plan_for` alone resolves the devices, once.
+    item = np.dtype(network.dtype).itemsize
+    if n > length or n * (network.n_in + network.n_out) * item > CHUNK_BYTES:
         where = device = resolve_devices(device)
-        length = max(chunk_length(network, where, n), CHUNK * len(in_turn(where)))
+        length = chunk_length(network, where, n)
+        length = max(length, min(CHUNK, length) * len(in_turn(where)))
     if n <= length:
         chunk = rows if dense else as_numbers("x", rows, network.dtype)
         y: NDArray[Any] = plan_for(device, n, precision)(chunk)
@@ -245,17 +249,22 @@ def predict(
 def chunk_length(network: Model, where: Where, samples: int | None) -> int:
     """Return the samples of a call, of so many or an unknown number.
 
-    Of narrow networks GPUs take many at once, so that threads copy them.
+    Of narrow networks GPUs take many at once, so that threads copy them. They fit the
+    memory of each device.
     """
     if isinstance(where, str):
         return CHUNK
     length = CHUNK if in_turn(where) else CHUNK * len(where)
-    if samples is None or any(one.type == "cpu" for one in where):
-        return length
-    width = max(network.n_in + network.n_out, *network.sizes)
-    most = CHUNK_BYTES // (width * np.dtype(network.dtype).itemsize) // CHUNK
-    fitting = samples // (LEAST_CALLS * CHUNK * len(where))
-    return length * (1 << max(0, min(most, fitting).bit_length() - 1))
+    if samples is not None and all(one.type != "cpu" for one in where):
+        width = max(network.n_in + network.n_out, *network.sizes)
+        most = CHUNK_BYTES // (width * np.dtype(network.dtype).itemsize) // CHUNK
+        fitting = samples // (LEAST_CALLS * CHUNK * len(where))
+        length <<= max(0, min(most, fitting).bit_length() - 1)
+    program = lower(network)
+    room = min(samples_of_call(network, program, one) for one in where)
+    while length > max(1, room):
+        length //= 2
+    return length
 
 
 def pipelined(

@@ -14,6 +14,7 @@ from clnet.errors import counted
 from clnet.opencl.launch import Scratch
 from clnet.opencl.store import store_of
 from clnet.planning.explain import explanation, in_units
+from clnet.planning.room import check_training
 from clnet.planning.training_planner import (
     TrainingPlan,
     TrainingPlanner,
@@ -99,6 +100,10 @@ class MemberPlanner(TrainingPlanner):
     """The planner of a step of many networks; see `Planner`."""
 
     timed_by: type[TrainingTimes] = MemberTimes
+
+    def _check_room(self) -> None:
+        members = cast("MemberVariant", self.variants[0]).members
+        check_training(self.network, self.program, self.device, self.batch, members)
 
     def _candidates(self) -> list[Candidate]:
         """Return those of the device itself: its companions train one network."""

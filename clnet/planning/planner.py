@@ -36,6 +36,7 @@ from clnet.planning.cover import (
     shortest_through,
 )
 from clnet.planning.explain import Explanation
+from clnet.planning.room import check_batch
 from clnet.planning.tuning.measure import representative
 from clnet.planning.tuning.search import CANDIDATE_SECONDS, SHARE, Search
 from clnet.planning.tuning.times import Times
@@ -206,7 +207,7 @@ class Planner:
             report.candidates = _without(report.candidates, wrong)
             report.covers = self._covers(report.candidates)
             if not report.covers:
-                raise DeviceError(self._no_cover())
+                raise self._no_cover()
             best = report.covers[0]
         return best
 
@@ -217,9 +218,11 @@ class Planner:
     def _find_cover(self) -> Cover:
         """Return the best cover; the report holds the others.
 
-        If the representative batch does not fit into memory, the batch itself is
+        Memory that cannot suffice is told first, before any is taken. If the
+        representative batch does not fit into memory, the batch itself is
         measured.
         """
+        self._check_room()
         try:
             return self._find_cover_once()
         except OutOfMemoryError:
@@ -227,6 +230,10 @@ class Planner:
                 raise
         self._begin(self.batch)
         return self._find_cover_once()
+
+    def _check_room(self) -> None:
+        """Raise OutOfMemoryError if the device cannot hold what all covers need."""
+        check_batch(self.network, self.program, self.device, self.batch)
 
     def _find_cover_once(self) -> Cover:
         candidates = self._candidates()
@@ -243,7 +250,7 @@ class Planner:
         self.report.candidates = candidates
         covers = self._covers(candidates)
         if not covers:
-            raise DeviceError(self._no_cover())
+            raise self._no_cover()
         self.report.covers = covers
         return covers[0]
 
@@ -455,8 +462,13 @@ class Planner:
             for launch in step.variant.launches(step.span, step.config, device)
         }
 
-    def _no_cover(self) -> str:
-        """Return the sentence, with the first `REASONS`: failures, then refusals."""
+    def _no_cover(self) -> DeviceError:
+        """Return the error: of memory, or with the first reasons.
+
+        These are `REASONS`: failures, then refusals.
+        """
+        if self.report.too_large is not None:
+            return self.report.too_large
         names = [variant.name for variant in self.variants]
         refusals = [f"{name}: {text}" for name, text in self.report.refusals]
         reasons = [*self.report.failures, *refusals]
@@ -465,7 +477,9 @@ class Planner:
             few += f"; and {len(reasons) - REASONS} more"
         hint = "" if "generic" in names else "; name generic too, which computes all"
         by = ", ".join(names) if len(names) <= REASONS else f"{len(names)} variants"
-        return f"no cover of this network on {self.device.name} by {by}: {few}{hint}"
+        return DeviceError(
+            f"no cover of this network on {self.device.name} by {by}: {few}{hint}"
+        )
 
 
 def _without(

@@ -36,6 +36,7 @@ from clnet.planning.cover import (
 from clnet.planning.explain import explanation
 from clnet.planning.format_planner import NetworkView, best_format, is_auto
 from clnet.planning.planner import Planner
+from clnet.planning.room import check_training
 from clnet.planning.saved_plan import SavedPlan
 from clnet.planning.tuning.search import Search
 from clnet.planning.tuning.times import Times
@@ -293,6 +294,9 @@ class TrainingPlanner(Planner):
             self.network, self.program, self.device, self.batch, self.report,
             self.search, self._given,
         )
+
+    def _check_room(self) -> None:
+        check_training(self.network, self.program, self.device, self.batch)
 
     def can_prune(self, seconds: float) -> str | None:
         """Return why no cover takes less time, before any is measured, or None."""

@@ -135,9 +135,11 @@ def test_candidates_out_of_memory_are_left_out(lab):
         OutOfMemoryError("gpu has no room for 9 bytes: 8 are left")
         if steps[0].variant.name == "local" else 1e-3
     )
-    with pytest.warns(ClnetWarning, match="local is left out: gpu has no room"):
-        plan = lab.plan(device=GPU, batch=700, variants=["naive", "local"])
+    plan = lab.plan(device=GPU, batch=700, variants=["naive", "local"])  # no warning
     assert names(plan) == ["naive"] * 3
+    assert "local: failed: gpu has no room for 9 bytes: 8 are left" in plan.text
+    with pytest.raises(OutOfMemoryError, match=r"^gpu has no room for 9 bytes"):
+        lab.plan(device=GPU, batch=700, variants=["local"])
 
 
 def test_host_covers_what_a_device_lacks(lab):

@@ -87,20 +87,23 @@ def test_errors_of_a_small_device_name_both_sizes(device):
     size = network.parameters.nbytes
     small = dataclasses.replace(device, global_memory=size - 1, index="9:9")
     with pytest.raises(
-        DeviceError, match=f"has no room for {size} bytes: {size - 1} are left"
+        DeviceError, match="has no room for the parameters of this network, at least "
+        f"{size} bytes: it has {size - 1}; take sparser layers or another device"
     ):
         on_device(network, 1, small)
     gc.collect()
     assert session(small).allocated == 0
-    enough = dataclasses.replace(device, global_memory=size + 4 * 50 - 1, index="9:9")
-    with pytest.raises(DeviceError, match="has no room for 200 bytes: 199 are left"):
+    held = size + 4 * (50 + 30)  # but not the values between the layers
+    enough = dataclasses.replace(device, global_memory=held, index="9:9")
+    with pytest.raises(DeviceError, match=r"no room for .* bytes: .* are left; take"):
         on_device(network, 1, enough)
 
 
 def test_a_buffer_too_large_is_an_error(monkeypatch):
     network = Network.mlp([50, 70, 30], "tanh", seed=1)
     small = dataclasses.replace(CPU, largest_buffer=4096)
-    with pytest.raises(DeviceError, match="bytes: 4096 are left; take a smaller batch"):
+    sentence = "bytes in a buffer: 4096 are the most; take sparser layers or another"
+    with pytest.raises(DeviceError, match=sentence):
         on_device(network, 1, small)
 
 

@@ -135,7 +135,7 @@ class Times:
                     with quiet_errors(self.session):
                         found = timing(run)
             except (DeviceError, WrongResultError) as error:
-                self._leave_out(step.variant.name, error, candidate)
+                self._leave_out_measured(step.variant.name, error, candidate)
                 self._results[key] = str(error)
             else:
                 self._results[key] = found
@@ -182,7 +182,7 @@ class Times:
         if len(covers) > 1:  # alone each one tells whether it fails
             return [one for cover in covers for one in self._in_turn([cover])]
         what = f"{names_of(covers[0].steps)}, all ops"
-        self._leave_out(what, fault, covers[0].candidates[0])
+        self._leave_out_measured(what, fault, covers[0].candidates[0])
         return []
 
     def _ready_whole(self, cover: Cover) -> Run:
@@ -216,12 +216,10 @@ class Times:
         try:
             self._try_in_child(steps)
             compared = self._compared(device, steps, whole.inputs, whole.outputs)
-        except OutOfMemoryError:
-            raise
         except (DeviceError, WrongResultError) as error:
             found = [c for c in cover.candidates if self._fails(c)]
             if not found:
-                self._leave_out(names_of(steps), error, cover.candidates[0])
+                self._leave_out(names_of(steps), error)
                 found = [c for c in cover.candidates if c.step.device is not None]
             return found
         if compared:
@@ -261,7 +259,7 @@ class Times:
             self._try_in_child([step])
             self.compare(step)
         except (DeviceError, WrongResultError) as error:
-            self._leave_out(step.variant.name, error, candidate)
+            self._leave_out(step.variant.name, error)
             return True
         return False
 
@@ -319,17 +317,27 @@ class Times:
             self._keys[found] = key_of(step)
         return self._keys[found]
 
-    def _leave_out(self, what: str, error: ClnetError, candidate: Candidate) -> None:
-        """Warn of the failure of an eligible candidate, and add it to the report.
+    def _leave_out_measured(
+        self, what: str, error: ClnetError, candidate: Candidate
+    ) -> None:
+        """Leave out an eligible candidate that fails while it is measured.
 
         Memory that is too small for the representative batch alone is raised instead.
         """
         too_large = isinstance(error, OutOfMemoryError)
         if too_large and self.batch != candidate.step.span.batch:
             raise error
+        self._leave_out(what, error)
+
+    def _leave_out(self, what: str, error: ClnetError) -> None:
+        """Add a failure to the report, and warn, unless the kernel lacks memory."""
         sentence = f"{what}: failed: {error}"
-        if sentence not in self._report.failures:
-            self._report.failures.append(sentence)
+        if sentence in self._report.failures:
+            return
+        self._report.failures.append(sentence)
+        if isinstance(error, OutOfMemoryError):
+            self._report.too_large = error.with_traceback(None)
+        else:
             warn(f"{what} is left out: {error}")
 
 

@@ -7,14 +7,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clnet.opencl.device import Device
+from clnet.opencl.quirks import host_memory
 from clnet.variants.base import Config, Reach, Untuned
-from clnet.variants.cost import Cost, modelled, span_bytes, span_flops
+from clnet.variants.cost import (
+    Cost,
+    item_size,
+    modelled,
+    span_bytes,
+    span_flops,
+)
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Span
     from clnet.opencl.launch import Launches
 
 CORE = Device("a core of the host", "cpu", vector_width=8)  # its rates are estimates
+COPIES = 3  # of an op's values, at most: NumPy's operations make new arrays
 CALL_SECONDS = 5e-6  # of an op in NumPy, besides: some calls of Python
 
 
@@ -26,8 +34,12 @@ class Host(Untuned):
     reach: Reach = "op"
 
     def refuse(self, span: Span, device: Device) -> str | None:
-        """Refuse nothing."""
-        return None
+        """Refuse values larger than a part of the host's memory."""
+        values = {value for op in span.ops for value in (*op.reads, *op.writes)}
+        size = span.batch * sum(one.stride for one in values) * item_size(span)
+        if size * COPIES <= host_memory():
+            return None
+        return f"its values need {size * COPIES} bytes of the host's {host_memory()}"
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count one pass over the parameters on a core: the device's if it is a CPU."""
