@@ -209,10 +209,14 @@ class Training:
 
     def parameters_of(self, measure: str) -> Array | None:
         """Return the parameters that a measure of the last epoch is of; or None."""
-        if measure.startswith("validation_") or self._steps > 1:
+        if measure.startswith("validation_"):
             return self.parameters
-        if self._epoch == self._state.epoch:  # the checkpoint's last one
+        resumes = self._epoch == self._state.epoch  # the epoch is the checkpoint's
+        counted = self._setup.data.counts["samples"] is not None
+        if resumes and (self._steps == 1 or not counted):
             return None
+        if self._steps > 1:
+            return self.parameters
         last = self.parameters
         segment, train_state = self._segments[0], self._train_state[0]
         if len(segment.rates) > 1:

@@ -422,6 +422,16 @@ def test_early_stopping_that_comes_later(tmp_path):
     assert history.stopped.endswith("epoch 1 was the best by loss")
 
 
+def test_early_stopping_that_comes_later_to_samples_of_no_known_number(tmp_path):
+    """An epoch may have been one step: the parameters of its loss are not there."""
+    path, samples = tmp_path / "x.safetensors", [(X[:50], T[:50]), (X[50:], T[50:])]
+    options = {"optimiser": "batch", "batch_size": len(X), "buffer": 1 << 14}
+    mlp().fit(samples, epochs=3, seed=1, callbacks=[Checkpoint(path)], **options)
+    with pytest.raises(InputError, match="written without this early stopping"):
+        mlp().fit(samples, epochs=9, resume=path, callbacks=[EarlyStopping("loss")],
+                  **options)
+
+
 @pytest.mark.parametrize("kept", [EarlyStopping("validation_loss"), None])
 def test_early_stopping_by_the_loss_of_one_step_that_comes_later(kept, tmp_path):
     """The file has the parameters after the last step, and the loss of those before."""
