@@ -392,7 +392,11 @@ class AdamW(Adam):
 
 @dataclass(frozen=True)
 class RMSprop(Optimiser):
-    """Hinton's RMSprop (lecture 6e, 2012), as PyTorch's."""
+    """Hinton's RMSprop (lecture 6e, 2012), as PyTorch's.
+
+    With `centered` the mean square is about the mean gradient. It is averaged as such:
+    PyTorch's difference of mean square and squared mean cancels.
+    """
 
     name = "rmsprop"
     slots = 3  # mean square, mean, velocity
@@ -408,12 +412,14 @@ class RMSprop(Optimiser):
     def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """``v = momentum v + g / (sqrt(mean square) + eps)``; ``w -= rate v``."""
         mean = g / _as(w, now.samples) + _as(w, self.weight_decay) * w
-        state[0] = _moving_average(state[0], mean * mean, self.alpha)
-        square = state[0]
         if self.centered:
+            off = mean - state[1]
+            grown = state[0] + _as(w, 1 - self.alpha) * off * off
+            state[0] = _moving_average(grown, np.zeros_like(w), self.alpha)
             state[1] = _moving_average(state[1], mean, self.alpha)
-            square = np.maximum(square - state[1] * state[1], _as(w, 0))
-        deviation = np.sqrt(square) + _as(w, self.eps)
+        else:
+            state[0] = _moving_average(state[0], mean * mean, self.alpha)
+        deviation = np.sqrt(state[0]) + _as(w, self.eps)
         state[2] = _as(w, self.momentum) * state[2] + mean / deviation
         w -= _as(w, now.rate) * state[2]
 

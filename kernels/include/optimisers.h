@@ -189,13 +189,15 @@ RULE
 RULE
 {
     const VAL mean = g / CONST(now.samples) + CONST(WEIGHT_DECAY) * w;
-    s[0] = moving_average(s[0], mean * mean, ALPHA, ALPHA_COMPLEMENT);
-    VAL square = s[0];
     if (CENTERED) {
+        const VAL off = mean - s[1];
+        const VAL grown = s[0] + CONST(ALPHA_COMPLEMENT) * off * off;
+        s[0] = moving_average(grown, CONST(0), ALPHA, ALPHA_COMPLEMENT);
         s[1] = moving_average(s[1], mean, ALPHA, ALPHA_COMPLEMENT);
-        square = MAXIMUM(square - s[1] * s[1], CONST(0));
+    } else {
+        s[0] = moving_average(s[0], mean * mean, ALPHA, ALPHA_COMPLEMENT);
     }
-    s[2] = CONST(MOMENTUM) * s[2] + mean / (square_root(square) + CONST(EPS));
+    s[2] = CONST(MOMENTUM) * s[2] + mean / (square_root(s[0]) + CONST(EPS));
     return w - (VAL)(now.rate) * s[2];
 }
 #endif

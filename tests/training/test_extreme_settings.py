@@ -9,7 +9,7 @@ import pytest
 
 from clnet import Network, Population
 from clnet.errors import ClnetWarning
-from clnet.nn.optimisers import SGD, Adam, AdamW, Quickprop, RMSprop, Sarprop
+from clnet.nn.optimisers import SGD, Adam, AdamW, Quickprop, RMSprop, Rprop, Sarprop
 
 N = 12
 RNG = np.random.default_rng(0)
@@ -30,6 +30,7 @@ def fit(**options):
     {"optimiser": "adam", "l2": 100}, {"optimiser": AdamW(), "l1": 100},
     {"optimiser": Adam(1e25)}, {"optimiser": SGD(), "l1": 1e30},
     {"optimiser": Adam(weight_decay=1e15)}, {"optimiser": Quickprop(1e30)},
+    {"optimiser": Quickprop(1e-6, decay=1.8e9), "l1": 3e4, "batch_size": 4},
 ], ids=str)
 def test_what_the_oracle_computes_is_trained(options):
     history, parameters = fit(**options)
@@ -55,6 +56,17 @@ def test_what_overflows_is_told(options):
         warnings.simplefilter("ignore", ClnetWarning)
         (other,) = population.fit(X, T, epochs=3, **options)
     assert other.diverged
+
+
+@pytest.mark.usefixtures("own_store")
+def test_a_population_of_steps_that_saturate_is_trained():
+    """Weights jump to their clamp, and signs of slopes near 0 follow roundings."""
+    rule = Rprop(delta_zero=7e20, delta_max=9e27)
+    population = Population.of([net(), net()])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        histories = population.fit(X, T, epochs=3, optimiser=rule, batch_size=1)
+    assert not any(history.diverged for history in histories)
 
 
 @pytest.mark.parametrize("weights", [np.ones(N), np.linspace(0, 1, N)], ids=str)

@@ -449,9 +449,9 @@ def _oracle(
     return oracle
 
 
-def perturb(values: Array, relative: float) -> Array:
-    """Return values changed by a relative amount, up or down at random."""
-    words = np.random.default_rng(1).bytes(-(-values.size // 8))
+def perturb(values: Array, relative: float, draw: int = 1) -> Array:
+    """Return values changed by a relative amount, up or down at random by draw."""
+    words = np.random.default_rng(draw).bytes(-(-values.size // 8))
     bits = np.unpackbits(np.frombuffer(words, np.uint8), count=values.size)
     factors = np.array((1 - relative, 1 + relative))
     return np.asarray(values * factors[bits].reshape(values.shape))

@@ -28,11 +28,12 @@ from clnet.planning.tuning.measure import (
     tolerance_of,
 )
 from clnet.planning.tuning.trial import (
+    ATTEMPTS,
     CHECKED_FLOPS,
     LONGEST_SECONDS,
     PASS_SECONDS,
-    TRIES,
     WARM_UP_RATIO,
+    farthest,
     overflows,
     run_perturbed,
     tame_rate,
@@ -93,32 +94,38 @@ class MemberTrial:
         WrongResultError, DeviceError
             If the results differ, or the device fails.
         """
-        for seed in range(TRIES):
-            fault, compared = self._fault(seed)
+        for attempt in ATTEMPTS:
+            fault, compared = self._fault(*attempt)
             if fault is None:
                 return compared
         raise WrongResultError(f"{self.step.variant.name} {fault}")
 
-    def _fault(self, seed: int) -> tuple[str | None, bool]:
+    def _fault(self, seed: int, draws: int) -> tuple[str | None, bool]:
         """Return how results differ from the oracle's; whether they were compared."""
         found, tolerance = self.results(seed), tolerance_of(self.step.span)
+        networks = range(DISTINCT)
         with silent():
-            sides = [
-                [self._oracle(seed, number, relative) for number in range(DISTINCT)]
-                for relative in (0.0, tolerance)
+            oracles = [self._oracle(seed, number, 0.0) for number in networks]
+            perturbed = [
+                farthest(exact, [
+                    self._oracle(seed, number, tolerance, draw + 1)[0]
+                    for draw in range(draws)
+                ])
+                for number, (exact, _) in enumerate(oracles)
             ]
         dtype = self.step.span.dtype
         if any(
-            overflows(largest, exact, perturbed, dtype)
-            for (exact, largest), (perturbed, _) in zip(*sides, strict=True)
+            overflows(largest, exact, other, dtype)
+            for (exact, largest), other in zip(oracles, perturbed, strict=True)
         ):
             return None, False
         which = np.arange(self.members) % DISTINCT
         for name, result in found.items():
-            exact, perturbed = (
-                np.stack([values[name] for values, _ in side])[which] for side in sides
+            one, other = (
+                np.stack([values[name] for values in side])[which]
+                for side in ([exact for exact, _ in oracles], perturbed)
             )
-            fault = difference(result, exact, perturbed, tolerance)
+            fault = difference(result, one, other, tolerance)
             if fault is not None:
                 return fault, True
         return None, True
@@ -208,11 +215,11 @@ class MemberTrial:
         )
 
     def _oracle(
-        self, seed: int, number: int, relative: float
+        self, seed: int, number: int, relative: float, draw: int = 1
     ) -> tuple[dict[str, Array], float]:
         """Return a network's results in float64, and the largest value.
 
-        Values that ops read are perturbed by a relative amount.
+        Values that ops read are perturbed by a relative amount, by draw.
         """
         rows, span = self._rows(number), self.step.span
         n, batch = len(rows), min(span.batch, len(rows))
@@ -241,7 +248,7 @@ class MemberTrial:
                     own = permuted(own, n, words)
                 values[inputs[-1].name] = (weights / weights[own].mean())[:, np.newaxis]
             for op in ops:
-                run_perturbed(op, values, parameters, relative, span.dtype)
+                run_perturbed(op, values, parameters, relative, span.dtype, draw)
                 for value in op.writes:
                     sizes = np.abs(values[value.name])
                     largest = np.fmax.reduce(sizes, axis=None, initial=largest)

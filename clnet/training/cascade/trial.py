@@ -27,7 +27,7 @@ from clnet.planning.tuning.measure import (
     perturb,
     quiet_errors,
 )
-from clnet.planning.tuning.trial import CHECKED_FLOPS, TRIES, tame_rate
+from clnet.planning.tuning.trial import ATTEMPTS, CHECKED_FLOPS, farthest, tame_rate
 from clnet.training.cascade.launches import CascadeBinding, Parts, Population
 from clnet.training.cascade.reference import ReferenceBinding, ReferencePopulation
 from clnet.variants.cascade.cascade import TILE
@@ -86,12 +86,15 @@ def check(parts: Parts, session: Session) -> bool:
         If the results differ, or the device fails.
     """
     tolerance = TOLERANCE[parts.outputs.dtype]
-    for seed in range(TRIES):
+    for seed, draws in ATTEMPTS:
         fault = None
         with quiet_errors(session):
             found = results(CascadeBinding(session, parts), parts, seed)
             exact = results(ReferenceBinding(parts), parts, seed)
-            perturbed = results(ReferenceBinding(parts), parts, seed, tolerance)
+            perturbed = farthest(exact, [
+                results(ReferenceBinding(parts), parts, seed, tolerance, draw + 1)
+                for draw in range(draws)
+            ])
         for name, result in found.items():
             fault = difference(result, exact[name], perturbed[name], tolerance)
             if fault is not None:
@@ -104,7 +107,7 @@ def check(parts: Parts, session: Session) -> bool:
 
 def results(
     binding: CascadeBinding | ReferenceBinding, parts: Parts, seed: int,
-    relative: float = 0.0,
+    relative: float = 0.0, draw: int = 1,
 ) -> dict[str, Array]:
     """Run all launches on random samples, and return their results [rows, width].
 
@@ -118,6 +121,8 @@ def results(
         Of samples and weights.
     relative : float
         A relative amount by which samples and weights are perturbed.
+    draw : int
+        Of the perturbation.
     """
     rng, found = np.random.default_rng(seed), dict[str, Array]()
     rows, outputs = parts.outputs.samples.rows, parts.outputs.samples.outputs
@@ -127,7 +132,7 @@ def results(
 
     def random(*shape: int, low: float = -1.0, high: float = 1.0) -> Array:
         values = rng.uniform(low, high, shape).astype(np.float32)
-        return perturb(values, relative) if relative else values
+        return perturb(values, relative, draw) if relative else values
 
     def train(
         population: Population | ReferencePopulation, training: NeuronsTraining,
