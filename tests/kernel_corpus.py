@@ -167,6 +167,12 @@ def large() -> Iterator[tuple[str, Network, tuple[int, ...]]]:
     yield "large-local", Network(2000, layers, seed=5), (1, 64)
 
 
+def wide() -> Iterator[tuple[str, Network, tuple[int, ...]]]:
+    """Yield the large networks with kernels that small ones do not need."""
+    names = ("wide", "deep", "broad", "large-local")
+    yield from (row for row in large() if row[0] in names)
+
+
 def programs(name: str, network: Network, batch: int) -> Iterator[tuple[str, Program]]:
     """Yield the programs of a network: inference, and training by rules and losses."""
     yield "infer", lower(network)
@@ -322,6 +328,14 @@ def launches(device: Device, networks=small) -> Iterator[tuple[str, Launch]]:
         *single_launches(device), *member_launches(device), *cascade_launches(device)
     ):
         yield launch.source, launch
+
+
+def sampled_launches() -> Iterator[Launch]:
+    """Yield launches of all kernels and records, of few networks."""
+    for device, networks in (
+        *((device, sample) for device in RECORDS), (GFX90A, wide), (HOPPER, wide)
+    ):
+        yield from (launch for _, launch in launches(device, networks))
 
 
 def sources(device: Device, networks=small) -> dict[str, Source]:

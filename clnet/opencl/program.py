@@ -95,14 +95,15 @@ def source_text(source: str, defines: Mapping[str, int | str], device: Device) -
         Its capabilities become macros too.
     """
     double = defines.get("REAL") == "double"
-    capabilities: dict[str, int | str] = {
+    shared: dict[str, int | str] = {
         # The operator-only forms are for float32.
         "OPERATOR_MATH": int(device.operator_math and not double),
+        "RATIONAL_TANH": 0,  # unless the launch has it
         "LEAK": str(LEAK) if double else f"{LEAK}f",
         "PTX": inline_ptx(device),
     }
     lines = [
-        f"#define {name} {value}" for name, value in {**capabilities, **defines}.items()
+        f"#define {name} {value}" for name, value in {**shared, **defines}.items()
     ]
     if double:
         lines.insert(0, "#pragma OPENCL EXTENSION cl_khr_fp64 : enable")

@@ -64,13 +64,20 @@ def layer_defines(span: Span, layer: LayerOps) -> dict[str, int | str]:
 
 def function_defines(span: Span, function: Nonlinearity) -> dict[str, int | str]:
     """Return the macros of one activation (activations.h)."""
-    defines: dict[str, int | str] = {
+    return {
         "REAL": real(span),
         "ACTIVATION": kernel_function(function.names[0]),
-        "STEEPNESS": number(function.steepness[0], span),
+        **argument_defines(span, function),
+    }
+
+
+def argument_defines(span: Span, function: Nonlinearity) -> dict[str, int | str]:
+    """Return the macros of an activation's argument (activations.h)."""
+    defines: dict[str, int | str] = {
+        "STEEPNESS": number(function.steepness[0], span), "HAS_LIMIT": 0,
     }
     if function.limits is not None and function.limits[0] < float("inf"):
-        defines["LIMIT"] = number(function.limits[0], span)
+        defines |= {"HAS_LIMIT": 1, "LIMIT": number(function.limits[0], span)}
     return defines
 
 

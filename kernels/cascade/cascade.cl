@@ -17,6 +17,7 @@
 // rules are those of FANN's cascade2.
 #define REAL float
 #define WIDTH 8
+#define PER_NETWORK REAL
 #include "include/activations.h"
 #include "include/gradients.h"
 #include "include/losses.h"

@@ -15,7 +15,7 @@
 // The source of the idea is that of cascade.cl.
 #define REAL float
 #define WIDTH 1
-#define RATIONAL_TANH (PTX >= 70)
+#define PER_NETWORK REAL
 #include "include/activations.h"
 #include "include/gradients.h"
 #include "include/losses.h"

@@ -5,7 +5,7 @@
 // STORES_Z  1: the pre-activations A x are stored too, without the bias; 0: not
 // X_PADDED    as in vectors.h
 // Y_PADDED    the same of y
-// REAL, ACTIVATION, STEEPNESS, LIMIT  as in activations.h
+// REAL, ACTIVATION, STEEPNESS, HAS_LIMIT, LIMIT  as in activations.h
 // TILE_M, TILE_N, TILE_K, ITEM_M, ITEM_N, TEAMS, LANES, DEPTH, UNROLL  as in gemm.h
 #define WIDTH 1
 #include "include/activations.h"

@@ -13,7 +13,7 @@
 // STAGE     values staged at once: a multiple of 4, within local memory; usually 256
 //           to 4096
 // HAS_BIAS  1 or 0
-// REAL, ACTIVATION, STEEPNESS, LIMIT  as in activations.h
+// REAL, ACTIVATION, STEEPNESS, HAS_LIMIT, LIMIT  as in activations.h
 #define WIDTH 1
 #include "include/activations.h"
 #define X_SPACE __local

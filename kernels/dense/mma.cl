@@ -8,7 +8,7 @@
 // PACKS     1: y is written packed, as the next layer's x: |y| <= 1
 // Y_PADDED  1: rows of y start on a vector of 4
 // HAS_BIAS, STORES_Z  as in gemm.cl
-// REAL (float), ACTIVATION, STEEPNESS, LIMIT  as in activations.h
+// REAL (float), ACTIVATION, STEEPNESS, HAS_LIMIT, LIMIT  as in activations.h
 // TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, PRODUCER, SWIZZLE, SPLITS, PTX
 //           as in mma.h or wgmma.h
 #define WIDTH 1
@@ -23,7 +23,7 @@
     || !defined(HAS_BIAS) || !defined(STORES_Z) || !defined(Y_PADDED)
 #error "mma.cl needs UNITS, SPLIT_K, PACKS, ACTIVATION, HAS_BIAS, STORES_Z and Y_PADDED"
 #endif
-#if PTX >= 80 && SPLITS == 1 && !defined(LIMIT)
+#if PTX >= 80 && SPLITS == 1 && !HAS_LIMIT
 #define ACTIVATE(v) ACTIVATION((v) * (float)(STEEPNESS))  // without a clip, fast
 #else
 #define ACTIVATE activate

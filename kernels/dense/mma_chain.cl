@@ -37,7 +37,7 @@
 // BIAS      {n, …} offset of its biases in the parameters; -1: none
 // FUNCTION  {n, …} code of its activation, except the last layer's; FUNCTIONS: as in
 //           functions.h
-// ACTIVATION, STEEPNESS, LIMIT  the last layer's, as in activations.h; LAST_WIDTH: its
+// ACTIVATION, STEEPNESS, HAS_LIMIT, LIMIT  the last layer's, as in activations.h; LAST_WIDTH: its
 //           tiles' columns
 // N_IN      inputs of the first layer
 // X_PADDED, Y_PADDED  1: rows of x, y start on a vector of 4, those of x end in zeros

@@ -4,7 +4,7 @@
 // A, so that their loads are `stride` values apart and not coalesced.
 //
 // REAL                          float or double
-// ACTIVATION, STEEPNESS, LIMIT  the layer's function (activations.h)
+// ACTIVATION, STEEPNESS, HAS_LIMIT, LIMIT  the layer's function (activations.h)
 // HAS_BIAS                      1 or 0
 #define WIDTH 1
 #include "include/activations.h"

@@ -9,7 +9,7 @@
 // HAS_BIAS  1 or 0
 // X_PADDED  as in vectors.h
 // ITEMS, GROUP, TILE, UNROLL  as in team.h
-// REAL, ACTIVATION, STEEPNESS, LIMIT  as in activations.h
+// REAL, ACTIVATION, STEEPNESS, HAS_LIMIT, LIMIT  as in activations.h
 #define WIDTH 1
 #include "include/activations.h"
 #define X_SPACE __global

@@ -2,9 +2,10 @@
 //
 // GRADIENT    a function of gradients.h, such as grad_tanh
 // READS_Z  1: its argument is the pre-activation; 0: the output
-// STEEPNESS, LIMIT  as in activations.h, which is included first
-#if !defined(GRADIENT) || !defined(READS_Z)
-#error "activation_gradient.h needs GRADIENT and READS_Z"
+// STEEPNESS, HAS_LIMIT, LIMIT  as in activations.h, which is included first
+#if !defined(GRADIENT) || !defined(READS_Z) || !defined(STEEPNESS)                     \
+    || !defined(HAS_LIMIT) || (HAS_LIMIT && !defined(LIMIT))
+#error "activation_gradient.h needs GRADIENT, READS_Z, STEEPNESS, HAS_LIMIT and LIMIT"
 #endif
 #include "include/gradients.h"
 
@@ -13,7 +14,7 @@ static inline VAL activation_gradient(VAL at)
 {
 #if READS_Z
     at *= CONST(STEEPNESS);
-#ifdef LIMIT
+#if HAS_LIMIT
     at = clipped(at, CONST(-LIMIT), CONST(LIMIT));
 #endif
 #endif

@@ -8,15 +8,13 @@
 // WIDTH          1, 4, 8 or 16: values in a VAL; set before including this
 // OPERATOR_MATH  1 where the builtins are out-of-line calls that stop vectorisation:
 //                exp, tanh and erf then use operators only (float32)
-// RATIONAL_TANH  1: tanh is a quotient of polynomials on GPUs too, in float32, where it is
-//                much of a kernel's work; undefined: 0
+// RATIONAL_TANH  1: tanh is a quotient of polynomials with inlined PTX too, in float32,
+//                where it is much of a kernel's work
 // LEAK           slope of leaky_relu below zero
-#if !defined(REAL) || !defined(WIDTH) || !defined(OPERATOR_MATH) || !defined(LEAK)
-#error "activations.h needs REAL, WIDTH, OPERATOR_MATH and LEAK"
-#endif
-
-#ifndef RATIONAL_TANH
-#define RATIONAL_TANH 0
+// PTX            as given by the device: 0 without inlined PTX
+#if !defined(REAL) || !defined(WIDTH) || !defined(OPERATOR_MATH)                       \
+    || !defined(RATIONAL_TANH) || !defined(LEAK) || !defined(PTX)
+#error "activations.h needs REAL, WIDTH, OPERATOR_MATH, RATIONAL_TANH, LEAK and PTX"
 #endif
 
 #define JOIN_(a, b) a##b
@@ -48,7 +46,7 @@ static inline VAL square_root(VAL v) { return (VAL)(sqrt(v.lo), sqrt(v.hi)); }
 #define square_root sqrt
 #endif
 
-#if OPERATOR_MATH || RATIONAL_TANH
+#if OPERATOR_MATH || (RATIONAL_TANH && PTX >= 70)
 #if OPERATOR_MATH
 #define QUOTIENT(a, b) ((a) / (b))
 #elif PTX >= 80 && WIDTH == 1
@@ -355,12 +353,15 @@ static inline VAL elu_of(const VAL alpha, const VAL unused, VAL v)
 // with its bias. Kernels of layers with one activation define
 // ACTIVATION  the function, such as act_tanh (a bare tanh may be a compiler's macro)
 // STEEPNESS   factor of z, a number
-// LIMIT       FANN's bound of |STEEPNESS * z|; undefined: none
+// HAS_LIMIT   1: with LIMIT, FANN's bound of |STEEPNESS * z|; 0: without
 #ifdef ACTIVATION
+#if !defined(STEEPNESS) || !defined(HAS_LIMIT) || (HAS_LIMIT && !defined(LIMIT))
+#error "an ACTIVATION needs STEEPNESS and HAS_LIMIT, and where this is 1, LIMIT"
+#endif
 static inline VAL activate(VAL z)
 {
     VAL v = z * CONST(STEEPNESS);
-#ifdef LIMIT
+#if HAS_LIMIT
     v = v < CONST(-LIMIT) ? CONST(-LIMIT) : v;
     v = v > CONST(LIMIT) ? CONST(LIMIT) : v;
 #endif

@@ -2,7 +2,7 @@
 //
 // LANES, VECTORS  as in lanes.h, which comes first
 // ACCUMULATE, STORES_Z, HAS_ACT, HAS_BIAS  as in sparse.h
-// ACTIVATION, STEEPNESS, LIMIT               as in activations.h, which comes first
+// ACTIVATION, STEEPNESS, HAS_LIMIT, LIMIT               as in activations.h, which comes first
 #if !defined(ACCUMULATE) || !defined(STORES_Z) || !defined(HAS_ACT)                \
     || !defined(HAS_BIAS)
 #error "epilogue.h needs ACCUMULATE, STORES_Z, HAS_ACT and HAS_BIAS"

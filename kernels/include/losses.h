@@ -8,11 +8,13 @@
 // HUBER_DELTA      error at which huber changes from quadratic to linear
 // FANN_TANH_LIMIT  halved error beyond which FANN's tanh error is constant
 // FANN_TANH_ERROR  that constant
-// LOSS, LOSS_GRADIENT  the functions of the kernel's loss; undefined with SOFTMAX
+// LOSS, LOSS_GRADIENT  the functions of the kernel's loss, without SOFTMAX
 // SIGMOID, SOFTMAX  1: the loss is fused with that activation
-#if !defined(HUBER_DELTA) || !defined(FANN_TANH_LIMIT) || !defined(FANN_TANH_ERROR) \
-    || !defined(SIGMOID) || !defined(SOFTMAX)
-#error "losses.h needs the constants of its losses, SIGMOID and SOFTMAX"
+#if !defined(HUBER_DELTA) || !defined(FANN_TANH_LIMIT) || !defined(FANN_TANH_ERROR)    \
+    || !defined(SIGMOID) || !defined(SOFTMAX)                                          \
+    || (!SOFTMAX && (!defined(LOSS) || !defined(LOSS_GRADIENT)))
+#error "losses.h needs the constants of its losses, SIGMOID, SOFTMAX, and without the \
+latter LOSS and LOSS_GRADIENT"
 #endif
 
 // Of an output y of the last layer: the network's output, the term of the loss, and the
@@ -73,7 +75,7 @@ static inline VAL loss_gradient_fann_linear(VAL y, VAL t, VAL scale)
     return scale * (y - t);
 }
 
-// (1 + d) ln(1 + d) + (1 - d) ln(1 - d) one_plus to the limit, then linear.
+// (1 + d) ln(1 + d) + (1 - d) ln(1 - d) up to the limit, then linear.
 static inline VAL loss_fann_tanh(VAL y, VAL t, VAL scale)
 {
     const VAL d = absolute((t - y) * scale), limit = CONST(FANN_TANH_LIMIT);

@@ -6,9 +6,14 @@
 // SLOTS  values of state for each parameter
 // LEAST  smallest step of RPROP and SARPROP; quickprop takes smaller steps for zero
 // CLAMP  FANN's largest weight
-// and, where gradients are add_penalties or clipped, those of regularisation.h
-#ifndef SLOTS
-#error "optimisers.h needs a rule, and its SLOTS"
+// and those of regularisation.h
+#if !defined(SLOTS) || !defined(CLAMP)
+#error "optimisers.h needs SLOTS and CLAMP"
+#endif
+#if !defined(INCREMENTAL) && !defined(BATCH) && !defined(RPROP) && !defined(QUICKPROP)   \
+    && !defined(SARPROP) && !defined(SGD) && !defined(ADAM) && !defined(ADAMW)           \
+    && !defined(RMSPROP)
+#error "optimisers.h needs a rule"
 #endif
 #include "include/regularisation.h"
 #include "include/random.h"
@@ -21,7 +26,7 @@ typedef struct {
     REAL first, second;  // bias corrections of Adam's moments
     int count;           // steps taken before
     uint seed;           // of random numbers
-    PER_NETWORK norm;    // of the mean gradient, with CLIP_NORM
+    PER_NETWORK norm;    // of the mean gradient, with HAS_CLIP_NORM
     Penalties penalties;
 } StepInfo;
 
@@ -59,6 +64,9 @@ static inline StepInfo step_info(const PER_NETWORK rate, const int samples,
                                  const uint element)
 
 #ifdef INCREMENTAL
+#if !defined(MOMENTUM)
+#error "INCREMENTAL needs MOMENTUM"
+#endif
 RULE
 {
     s[0] = CONST(MOMENTUM) * s[0] - (VAL)(now.rate) * g;
@@ -77,6 +85,11 @@ static inline VAL agreement_of(const VAL a, const VAL b)
 }
 
 #ifdef RPROP
+#if !defined(LEAST) || !defined(INCREASE_FACTOR) || !defined(DECREASE_FACTOR) \
+    || !defined(DELTA_MIN) || !defined(DELTA_MAX) || !defined(MOVES_AT_ZERO)
+#error "RPROP needs LEAST, INCREASE_FACTOR, DECREASE_FACTOR, DELTA_MIN, \
+DELTA_MAX and MOVES_AT_ZERO"
+#endif
 RULE
 {
     const VAL previous = MAXIMUM(s[0], CONST(LEAST));
@@ -94,6 +107,9 @@ RULE
 #endif
 
 #ifdef QUICKPROP
+#if !defined(LEAST) || !defined(DECAY) || !defined(MU) || !defined(SHRINK)
+#error "QUICKPROP needs LEAST, DECAY, MU and SHRINK"
+#endif
 RULE
 {
     const VAL slope = CONST(DECAY) * w - g;
@@ -115,6 +131,13 @@ RULE
 #endif
 
 #ifdef SARPROP
+#if !defined(LEAST) || !defined(TEMPERATURE) || !defined(STEP_ERROR_SHIFT) \
+    || !defined(STEP_ERROR_THRESHOLD_FACTOR) || !defined(WEIGHT_DECAY_SHIFT) \
+    || !defined(INCREASE_FACTOR) || !defined(DECREASE_FACTOR) || !defined(DELTA_MAX)
+#error "SARPROP needs LEAST, TEMPERATURE, STEP_ERROR_SHIFT, \
+STEP_ERROR_THRESHOLD_FACTOR, WEIGHT_DECAY_SHIFT, INCREASE_FACTOR, DECREASE_FACTOR and \
+DELTA_MAX"
+#endif
 #if WIDTH == 1
 #define LANE_INDICES (uint)(0)
 #else
@@ -152,6 +175,9 @@ RULE
 #endif
 
 #ifdef SGD
+#if !defined(MOMENTUM) || !defined(NESTEROV) || !defined(WEIGHT_DECAY)
+#error "SGD needs MOMENTUM, NESTEROV and WEIGHT_DECAY"
+#endif
 RULE
 {
     const VAL mean = g / CONST(now.samples) + CONST(WEIGHT_DECAY) * w;
@@ -171,6 +197,12 @@ static inline VAL moving_average(const VAL average, const VAL value, const REAL 
 }
 
 #if defined(ADAM) || defined(ADAMW)
+#if !defined(BETA1) || !defined(BETA1_COMPLEMENT) || !defined(LOG_BETA1) \
+    || !defined(BETA2) || !defined(BETA2_COMPLEMENT) || !defined(LOG_BETA2) \
+    || !defined(EPS) || !defined(WEIGHT_DECAY) || !defined(DECOUPLED)
+#error "ADAM and ADAMW need BETA1, BETA1_COMPLEMENT, LOG_BETA1, BETA2, \
+BETA2_COMPLEMENT, LOG_BETA2, EPS, WEIGHT_DECAY and DECOUPLED"
+#endif
 RULE
 {
     VAL mean = g / CONST(now.samples);
@@ -186,6 +218,11 @@ RULE
 #endif
 
 #ifdef RMSPROP
+#if !defined(ALPHA) || !defined(ALPHA_COMPLEMENT) || !defined(EPS) \
+    || !defined(MOMENTUM) || !defined(CENTERED) || !defined(WEIGHT_DECAY)
+#error "RMSPROP needs ALPHA, ALPHA_COMPLEMENT, EPS, MOMENTUM, CENTERED and \
+WEIGHT_DECAY"
+#endif
 RULE
 {
     const VAL mean = g / CONST(now.samples) + CONST(WEIGHT_DECAY) * w;

@@ -11,8 +11,15 @@
 // WEIGHTED      1: samples have weights
 // RECORD        values of a step's record: loss, squared error, bit fails
 // RESIDENT      1: an epoch's totals are in local memory until its end,
-//               the array `records`; 0 or undefined: in `totals`
+//               the array `records`; 0: in `totals`
 // APART         values reserved for a record behind partial gradients: a whole vector
+// and those of regularisation.h
+#if !defined(FUNCTIONS) || !defined(BACKWARD) || !defined(UPDATE) || !defined(GATHERED)  \
+    || !defined(WEIGHTED) || !defined(MEAN) || !defined(RECORD) || !defined(APART)       \
+    || !defined(RESIDENT)
+#error "steps.h needs FUNCTIONS, BACKWARD, UPDATE, GATHERED, WEIGHTED, MEAN, RECORD, \
+APART and RESIDENT"
+#endif
 #include "include/activations.h"
 #include "include/gradients.h"
 #include "include/losses.h"
@@ -21,14 +28,6 @@
 #else
 #include "include/random.h"
 #include "include/regularisation.h"
-#endif
-#if !defined(FUNCTIONS) || !defined(BACKWARD) || !defined(GATHERED)                  \
-    || !defined(WEIGHTED) || !defined(MEAN) || !defined(RECORD) || !defined(APART)
-#error "steps.h needs the macros of its head comment"
-#endif
-
-#ifndef RESIDENT
-#define RESIDENT 0
 #endif
 #if RESIDENT
 #define TOTALS __local

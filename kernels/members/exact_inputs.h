@@ -19,6 +19,11 @@
 // PIECES         3
 // COLUMNS        inputs with the constant one, padded with zeros to a multiple of 16
 // PIECES_OFFSET  of the derivatives in a tile's memory
+// SPLIT          as in group_members.cl
+#if !defined(PIECES) || !defined(COLUMNS) || !defined(PIECES_OFFSET) \
+    || !defined(SPLIT)
+#error "exact_inputs.h needs PIECES, COLUMNS, PIECES_OFFSET and SPLIT"
+#endif
 #define INPUT_PITCH (COLUMNS + 8)
 #define DELTA_PITCH (TILE + 8)
 #define INPUTS(memory) ((__local ushort *)((memory) + X_OFFSET))

@@ -2,6 +2,9 @@
 // Matrix units take 16 neurons, and factors that are split.
 //
 // MOST_FEW  neurons of such a layer, at most
+#if !defined(MOST_FEW)
+#error "few_outputs.h needs MOST_FEW"
+#endif
 #define FEW(l) ((l) > 0 && layers[l].n_out <= MOST_FEW)
 
 // The outputs of a layer for a warp's samples: a lane has a sample, and every so manieth

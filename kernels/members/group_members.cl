@@ -25,7 +25,7 @@
 // in group_step.cl
 #define REAL float
 #define WIDTH 1
-#define RATIONAL_TANH (PTX >= 70)
+#define PER_NETWORK REAL
 #define UPDATES 8  // of a work-item at once
 #define RESIDENT 1
 #define STAGED 1
@@ -34,6 +34,9 @@
 #include "training/group_step_tile.h"
 #if !UPDATE
 #define SLOTS 0
+#endif
+#if !defined(OWN_STATE) || !defined(LOCAL_VALUES) || !defined(SPLIT) || !defined(KEPT)
+#error "group_members.cl needs OWN_STATE, LOCAL_VALUES, SPLIT and KEPT"
 #endif
 #define PLACES (VALUES + SPLIT)
 
@@ -56,7 +59,7 @@ static inline void set_parameter(__local float *values, __local ushort *pieces,
         values[place] = v;
 }
 
-#ifdef CLIP_NORM
+#if HAS_CLIP_NORM
 // The norm of the mean gradient. squares [GROUP]: of local memory
 static inline float norm_of(const Net *net, __local const float *sums,
                             __global const int *places, const int samples,
@@ -133,7 +136,7 @@ group_members(__global const Neuron *neurons, __global float *parameters,
 #if OWN_STATE
     __local float slots[SLOTS * SIZE + 1];  // C has no empty arrays
 #endif
-#ifdef CLIP_NORM
+#if HAS_CLIP_NORM
     __local float squares[GROUP];
 #endif
 #if WEIGHTED
@@ -217,7 +220,7 @@ group_members(__global const Neuron *neurons, __global float *parameters,
             step_info(run.rate, size, own_totals[1] + own_totals[4], seen_samples(&run),
                       outputs, member.epochs * steps + step, member.seed);
         now.penalties = (Penalties){member.l1, member.l2};
-#ifdef CLIP_NORM
+#if HAS_CLIP_NORM
         now.norm = norm_of(&net, sums, places, size, now.penalties, squares);
 #endif
         for (int first = id; first < SIZE; first += UPDATES * GROUP) {

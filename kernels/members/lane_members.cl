@@ -31,10 +31,13 @@
 //              strides of rows; of no biases -1
 // HIDDEN_NEURON, OUT_NEURON  a neuron of each layer
 // SIZE         elements of the flat buffer
+// SUBSETS      1: networks train on rows of the data set that a list names
 // and the macros of steps.h
 #define REAL float
 #define WIDTH 1
-#define RATIONAL_TANH (PTX >= 70)
+#define PER_NETWORK REAL
+#define RESIDENT 0
+#define DROPS 0
 #include "include/steps.h"
 #include "include/neuron_functions.h"
 #include "include/warp.h"
@@ -42,8 +45,16 @@
 #if !UPDATE
 #define SLOTS 0
 #endif
-#ifndef SUBSETS
-#error "lane_members.cl needs the macros of its head comment"
+#if !defined(IN) || !defined(HIDDEN) || !defined(OUT) || !defined(IN_PITCH) \
+    || !defined(MATRIX) || !defined(EXACT) || !defined(LANES) || !defined(EACH) \
+    || !defined(TEAMS) || !defined(NETS) || !defined(TILE) || !defined(DATA) \
+    || !defined(WEIGHTS1) || !defined(STRIDE1) || !defined(BIAS1) \
+    || !defined(WEIGHTS2) || !defined(STRIDE2) || !defined(BIAS2) \
+    || !defined(HIDDEN_NEURON) || !defined(OUT_NEURON) || !defined(SIZE) \
+    || !defined(SUBSETS)
+#error "lane_members.cl needs IN, HIDDEN, OUT, IN_PITCH, MATRIX, EXACT, LANES, EACH, \
+TEAMS, NETS, TILE, DATA, WEIGHTS1, STRIDE1, BIAS1, WEIGHTS2, STRIDE2, BIAS2, \
+HIDDEN_NEURON, OUT_NEURON, SIZE and SUBSETS"
 #endif
 
 #define ALL _Pragma("unroll")
@@ -340,7 +351,7 @@ lane_members(__global float *parameters, __global const float *x,
                                      + step % steps,
                                  member.seed);
         now.penalties = (Penalties){member.l1, member.l2};
-#ifdef CLIP_NORM
+#if HAS_CLIP_NORM
         float squares = 0;
         ALL for (int j = 0; j < VALUES; ++j) {
             const int place = place_of(j, lane);

@@ -16,6 +16,9 @@
 // KEPT   gradients that a lane keeps in registers for a whole step, of all its blocks; 0:
 //        tiles add theirs up in local memory
 // and the macros of exact_inputs.h and few_outputs.h
+#if !defined(STEPS) || !defined(BLOCK_TABLE) || !defined(MOST_PARTS) || !defined(KEPT)
+#error "matrix.h needs STEPS, BLOCK_TABLE, MOST_PARTS and KEPT"
+#endif
 #include "members/split_factors.h"
 #define SIDES (SLICE / 8)
 #define BLOCK_ROWS 4                 // of a warp's products, by 16

@@ -1,3 +1,10 @@
+// The tables of populations' kernels, and their arguments. Comes after steps.h.
+//
+// DROPS  1: layers drop outputs, as a network's rows of Drop say
+#ifndef DROPS
+#error "member.h needs DROPS"
+#endif
+
 // A row of the table of members (MEMBER of clnet/opencl/launch.py).
 typedef struct {
     int index;    // of the member's parameters and state

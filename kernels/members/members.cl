@@ -13,6 +13,8 @@
 // The macros are those of steps.h, epoch_task.h and tiles.h.
 #define REAL float
 #define WIDTH 8
+#define PER_NETWORK REAL
+#define RESIDENT 0
 #define SCALED WEIGHTED
 #define ORDERED (GATHERED == 2)
 #include "include/atomics.h"

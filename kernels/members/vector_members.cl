@@ -22,12 +22,18 @@
 // and the macros of steps.h
 #define REAL float
 #define PER_NETWORK VAL
+#define RESIDENT 0
+#define DROPS 0
 #include "include/atomics.h"
 #include "include/steps.h"
 #include "include/neuron_functions.h"
 #include "members/member.h"
 #if !UPDATE
 #define SLOTS 0
+#endif
+#if !defined(LAYERS) || !defined(LAYER_TABLE) || !defined(LAYER_NEURONS) \
+    || !defined(SIZE) || !defined(ROWS)
+#error "vector_members.cl needs LAYERS, LAYER_TABLE, LAYER_NEURONS, SIZE and ROWS"
 #endif
 #define SAMPLES 4  // at a time
 
@@ -174,7 +180,7 @@ static inline void update(const Net *net, __global VAL *state,
                           __global const uchar *live, StepInfo now, const int samples,
                           const INTS running)
 {
-#ifdef CLIP_NORM
+#if HAS_CLIP_NORM
     VAL squares = (VAL)(0.0f);
     for (int i = 0; i < SIZE; ++i) {
         if (!live[i]) continue;

@@ -28,8 +28,10 @@
 // LANES, VECTORS  as in csr.h                    (GROUP 1)
 // FUNCTIONS       as in functions.h
 #if !defined(GROUP) || !defined(TILE) || !defined(SLOTS) || !defined(COLUMN)         \
-    || !defined(VALUES)
-#error "fused_sparse.cl needs the macros that its head names"
+    || !defined(VALUES) || (GROUP > 1 && (!defined(SLICES) || !defined(ROWS)))       \
+    || (GROUP == 1 && (!defined(LANES) || !defined(VECTORS)))
+#error "fused_sparse.cl needs GROUP, TILE, SLOTS, COLUMN, VALUES, and SLICES and ROWS or, \
+of a GROUP of 1, LANES and VECTORS"
 #endif
 #if GROUP > 1 || LANES == 4
 #define WIDTH 1  // vectors of double would call builtins that PoCL does not survive

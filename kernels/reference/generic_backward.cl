@@ -24,6 +24,9 @@
 #endif
 
 #ifdef DERIVATIVES
+#if !defined(READS_Z) || !defined(READS_Y)
+#error "act_grad needs READS_Z and READS_Y"
+#endif
 #include "include/gradients.h"
 // ds[b, j] = dy[b, j] * f_j'(v) * steepness[j]
 //
@@ -127,6 +130,9 @@ __kernel void bias_grad(__global REAL *gradients, const int bias,
 }
 
 #ifdef PARTIALS
+#if !defined(TEAM)
+#error "shared_bias_grad needs TEAM"
+#endif
 // partial[h * columns + c] = sum of ds[b, j] over rows h, h + PARTIALS / columns, … and
 // columns c, c + columns, …
 // index map: work-item h * columns + c of PARTIALS
@@ -161,6 +167,9 @@ void shared_bias_grad(__global REAL *gradients, const int bias,
 #endif
 
 #ifdef MEAN
+#if !defined(WEIGHTED)
+#error "loss needs WEIGHTED"
+#endif
 #include "include/losses.h"
 // A compensated sum and its rounding error (Kahan, as in `tally`): wide outputs have
 // millions of terms.
@@ -175,7 +184,7 @@ void shared_bias_grad(__global REAL *gradients, const int bias,
 // The loss gradient dy[b, j] = d loss / d y; record[b] = loss, squared error, bit fails
 //
 // y [batch, ldy], t [batch, ldt], weight [batch] (not read without WEIGHTED)
-// error_scales [width]: 0.5 where FANN error_scales the error, else 1
+// error_scales [width]: 0.5 where FANN halves the error, else 1
 // samples: the valid ones; the others have zero gradients and records
 // index map: work-item b
 __kernel void loss(__global const REAL *y, const int ldy, __global const REAL *t,

@@ -19,9 +19,12 @@
 // SAMPLES     samples of a work-item  (GROUP above 1)
 // LANES, VECTORS  as in lanes.h       (GROUP 1)
 // ACCUMULATE, STORES_Z, HAS_ACT, HAS_BIAS  as in sparse.h
-// ACTIVATION, STEEPNESS, LIMIT               as in activations.h
-#if !defined(GROUP) || !defined(TRANSPOSED) || !defined(HOLES)
-#error "dia.cl needs GROUP, TRANSPOSED and HOLES"
+// ACTIVATION, STEEPNESS, HAS_LIMIT, LIMIT               as in activations.h
+#if !defined(GROUP) || !defined(TRANSPOSED) || !defined(HOLES)                         \
+    || (GROUP > 1 && !defined(SAMPLES))                                                \
+    || (GROUP == 1 && (!defined(LANES) || !defined(VECTORS)))
+#error "dia.cl needs GROUP, TRANSPOSED, HOLES, and SAMPLES or, of a GROUP of 1, LANES and \
+VECTORS"
 #endif
 #if GROUP > 1 || LANES == 4
 #define WIDTH 1  // PoCL crashes in builtins of double vectors

@@ -4,7 +4,7 @@
 // STORES_Z  1: the pre-activations are stored in `sums`
 // HAS_ACT     1: the layer's output is stored, y = f(sum + bias)
 // HAS_BIAS    1 or 0; read where HAS_ACT is 1
-// ACTIVATION, STEEPNESS, LIMIT  as in activations.h, which comes first
+// ACTIVATION, STEEPNESS, HAS_LIMIT, LIMIT  as in activations.h, which comes first
 #if !defined(ACCUMULATE) || !defined(STORES_Z) || !defined(HAS_ACT)                \
     || !defined(HAS_BIAS)
 #error "sparse.h needs ACCUMULATE, STORES_Z, HAS_ACT and HAS_BIAS"

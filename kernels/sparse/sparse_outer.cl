@@ -24,8 +24,9 @@
 // SLOTS  1: gradients are scattered through the table `slots`; 0: they lie in CSR order
 // ROW, COLUMN  types of the indices: ushort where they fit, or int
 #if !defined(REAL) || !defined(TILE) || !defined(GROUP) || !defined(SLOTS)           \
-    || !defined(ROW) || !defined(COLUMN)
-#error "sparse_outer.cl needs REAL, TILE, GROUP, SLOTS, ROW and COLUMN"
+    || !defined(ROW) || !defined(COLUMN) || (GROUP == 1 && !defined(LANES))
+#error "sparse_outer.cl needs REAL, TILE, GROUP, SLOTS, ROW, COLUMN, and of a GROUP of 1 \
+LANES"
 #endif
 
 #define JOIN_(a, b) a##b

@@ -11,8 +11,8 @@
 // TILE   samples of a tile
 // BLOCK  features of a group
 // GROUP  work-items of a group; 1: a sequential loop, for CPU cores
-#if !defined(TILE) || !defined(BLOCK) || !defined(GROUP)
-#error "transpose.cl needs TILE, BLOCK and GROUP"
+#if !defined(REAL) || !defined(TILE) || !defined(BLOCK) || !defined(GROUP)
+#error "transpose.cl needs REAL, TILE, BLOCK and GROUP"
 #endif
 
 // index map: work-group: a tile, then a block of features, which varies faster; in one

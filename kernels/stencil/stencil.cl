@@ -15,7 +15,7 @@
 // SUMS        1: the result is the pre-activations, without bias and activation
 // BIAS_STEP   stride of the biases: 1, or 0 where all rows share one
 // HAS_BIAS    1 or 0
-// ACTIVATION, STEEPNESS, LIMIT  the layer's activation (activations.h), without SUMS
+// ACTIVATION, STEEPNESS, HAS_LIMIT, LIMIT  the layer's activation (activations.h), without SUMS
 #define WIDTH 1
 #include "include/activations.h"
 #if !defined(WINDOW) || !defined(VEC) || !defined(SAMPLES) || !defined(X_ALIGNED) \

@@ -18,7 +18,7 @@
 // LINE        values that bands are padded to (storage/local.py)
 // STREAM      1: y bypasses the caches (non-temporal stores)
 // LANES       rows of a vector: 8 or 16
-// ACTIVATION, STEEPNESS, LIMIT  the layers' activation (activations.h)
+// ACTIVATION, STEEPNESS, HAS_LIMIT, LIMIT  the layers' activation (activations.h)
 #define WIDTH LANES
 #include "include/activations.h"
 #if !defined(ACTIVATION) || !defined(HAS_BIAS) || !defined(BIAS_STEP) \

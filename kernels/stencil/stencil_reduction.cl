@@ -16,7 +16,7 @@
 // GROUP      work-items of a group: a multiple of ITEMS; usually 256
 // BIAS_STEP  stride of the biases: 1, or 0 where all rows share one
 // HAS_BIAS   1 or 0
-// ACTIVATION, STEEPNESS, LIMIT  the layer's activation (activations.h)
+// ACTIVATION, STEEPNESS, HAS_LIMIT, LIMIT  the layer's activation (activations.h)
 #define WIDTH 1
 #include "include/activations.h"
 #if !defined(ACTIVATION) || !defined(WINDOW) || !defined(ITEMS) || !defined(GROUP) \

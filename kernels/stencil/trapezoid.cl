@@ -22,7 +22,7 @@
 // X_ALIGNED, Y_ALIGNED  1: every sample is aligned to vectors
 // BIAS_STEP   stride of the biases: 1, or 0 where all rows share one
 // HAS_BIAS    1 or 0
-// ACTIVATION, STEEPNESS, LIMIT  the layers' activation (activations.h)
+// ACTIVATION, STEEPNESS, HAS_LIMIT, LIMIT  the layers' activation (activations.h)
 #define WIDTH 1
 #include "include/activations.h"
 #if !defined(ACTIVATION) || !defined(WINDOW) || !defined(VEC) || !defined(GROUP) \

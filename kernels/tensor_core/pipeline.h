@@ -150,8 +150,10 @@ static inline float4 sum_of(float (*sums)[4], float (*low)[4], const int h)
 static inline void copy_fragments(Fragments *rows, Fragments *from)
 {
 UNROLLED
-    for (int i = 0; i < ROWS_M * HIDDEN * SPLITS * 4; ++i) {
-        const int m = i / (HIDDEN * SPLITS * 4), k = i / (SPLITS * 4) % HIDDEN;
-        rows[m][k][i / 4 % SPLITS][i % 4] = from[m][k][i / 4 % SPLITS][i % 4];
-    }
+    for (int m = 0; m < ROWS_M; ++m)
+UNROLLED
+        for (int k = 0; k < HIDDEN; ++k)
+UNROLLED
+            for (int i = 0; i < SPLITS * 4; ++i)
+                rows[m][k][i / 4][i % 4] = from[m][k][i / 4][i % 4];
 }

@@ -19,6 +19,13 @@
 // and those of steps.h and tiles.h
 #define REAL float
 #define WIDTH 8
+#define PER_NETWORK REAL
+#define RESIDENT 0
+// Of epoch_task.h, what networks of a population have.
+#define SUBSETS 0
+#define SCALED 0
+#define ORDERED 0
+#define DROPS 0
 #include "include/atomics.h"
 #include "include/steps.h"
 #include "include/tiles.h"

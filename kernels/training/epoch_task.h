@@ -2,21 +2,11 @@
 // pass of some samples. Include steps.h and tiles.h first.
 //
 // SUBSETS  1: networks train on rows of the data set that a list names
-
 // SCALED   1: a step's weights have a factor
 // ORDERED  1: a table has the epoch's random order
 // DROPS    1: layers drop outputs, as a network's rows of Drop (member.h) say
-#ifndef SUBSETS
-#define SUBSETS 0
-#endif
-#ifndef SCALED
-#define SCALED 0
-#endif
-#ifndef ORDERED
-#define ORDERED 0
-#endif
-#ifndef DROPS
-#define DROPS 0
+#if !defined(SUBSETS) || !defined(SCALED) || !defined(ORDERED) || !defined(DROPS)
+#error "epoch_task.h needs SUBSETS, SCALED, ORDERED and DROPS"
 #endif
 
 // The constants of a network's steps.

@@ -45,7 +45,7 @@ static inline void finish_step(const Net *net, const UpdateArguments *update,
                   seen_samples(run), update->outputs, count, update->seed);
     now.penalties = update->penalties;
 #endif
-#if BACKWARD && (!UPDATE || defined(CLIP_NORM))
+#if BACKWARD && (!UPDATE || HAS_CLIP_NORM)
     // The norm, or the caller, needs the whole gradient first.
     float8 squares = (float8)(0.0f);
     for (int i = 0; i < net->size; i += 8) {
@@ -64,7 +64,7 @@ static inline void finish_step(const Net *net, const UpdateArguments *update,
 #endif
 #if UPDATE
     for (int i = 0; i < net->size; i += 8) {
-#ifdef CLIP_NORM
+#if HAS_CLIP_NORM
         const float8 sum = *(__global const float8 *)(update->total + i);
 #else
         const float8 sum = sum_of_tasks(gradients + i, tasks, net->size + APART);

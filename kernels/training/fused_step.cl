@@ -39,6 +39,8 @@
 #error "fused_step.cl needs the macros of its head comment"
 #endif
 #define WIDTH 1
+#define PER_NETWORK REAL
+#define RESIDENT 0
 #include "include/steps.h"
 #include "training/fused_step.h"
 #include "tensor_core/pipeline.h"

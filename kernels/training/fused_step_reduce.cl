@@ -7,6 +7,8 @@
 // SIZE, BIASES  elements of the flat buffer, and those before the first bias
 // others    as in steps.h
 #define WIDTH 1
+#define PER_NETWORK REAL
+#define RESIDENT 0
 #include "include/steps.h"
 #if !defined(SPLIT_K) || !defined(ADDERS) || !defined(SHARED_BY) || !defined(SIZE) \
     || !defined(BIASES)

@@ -7,7 +7,7 @@
 // X_PADDED  as in vectors.h; apply_t: 1
 // GRADIENT  apply_t only: the epilogue multiplies by this derivative of the layer
 //           below, such as grad_tanh of gradients.h; undefined: no epilogue
-// READS_Z, STEEPNESS, LIMIT  with GRADIENT: as in activation_gradient.h
+// READS_Z, STEEPNESS, HAS_LIMIT, LIMIT  with GRADIENT: as in activation_gradient.h
 // REAL      float or double
 // TILE_M, TILE_N, TILE_K, ITEM_M, ITEM_N, TEAMS, LANES, DEPTH, UNROLL  as in gemm.h
 #define WIDTH 1

@@ -9,8 +9,9 @@
 //
 // GROUP   work-items of a group: a power of two; usually 256
 // GROUPS  groups of the first kernel, 1 to GROUP; usually 64
-// REAL, WEIGHTS, L1, L2  as in activations.h and regularisation.h
+// REAL, HAS_PENALTIES, WEIGHTS, L1, L2  as in activations.h and regularisation.h
 #define WIDTH 1
+#define PER_NETWORK REAL
 #include "include/activations.h"
 #include "include/regularisation.h"
 #if !defined(GROUP) || !defined(GROUPS)

@@ -46,16 +46,18 @@
 // and those of steps.h
 #define REAL float
 #define WIDTH 1
+#define PER_NETWORK REAL
+// Of group_step_tile.h, what networks of a population have.
+#define SUBSETS 0
+#define DROPS 0
+#define MATRIX 0
+#define EXACT 0
+#define DELTAS 0
+#define VALUES SIZE
 #include "include/steps.h"
-#if !defined(TILE) || !defined(PITCH) || !defined(GROUP) || !defined(REDUCERS)       \
-    || !defined(LOCAL_VALUES) || !defined(LAYERS) || !defined(LAYER_TABLE)           \
-    || !defined(LAYER_NEURONS) || !defined(X_OFFSET) || !defined(T_OFFSET)           \
-    || !defined(WEIGHT_OFFSET) || !defined(RECORD_OFFSET) || !defined(SIZE)          \
-    || !defined(STAGED) || !defined(GRID) || (GRID && !defined(MAX_POLLS))           \
-    || !defined(PARTS)
-#error "group_step.cl needs TILE, PITCH, GROUP, REDUCERS, LOCAL_VALUES, LAYERS, \
-LAYER_TABLE, LAYER_NEURONS, X_OFFSET, T_OFFSET, WEIGHT_OFFSET, RECORD_OFFSET, SIZE, \
-STAGED, GRID, MAX_POLLS and PARTS"
+#if !defined(REDUCERS) || !defined(LOCAL_VALUES) || !defined(GRID)                     \
+    || (GRID && !defined(MAX_POLLS))
+#error "group_step.cl needs REDUCERS, LOCAL_VALUES, GRID, and with this MAX_POLLS"
 #endif
 #include "training/group_step_tile.h"
 

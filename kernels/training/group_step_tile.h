@@ -3,30 +3,22 @@
 //
 // SUBSETS  1: networks train on rows of the data set that a list names
 // MATRIX   1: products by matrix units; members/matrix.h has the work on a tile
-// VALUES   parameters before the record behind gradients; undefined: SIZE
+// VALUES   parameters before the record behind gradients
 // DROPS    1: layers drop outputs, as a network's rows of Drop (member.h) say
 // EXACT    1: the first layer's inputs and weights are those of members/exact_inputs.h
-// DELTAS   offset from hidden layers' values to their derivatives; 0 or undefined: those
-//          take the values' place
+// DELTAS   offset from hidden layers' values to their derivatives; 0: those take the
+//          values' place
+#if !defined(TILE) || !defined(PITCH) || !defined(GROUP) || !defined(SIZE) \
+    || !defined(PARTS) || !defined(STAGED) || !defined(LAYERS) \
+    || !defined(LAYER_TABLE) || !defined(LAYER_NEURONS) || !defined(X_OFFSET) \
+    || !defined(T_OFFSET) || !defined(WEIGHT_OFFSET) || !defined(RECORD_OFFSET) \
+    || !defined(SUBSETS) || !defined(MATRIX) || !defined(VALUES) || !defined(DROPS) \
+    || !defined(EXACT) || !defined(DELTAS)
+#error "group_step_tile.h needs TILE, PITCH, GROUP, SIZE, PARTS, STAGED, LAYERS, \
+LAYER_TABLE, LAYER_NEURONS, X_OFFSET, T_OFFSET, WEIGHT_OFFSET, RECORD_OFFSET, SUBSETS, \
+MATRIX, VALUES, DROPS, EXACT and DELTAS"
+#endif
 #define LOADS 16  // loads of a work-item in flight
-#ifndef SUBSETS
-#define SUBSETS 0
-#endif
-#ifndef MATRIX
-#define MATRIX 0
-#endif
-#ifndef EXACT
-#define EXACT 0
-#endif
-#ifndef VALUES
-#define VALUES SIZE
-#endif
-#ifndef DELTAS
-#define DELTAS 0
-#endif
-#ifndef DROPS
-#define DROPS 0
-#endif
 #if STAGED
 #define SPACE __local
 #else
@@ -176,7 +168,7 @@ static inline float drop_factor(const Net *net, const int l, const int o,
 #endif
 
 // Activate samples' pre-activations v of neuron o, and store them.
-#define DEFINE_STORE_OUTPUTS(NAME, VECTOR, VALUES)                                   \
+#define DEFINE_STORE_OUTPUTS(NAME, VECTOR, OUTPUTS)                                  \
     static inline void NAME(const Net *net, const int l, const int o, VECTOR v,      \
                             const int sample, __local float *memory)                 \
     {                                                                                \
@@ -189,7 +181,7 @@ static inline float drop_factor(const Net *net, const int l, const int o,
         const int offset = o * PITCH + sample;                                       \
         if (layer.pre_activations >= 0)                                              \
             *(__local VECTOR *)(memory + layer.pre_activations + offset) = v;        \
-        *(__local VECTOR *)(memory + layer.values + offset) = VALUES;                \
+        *(__local VECTOR *)(memory + layer.values + offset) = OUTPUTS;               \
     }
 
 DEFINE_STORE_OUTPUTS(store_outputs, float4,
@@ -366,7 +358,7 @@ static inline void bias_gradient(const Layer layer, __local const float *ds,
 
 // The loss gradient of samples with respect to neuron i's pre-activations; `sum` is that
 // with respect to its outputs.
-#define DEFINE_DERIVATIVES(NAME, VECTOR, VALUES)                                     \
+#define DEFINE_DERIVATIVES(NAME, VECTOR, FACTORS)                                    \
     static inline VECTOR NAME(const Net *net, const int l, const int i,              \
                               const VECTOR sum, const int sample,                    \
                               __local const float *memory)                           \
@@ -377,7 +369,7 @@ static inline void bias_gradient(const Layer layer, __local const float *ds,
         const VECTOR y =                                                             \
             *(__local const VECTOR *)(memory + layer.values + offset) * SHARE(l);    \
         const VECTOR v = pre < 0 ? y : *(__local const VECTOR *)(memory + pre + offset); \
-        return sum * VALUES;                                                         \
+        return sum * FACTORS;                                                        \
     }
 
 DEFINE_DERIVATIVES(

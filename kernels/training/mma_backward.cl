@@ -11,7 +11,7 @@
 // PRODUCTS  1: outer; 2: apply_t; 3: both
 // HAS_BIAS  apply_t: 1 if the layer below has biases and its pre-activations are read
 // GRADIENT  apply_t: the activation derivative of the layer below, if the epilogue
-//           multiplies by it; READS_Z, STEEPNESS, LIMIT with it, as in
+//           multiplies by it; READS_Z, STEEPNESS, HAS_LIMIT, LIMIT with it, as in
 //           activation_gradient.h
 // REAL      float
 // TILE_M, TILE_N, WARPS_M, WARPS_N, STEP, STAGES, SLICE, PRODUCER, SWIZZLE, SPLITS, PTX

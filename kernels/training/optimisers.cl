@@ -10,6 +10,7 @@
 // GROUP     work-items of a group
 // PER_ITEM  vectors of a work-item
 // and those of optimisers.h and activations.h
+#define PER_NETWORK REAL
 #include "include/activations.h"
 #include "include/optimisers.h"
 #if !defined(GROUP) || !defined(PER_ITEM)
@@ -28,7 +29,7 @@
 // live       [size]         0 for padding, which stays zero
 // state      [SLOTS, size]  of the optimiser, changed in place
 // totals     [6]            of the epoch so far; [1] + [4] is the squared error
-// norm       [1]            of the mean gradient; not used without CLIP_NORM
+// norm       [1]            of the mean gradient; not used without HAS_CLIP_NORM
 // size: a multiple of WIDTH; rate, samples: of this step; seen: samples of the epoch so
 // far; outputs: of a sample; count: steps taken before; seed: of random numbers
 // index map: see above

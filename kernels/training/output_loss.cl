@@ -20,7 +20,7 @@
 // LOSS, LOSS_GRADIENT, SIGMOID, SOFTMAX  as in losses.h
 // MEAN      1: a sample's loss is the mean over its outputs
 // WEIGHTED  1: samples have weights
-// GRADIENT, READS_Z, STEEPNESS, LIMIT  as in activation_gradient.h: of the layer below
+// GRADIENT, READS_Z, STEEPNESS, HAS_LIMIT, LIMIT  as in activation_gradient.h: of the layer below
 // BELOW_HAS_BIAS  1: biases are added to what that derivative reads
 #define WIDTH 1
 #include "include/activations.h"

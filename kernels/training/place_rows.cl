@@ -18,9 +18,9 @@
 // LINES           1: rows of x are whole cache lines of the block; 0: they are not
 // COLUMNS         1: numbers of a column of the host's x are adjacent; 0: those of a row
 // TILE            16: rows and columns that are read at a time, of columns
-#if !defined(REAL) || !defined(FROM_X) || !defined(FROM_T) || !defined(LINES) ||        \
-    !defined(COLUMNS)
-#error "place_rows.cl needs REAL, FROM_X, FROM_T, LINES and COLUMNS"
+#if !defined(REAL) || !defined(FROM_X) || !defined(FROM_T) || !defined(LINES) \
+    || !defined(COLUMNS) || !defined(TILE)
+#error "place_rows.cl needs REAL, FROM_X, FROM_T, LINES, COLUMNS and TILE"
 #endif
 #ifdef cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable

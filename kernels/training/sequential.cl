@@ -17,10 +17,15 @@
 // and those of steps.h
 #define REAL float
 #define WIDTH 8
+#define PER_NETWORK REAL
+#define RESIDENT 0
 #include "include/steps.h"
 
 // The tables, and the number of layers.
 #ifdef CONSTANT_LAYERS
+#if !defined(CONSTANT_NEURONS)
+#error "sequential.cl needs CONSTANT_NEURONS"
+#endif
 #define TABLE __constant
 TABLE Layer constant_layers[] = CONSTANT_LAYERS;
 TABLE Neuron constant_neurons[] = CONSTANT_NEURONS;
@@ -128,7 +133,7 @@ static inline void gemv_transposed(TABLE Layer *layer, __global const float *w,
     }
 }
 
-// The mask of lanes whose index, i + lane, is lanes_below n.
+// The mask of lanes whose index, i + lane, is below n.
 static inline int8 lanes_below(const int i, const int n)
 {
     return (int8)(i) + (int8)(0, 1, 2, 3, 4, 5, 6, 7) < (int8)(n);

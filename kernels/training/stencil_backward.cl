@@ -70,6 +70,9 @@ __kernel void apply_t(__global const REAL *parameters, const int weights,
     }
 }
 #else
+#ifndef BLOCK
+#error "outer needs BLOCK"
+#endif
 // gradients[r, i] = sum over b:  ds[b, i] x[b, i + r]
 //
 // target   [parts, size]  bands [WINDOW, pitch] from `offset` on, for each part of the

@@ -13,7 +13,7 @@
 // VECTORS    of a work-item; neighbours have neighbouring vectors
 // WINDOW     inputs of a row, at least 1
 // BLOCK      samples of a partial sum; usually 64
-// GRADIENT, READS_Z, STEEPNESS, LIMIT  as in activation_gradient.h
+// GRADIENT, READS_Z, STEEPNESS, HAS_LIMIT, LIMIT  as in activation_gradient.h
 // HAS_BIAS, BIAS_STEP  1: v has a bias; each neuron has its own
 // STORES_DS  1: ds is stored, for other ops
 // SUMS_BIAS  1: the bias gradient too
@@ -21,7 +21,8 @@
 #include "include/activations.h"
 #if !defined(TEAM) || !defined(VECTORS) || !defined(WINDOW) || !defined(BLOCK)   \
     || !defined(GRADIENT) || !defined(READS_Z) || !defined(HAS_BIAS)          \
-    || !defined(BIAS_STEP) || !defined(STORES_DS) || !defined(SUMS_BIAS)
+    || !defined(BIAS_STEP) || !defined(STORES_DS) || !defined(SUMS_BIAS)      \
+    || !defined(ALIGNED)
 #error "stencil_gradients.cl needs the derivative, the bias and the shape of its tiles"
 #endif
 #include "include/activation_gradient.h"

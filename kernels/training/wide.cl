@@ -14,7 +14,7 @@
 // TEAMS    teams of a work-group; 1 in all kernels but the loss
 // ALIGNED  1: every sample of every array is aligned to vectors
 // of act_grad only:
-// GRADIENT, READS_Z, STEEPNESS, LIMIT  as in activation_gradient.h
+// GRADIENT, READS_Z, STEEPNESS, HAS_LIMIT, LIMIT  as in activation_gradient.h
 // HAS_BIAS, BIAS_STEP  1: v has a bias; each neuron has its own
 // of the loss only:
 // LOSS, LOSS_GRADIENT, SIGMOID, SOFTMAX  as in losses.h
@@ -62,6 +62,9 @@ void sum_parts(__global const REAL *ds, const int ldds, __global REAL *target,
 }
 
 #ifdef GRADIENT
+#if !defined(HAS_BIAS) || !defined(BIAS_STEP)
+#error "act_grad needs HAS_BIAS and BIAS_STEP"
+#endif
 #include "include/activation_gradient.h"
 // ds[b, j] = dy[b, j] * f'(v) * STEEPNESS
 //
@@ -92,6 +95,9 @@ void act_grad(__global const REAL *parameters, const int bias, __global const RE
 #endif
 
 #ifdef MEAN
+#if !defined(WEIGHTED) || !defined(HALF) || !defined(WHOLE)
+#error "the loss needs WEIGHTED, HALF and WHOLE"
+#endif
 #include "include/losses.h"
 #if SOFTMAX
 // result = a part's largest output, its sum of e^(y - largest), and its sum of targets

@@ -292,9 +292,15 @@ def test_every_row_has_its_gradients_and_every_gradient_its_row(fann):
     assert found == expected
 
 
-@pytest.mark.parametrize("missing", ["REAL", "WIDTH", "OPERATOR_MATH", "LEAK"])
+HEADER_MACROS = {
+    "REAL": "float", "WIDTH": 1, "OPERATOR_MATH": 0, "RATIONAL_TANH": 0,
+    "LEAK": "0.01f", "PTX": 0,
+}
+
+
+@pytest.mark.parametrize("missing", HEADER_MACROS)
 def test_a_missing_macro_is_an_error(missing):
-    defines = {"REAL": "float", "WIDTH": 1, "OPERATOR_MATH": 0, "LEAK": "0.01f"}
+    defines = dict(HEADER_MACROS)
     where = session(device())
     del defines[missing]
     lines = [f"#define {key} {value}" for key, value in defines.items()]

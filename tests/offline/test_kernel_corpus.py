@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import re
 
-from kernel_corpus import GFX90A, HOPPER, RECORDS, large, launches, sample
+from kernel_corpus import sampled_launches
 
 from clnet.opencl.program import kernel_directory
 
 KERNEL = re.compile(
     r"__kernel\s+(?:__attribute__\s*\(\(.*?\)\)\)\s*)?void\s+(\w+)\s*\("
 )
-NAMES = ("wide", "deep", "broad", "large-local")
-
-
-def wide_networks():
-    """Yield those with kernels that small networks do not need."""
-    yield from (row for row in large() if row[0] in NAMES)
 
 
 def test_every_kernel_is_in_a_case():
@@ -27,12 +21,5 @@ def test_every_kernel_is_in_a_case():
     }
     kernels = {(path, name) for path in texts for name in KERNEL.findall(texts[path])}
     assert len(kernels) == sum(text.count("__kernel ") for text in texts.values())
-    found = {
-        (launch.source, launch.kernel)
-        for device, networks in (
-            *((device, sample) for device in RECORDS),
-            (GFX90A, wide_networks), (HOPPER, wide_networks),
-        )
-        for _, launch in launches(device, networks)
-    }
+    found = {(launch.source, launch.kernel) for launch in sampled_launches()}
     assert kernels - found == set()

@@ -111,7 +111,7 @@ def test_macros_precede_the_text(folder):
     assert tail == "int a;\n"
     assert defines(head) == {
         "REAL": "float", "N": "3", "F(X)": "X(1)", "OPERATOR_MATH": "0",
-        "LEAK": f"{LEAK}f", "PTX": "0",
+        "RATIONAL_TANH": "0", "LEAK": f"{LEAK}f", "PTX": "0",
     }
     assert "#pragma" not in text
     nvidia = Device("d", compute_capability=(9, 0))

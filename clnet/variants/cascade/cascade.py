@@ -26,7 +26,7 @@ from clnet.variants.training.backward import (
     gradient_function,
     loss_function_defines,
 )
-from clnet.variants.training.optimisers import optimiser_defines
+from clnet.variants.training.optimisers import NO_REGULARISATION, optimiser_defines
 from clnet.variants.training.whole_step import LANES, NEURON
 
 if TYPE_CHECKING:
@@ -194,13 +194,16 @@ class NeuronsTraining:
         defines: dict[str, int | str] = {
             **_function_defines(self.neurons, self.candidates, self.fann_compatible),
             **loss_function_defines(self.loss, self),
-            **optimiser_defines(self.rule, self),
+            **optimiser_defines(self.rule, self), **NO_REGULARISATION,
             "CANDIDATES": int(self.candidates), "RECORD": len(RECORD),
         }
         if not _cpu(device):
             return Launch(
                 "cascade/group_cascade.cl", "group_cascade",
-                {**defines, "GROUP": geometry[1], "TEAM": min(TEAM, geometry[1])},
+                {
+                    **defines, "RATIONAL_TANH": 1, "GROUP": geometry[1],
+                    "TEAM": min(TEAM, geometry[1]),
+                },
                 geometry[:1], geometry[1:], arguments,
             )
         sync = Scratch(f"{self.name} sync", 4 * SYNC_WORDS)

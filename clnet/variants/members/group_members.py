@@ -208,7 +208,7 @@ class GroupMembers(MemberVariant):
             "X_OFFSET": layout.x, "T_OFFSET": layout.t, "WEIGHT_OFFSET": layout.weight,
             "RECORD_OFFSET": layout.record, "OWN_STATE": int(_keeps_state(step)),
             "MATRIX": int(matrix), "KEPT": place.kept, "DELTAS": place.deltas,
-            "EXACT": int(place.columns > 0), "SPLIT": place.split,
+            "EXACT": int(place.columns > 0), "SPLIT": place.split, "RATIONAL_TANH": 1,
         }
         inputs: Argument = x
         packs: Launches = ()

@@ -203,7 +203,7 @@ class LaneMembers(MemberVariant):
             "OUT": step.layers[1].n_out,
             "IN_PITCH": _pitch(step, matrix), "LANES": lanes,
             "EACH": _each(step, lanes, matrix), "TEAMS": teams, "NETS": nets,
-            "MATRIX": matrix, "EXACT": int(self.exact),
+            "MATRIX": matrix, "EXACT": int(self.exact), "RATIONAL_TANH": 1,
             "TILE": config["tile"], "DATA": self.samples, "SIZE": step.size,
             "HIDDEN_NEURON": hidden, "OUT_NEURON": out,
             **{

@@ -68,9 +68,9 @@ def weights_of(step: WholeStep) -> Argument:
 def member_rule(
     step: WholeStep, span: Span
 ) -> tuple[dict[str, int | str], Argument]:
-    """Return what `rule_of` returns, without the factors that `MEMBER` has."""
+    """Return what `rule_of` returns, with zeros for the factors that `MEMBER` has."""
     rule, live = rule_of(step, span)
-    return {name: rule[name] for name in rule if name not in ("L1", "L2")}, live
+    return rule | {name: 0 for name in ("L1", "L2") if name in rule}, live
 
 
 def lacks_gather(step: WholeStep) -> bool:
@@ -191,9 +191,9 @@ class TrainMembers(Untuned, MemberVariant):
         tile = balanced_tile(span.batch, 1, TILES[0], width)
         shape = Shape.of(step, span, {"workers": 1, "tile": tile}, width)
         rule, live = member_rule(step, span)
+        shared = {**step_defines(step, span), **rule, "LANES": width}
         defines = {
-            **step_defines(step, span), **rule, "SUBSETS": int(self.subsets),
-            "DROPS": int(any(step.drops)), "LANES": width,
+            **shared, "SUBSETS": int(self.subsets), "DROPS": int(any(step.drops)),
         }
         x, t, *_ = step.data
         n = span.batch if step.gather is None else step.gather.samples
@@ -201,7 +201,7 @@ class TrainMembers(Untuned, MemberVariant):
         data: list[Argument] = [x, t, weights_of(step)]
         transposes: Launches = ()
         if step.gather is None:
-            plain = {**defines, "SYNC_WORDS": SYNC_WORDS, "SHARED": 0, "DROPS": 0}
+            plain = {**shared, "SYNC_WORDS": SYNC_WORDS, "SHARED": 0}
             data, transposes = transposed_data(step, span, tile, plain, width)
         return (
             *transposes,

@@ -20,7 +20,7 @@ from clnet.variants.base import (
 )
 from clnet.variants.cost import Cost, item_size
 from clnet.variants.dense.gemm import Product, items, tile_defines
-from clnet.variants.macros import number, padded, real
+from clnet.variants.macros import argument_defines, padded, real
 from clnet.variants.training.backward import gradient_defines, gradient_function
 
 if TYPE_CHECKING:
@@ -156,11 +156,8 @@ def carried(span: Span) -> Carried:
     defines = {
         "GRADIENT": name, "READS_Z": int(by_v),
         "HAS_BIAS": int(bias is not None),
-        "STEEPNESS": number(function.steepness[0], span),
-        **gradient_defines(span),
+        **argument_defines(span, function), **gradient_defines(span),
     }
-    if function.limits is not None and function.limits[0] < float("inf"):
-        defines["LIMIT"] = number(function.limits[0], span)
     return Carried(act.dz, read, bias, defines)
 
 

@@ -47,6 +47,7 @@ LEAST = {
     "quickprop": QUICKPROP_LEAST_STEP,
     "sarprop": SARPROP_LEAST_STEP,
 }
+NO_REGULARISATION = {"HAS_PENALTIES": 0, "HAS_CLIP_VALUE": 0, "HAS_CLIP_NORM": 0}
 VECTOR = 8  # elements of a vector on CPUs; divides the layout's size
 PER_ITEM = 4  # elements of a work-item on other devices
 CPU_GROUP, CPU_PER_ITEM = 1, 512  # work-items of a group, vectors of each
@@ -124,15 +125,17 @@ def optimiser_defines(rule: Optimiser, span: Typed) -> dict[str, int | str]:
 def regularisation_defines(
     op: Update | GradientNorm, span: Span
 ) -> dict[str, int | str]:
-    """Return the macros of ``regularisation.h``: none without regularisation."""
-    chosen, defines = op.regularisation, dict[str, int | str]()
+    """Return the macros of ``regularisation.h``."""
+    chosen, defines = op.regularisation, dict[str, int | str](NO_REGULARISATION)
     if chosen.penalises:
-        defines["WEIGHTS"] = op.layout.biases_start
-        defines |= {"L1": number(chosen.l1, span), "L2": number(chosen.l2, span)}
-    for name in ("clip_value", "clip_norm"):
-        value = getattr(chosen, name)
+        defines |= {
+            "HAS_PENALTIES": 1, "WEIGHTS": op.layout.biases_start,
+            "L1": number(chosen.l1, span), "L2": number(chosen.l2, span),
+        }
+    for name in ("CLIP_VALUE", "CLIP_NORM"):
+        value = getattr(chosen, name.lower())
         if value is not None:
-            defines[name.upper()] = number(value, span)
+            defines |= {f"HAS_{name}": 1, name: number(value, span)}
     return defines
 
 

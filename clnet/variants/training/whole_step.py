@@ -32,7 +32,11 @@ from clnet.variants.training.backward import (
     gradient_function,
     loss_defines,
 )
-from clnet.variants.training.optimisers import live_table, rule_defines
+from clnet.variants.training.optimisers import (
+    NO_REGULARISATION,
+    live_table,
+    rule_defines,
+)
 
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
@@ -189,7 +193,7 @@ def accepted_step(span: Span) -> WholeStep:
 def rule_of(step: WholeStep, span: Span) -> tuple[dict[str, int | str], Argument]:
     """Return the macros of the step's optimiser, and its `live_table`, if any."""
     if step.update is None:
-        return {}, Gradients()
+        return dict(NO_REGULARISATION), Gradients()
     return rule_defines(step.update, span), live_table(step.update)
 
 
