@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from clnet.checks import is_sparse
+from clnet.formats.sources import BatchSource
 from clnet.nn.losses import loss_function
 from clnet.nn.random import key, permuted
 from clnet.sklearn.progress import Progress
@@ -156,12 +157,15 @@ def _sparse_epoch(
     loss = 0.0
     for rows in _chunks(network, n, batch_size):
         part = samples.rows(order[rows])
-        if part.weight is not None and not part.weight.any():
-            continue
         start = {"seed": seed} if state is None else {"state": state}
+        given: dict[str, Any] = {
+            "x": part.x, "t": part.t, "sample_weight": part.weight
+        }
+        if part.weight is not None and (batch_size == 1 or not part.weight.any()):
+            given = {"x": _Chunk(part, samples), "t": None}
         history = network.fit(
-            part.x, part.t, sample_weight=part.weight, epochs=1, shuffle=False,
-            batch_size=min(batch_size, len(part)), **start, **options,
+            **given, epochs=1, shuffle=False, batch_size=min(batch_size, len(part)),
+            **start, **options,
         )
         state = replace(history.state, epoch=epoch)
         if history.diverged or not history:
@@ -170,6 +174,21 @@ def _sparse_epoch(
     history.state = replace(history.state, epoch=epoch + 1)
     progress.ended(loss, network.parameters)
     return history
+
+
+class _Chunk(BatchSource):
+    """Some weighted samples of a set, whose weights are divided by the set's mean.
+
+    They may all be 0, unlike those of a training.
+    """
+
+    def __init__(self, part: Samples, whole: Samples) -> None:
+        super().__init__([(part.x, part.t, part.weight)])
+        self._weight = whole.weight
+
+    def weights(self, rows: int) -> Iterator[Any]:
+        """Yield the weights of the set."""
+        return iter([self._weight])
 
 
 def _chunks(network: Network, n: int, multiple: int = 1) -> Iterator[slice]:

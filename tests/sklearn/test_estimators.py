@@ -173,6 +173,22 @@ def test_a_sparse_matrix_is_dense_in_parts_alone(monkeypatch, solver):
     assert max(rows) <= 64
 
 
+@pytest.mark.parametrize("batch", [1, 8])
+def test_weights_of_a_sparse_matrix_are_those_of_the_whole_set(monkeypatch, batch):
+    """In each part that is dense at a time, also where all of them are 0."""
+    monkeypatch.setattr(solvers, "CHUNK_BYTES", 8 * X.shape[1] * 8)
+    weights = WEIGHTS * np.linspace(1, 9, len(X))
+    weights[16:40] = 0
+    options = {"solver": "sgd", "batch_size": batch, "max_iter": 3, "random_state": 0,
+               "dtype": "float64", "hidden_layer_sizes": 10, "shuffle": False}
+    dense, found = (
+        MLPClassifier(**options).fit(matrix, Y, sample_weight=weights)
+        for matrix in (X, scipy.sparse.csr_matrix(X))
+    )
+    np.testing.assert_allclose(found.predict_proba(X), dense.predict_proba(X), 1e-6)
+    np.testing.assert_allclose(found.loss_curve_, dense.loss_curve_, 1e-9)
+
+
 def test_a_partial_fit_keeps_plan_and_memory(monkeypatch):
     estimator = MLPClassifier(random_state=0).partial_fit(X, Y, classes=[0, 1, 2])
     estimator.partial_fit(X, Y)
