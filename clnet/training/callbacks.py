@@ -212,7 +212,7 @@ class EarlyStopping:
             return
         best = self.best_epoch, self.monitor
         if (loaded.get("best_epoch"), loaded.get("monitor")) == best:
-            self._parameters = loaded["parameters"]
+            self._parameters = loaded.get("parameters")
         elif self.best_epoch == _last(training):
             self._parameters = training.parameters_of(self.monitor)
         if self._parameters is None:

@@ -479,14 +479,15 @@ class History:
         return sentence
 
     def final_loss(self, *, validation: bool) -> float:
-        """Return the loss of the parameters that the training has left.
+        """Return the loss of the best epoch, if there is one, or else of the last.
 
         That of the training or of its validation; infinite if there is none.
         """
         check_flag("validation", validation)
         losses = self.validation_loss if validation else self.loss
-        number = self.best_epoch or len(losses)
-        loss = losses[number - 1] if losses else np.inf
+        last = self.epochs.done + len(losses)
+        number = last if self.best_epoch is None else self.best_epoch
+        loss = losses[number - self.epochs.done - 1] if losses else np.inf
         return float(loss) if isfinite(loss) else np.inf
 
     def plot(

@@ -112,6 +112,7 @@ def test_a_training_that_goes_on_from_a_state():
         callbacks=[EarlyStopping("loss")],
     )
     assert history.best_epoch == 5
+    assert history.final_loss(validation=False) == history.loss[0]
     np.testing.assert_array_equal(network.parameters, state.parameters)
 
 
