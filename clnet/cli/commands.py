@@ -99,7 +99,7 @@ def info(arguments: argparse.Namespace) -> int:
     if arguments.json:
         json_output.show(json_output.data_fields(data))
     else:
-        print(data_text(data.x, data.t))
+        print(data_text(data.x, data.t, data.notes))
     return 0
 
 
@@ -110,7 +110,13 @@ def predict(arguments: argparse.Namespace) -> int:
     from clnet.cli import json_output
     from clnet.cli.answers import NPY, Answers, check_out, write_outputs
     from clnet.cli.samples import read, unknown_targets
-    from clnet.cli.summary import class_texts, counts_of, evaluation_rows, pairs
+    from clnet.cli.summary import (
+        class_texts,
+        counts_of,
+        evaluation_rows,
+        pairs,
+        table_rows,
+    )
     from clnet.network import load
     from clnet.planning.inference import plan_on, resolve_devices
     from clnet.runtime.data_parallel import ParallelPlan
@@ -180,7 +186,7 @@ def predict(arguments: argparse.Namespace) -> int:
         write_trace(arguments.trace, plan, samples)
     rows: list[tuple[str, object]] = [
         *(("device", f"{device.index} {device.name}") for device in devices),
-        ("samples", len(data)),
+        ("samples", len(data)), *table_rows(data.notes),
     ]
     if network.classes is not None:
         rows.append(("classes", counts_of(answers.counts)))
@@ -192,7 +198,8 @@ def predict(arguments: argparse.Namespace) -> int:
         json_output.show({
             "devices": [f"{device.index} {device.name}" for device in devices],
             "samples": len(data), "scaled": scale, "classes": network.classes,
-            "targets": lacking or None, **json_output.figures(found), **shown,
+            "table": data.notes, "targets": lacking or None,
+            **json_output.figures(found), **shown,
         })
         return 0
     if found is not None:
@@ -451,9 +458,14 @@ def _exported(arguments: argparse.Namespace) -> list[str]:
 
 def _is_network(path: str) -> bool:
     """Return whether a path is a network file; raise if its suffix is unknown."""
-    from clnet.formats import DATA_SUFFIXES, NETWORK_SUFFIXES, suffix_of
+    from clnet.formats import (
+        DATA_SUFFIXES,
+        NETWORK_SUFFIXES,
+        TABLE_SUFFIXES,
+        suffix_of,
+    )
 
-    suffixes = (*NETWORK_SUFFIXES, *DATA_SUFFIXES)
+    suffixes = (*NETWORK_SUFFIXES, *DATA_SUFFIXES, *TABLE_SUFFIXES)
     return suffix_of(path, suffixes, "networks or data") in NETWORK_SUFFIXES
 
 

@@ -75,7 +75,10 @@ def data_fields(data: Samples) -> dict[str, object]:
         {"classes": dict(zip(*np.unique(data.t, return_counts=True), strict=True))}
         if data.labelled else {"outputs": _numbers(data.t)}
     )
-    return {"samples": len(data), "inputs": _numbers(data.x), **outputs}
+    return {
+        "samples": len(data), "table": data.notes, "inputs": _numbers(data.x),
+        **outputs,
+    }
 
 
 def _numbers(values: NDArray[Any]) -> dict[str, object]:

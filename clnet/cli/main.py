@@ -158,13 +158,16 @@ def parser() -> _Parser:
     from clnet.cli import train as cli_train
     from clnet.cli.samples import whole
     from clnet.formats import DATA_SUFFIXES, NETWORK_SUFFIXES
+    from clnet.formats.delimited import TEXT_SUFFIXES
     from clnet.formats.opening import SOURCE_SUFFIXES
     from clnet.formats.pictures import PICTURES
     from clnet.nn.description import DTYPES
 
     networks, data, sources = (
         f"\n{24 * ' '}".join(textwrap.wrap(", ".join(suffixes), 68))
-        for suffixes in (NETWORK_SUFFIXES, DATA_SUFFIXES, SOURCE_SUFFIXES)
+        for suffixes in (
+            NETWORK_SUFFIXES, (*DATA_SUFFIXES, *TEXT_SUFFIXES[1:]), SOURCE_SUFFIXES
+        )
     )
     main = _Parser(
         prog="clnet",

@@ -13,7 +13,7 @@ import numpy as np
 
 from clnet.checks import check_name
 from clnet.cli import json_output
-from clnet.cli.summary import evaluation_rows, pairs
+from clnet.cli.summary import evaluation_rows, pairs, table_rows
 from clnet.errors import WIDTH, InputError, counted
 
 if TYPE_CHECKING:
@@ -266,6 +266,7 @@ def _seeds(
         return
     rows = [
         *_head(options, one),
+        *table_rows(sets["training"].notes),
         ("seeds", f"{first} to {seeds[-1]}"),
         ("epochs", " to ".join(map(str, sorted({epochs[0], epochs[-1]})))),
         ("time", f"{seconds:.3g} s, {seconds / len(seeds) * 1e3:.3g} ms a network"),
@@ -333,7 +334,10 @@ def _settings(
             "score": result.measure, "params": result.params, "scores": result.scores,
             "best": result.best,
             **{
-                name: {"samples": len(sets[name]), **json_output.figures(one)}
+                name: {
+                    "samples": len(sets[name]), "table": sets[name].notes,
+                    **json_output.figures(one),
+                }
                 for name, one in found.items()
             },
             "written": arguments.save, "drawn": arguments.plot,
@@ -360,7 +364,7 @@ def _settings(
             ("trained", "on all samples")
         )
     for name, one in found.items():
-        rows.append((name, f"{len(sets[name])} samples"))
+        rows += [(name, f"{len(sets[name])} samples"), *table_rows(sets[name].notes)]
         figures = evaluation_rows(one, len(sets[name]) * network.n_out)
         rows += [(f"  {figure}", value) for figure, value in figures]
     rows += _files(arguments)

@@ -12,8 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import FormatError, InputError, counted, quoted
-from clnet.formats import DATA_SUFFIXES, load_data, load_table, suffix_of
-from clnet.formats.arrow_files import TABLE_SUFFIXES
+from clnet.formats import (
+    ARROW_SUFFIXES,
+    DATA_SUFFIXES,
+    TABLE_SUFFIXES,
+    load_data,
+    load_table,
+    suffix_of,
+)
+from clnet.formats.delimited import DECIMALS, TEXT_SUFFIXES
+from clnet.formats.named_table import MISSING, UNKNOWN
 from clnet.formats.opening import (
     SOURCE_SUFFIXES,
     is_source,
@@ -30,8 +38,12 @@ if TYPE_CHECKING:
     from clnet.nn.labels import Classes
     from clnet.nn.scaling import Scaling
 
+PLAIN_TABLE = TEXT_SUFFIXES[0]  # which is read without names too
 FEW_CLASSES = 10  # different whole numbers of a target that may be labels, at most
-TABLE_OPTIONS = ("target", "categories", "ignore")
+TABLE_OPTIONS = ("target", "categories", "ignore", "index", "dates", "missing",
+                 "unknown")
+TEXT_OPTIONS = ("header", "separator", "decimal")
+"""Options of tables, and of those in text files: arguments of `load_table`."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,8 @@ class Samples:
         The samples of a file larger than the buffer, of which x and t are the first.
     rows : int
         Samples of a part of the source.
+    notes : tuple of str
+        What was found in a table; see `Table`.
     """
 
     x: NDArray[Any]
@@ -57,6 +71,7 @@ class Samples:
     columns: Columns | None = None
     source: Source | None = None
     rows: int = 1
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.x) if self.source is None else self.source.samples or 0
@@ -165,7 +180,7 @@ class Samples:
 
     def subset(self, rows: NDArray[Any]) -> Samples:
         """Return the samples of some rows."""
-        return Samples(self.x[rows], self.t[rows], self.columns)
+        return Samples(self.x[rows], self.t[rows], self.columns, notes=self.notes)
 
 
 def add_buffer(sub: argparse.ArgumentParser) -> None:
@@ -179,8 +194,7 @@ def add_buffer(sub: argparse.ArgumentParser) -> None:
 
 def add_arguments(sub: argparse.ArgumentParser) -> None:
     """Add the options of tables."""
-    kinds = ", ".join((".csv", *TABLE_SUFFIXES))
-    add = sub.add_argument_group(f"tables ({kinds})").add_argument
+    add = sub.add_argument_group(f"tables ({', '.join(TABLE_SUFFIXES)})").add_argument
     add(
         "--target", type=_names, metavar="A,B",
         help="columns to predict, by name, or by number: from 1, or -1 for the last; "
@@ -188,10 +202,45 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     )
     add(
         "--categories", type=_names, metavar="A,B",
-        help="columns of categories, of text or numbers: each category becomes an "
-        "input of its own, or the target's classes",
+        help="columns of categories: each category becomes an input of its own, or the "
+        "target's classes; by default those of text and booleans",
     )
     add("--ignore", type=_names, metavar="A,B", help="columns to leave out")
+    add(
+        "--index", type=_names, metavar="COLUMN",
+        help="the column that numbers the samples, to leave out; default: those that "
+        "pandas writes, without a name, Unnamed: 0 or __index_level_0__",
+    )
+    add(
+        "--no-index", dest="index", action="store_const", const=[],
+        help="no column numbers the samples",
+    )
+    add(
+        "--dates", type=_names, metavar="A,B",
+        help="columns of dates, as 2020-12-31, which become days since 1970",
+    )
+    add(
+        "--missing", choices=MISSING,
+        help="missing numbers, as NA, become the mean of the training, with an input "
+        f"that is 1 there, or are refused; default: {MISSING[0]}",
+    )
+    add(
+        "--unknown", choices=UNKNOWN,
+        help="categories that the training did not have make no input 1, or are "
+        f"refused; default: {UNKNOWN[0]}",
+    )
+    add(
+        "--header", action=argparse.BooleanOptionalAction, default=None,
+        help="whether the first line of a text file holds names; default: it is found",
+    )
+    add(
+        "--separator", metavar="C",
+        help="the character between cells, as ';' or tab; default: it is found",
+    )
+    add(
+        "--decimal", choices=DECIMALS,
+        help="the character before a fraction; default: it is found",
+    )
     add(
         "--outputs", type=whole, metavar="N",
         help="without names: the last N columns are targets, all of numbers; default: "
@@ -218,20 +267,28 @@ def read(
     n_in : int or None
         A file without names may hold so many inputs alone; None: it has targets too.
     """
-    asked = {name: getattr(arguments, name) for name in TABLE_OPTIONS}
-    asked = {name: names for name, names in asked.items() if names is not None}
-    if asked and arguments.outputs is not None:
-        raise InputError(f"give --{min(asked)} or --outputs, not both")
-    suffix_of(path, (*DATA_SUFFIXES, *SOURCE_SUFFIXES), "data")
+    suffixes = (*DATA_SUFFIXES, *SOURCE_SUFFIXES, *TEXT_SUFFIXES)
+    suffix = suffix_of(path, suffixes, "data")
+    outputs = arguments.outputs
+    asked = {
+        name: given for name in (*TABLE_OPTIONS, *TEXT_OPTIONS)
+        if (given := getattr(arguments, name, None)) is not None
+    }
+    if "target" in asked and outputs is not None:
+        raise InputError("give --target or --outputs, not both")
+    if suffix not in TEXT_SUFFIXES:
+        for name in TEXT_OPTIONS:
+            if name in asked:
+                raise InputError(
+                    f"--{name} is for {', '.join(TEXT_SUFFIXES)}, not for {path}"
+                )
     if is_source(path):
-        return _opened(arguments, path, asked, columns)
-    by_name = columns is not None and path.lower().endswith(".csv")
-    if asked or (by_name and arguments.outputs is None):
-        table = load_table(
-            path, **asked, columns=columns, dtype=dtype,
-            memory_limit=arguments.memory_limit,
-        )
-        return Samples(table.x, table.t, table.columns)
+        return _opened(arguments, path, asked, columns, dtype)
+    by_name = columns is not None or suffix != PLAIN_TABLE
+    if asked or (by_name and outputs is None and suffix in TEXT_SUFFIXES):
+        if outputs is not None:
+            asked["target"] = tuple(range(-outputs, 0))
+        return _loaded(arguments, path, asked, columns, dtype)
     try:
         x, t = load_data(
             path, dtype=dtype, outputs=arguments.outputs,
@@ -253,25 +310,42 @@ def read(
     return Samples(x, t)
 
 
+def _loaded(
+    arguments: argparse.Namespace, path: str, asked: dict[str, Any],
+    columns: Columns | None, dtype: str | None,
+) -> Samples:
+    """Return the samples of a table that `load_table` reads."""
+    if asked.get("separator") == "tab":
+        asked["separator"] = "\t"
+    table = load_table(
+        path, **asked, columns=columns, dtype=dtype, memory_limit=arguments.memory_limit
+    )
+    return Samples(table.x, table.t, table.columns, notes=table.notes)
+
+
 def _opened(
     arguments: argparse.Namespace, path: str, asked: dict[str, Any],
-    columns: Columns | None,
+    columns: Columns | None, dtype: str | None,
 ) -> Samples:
     """Return the samples of a file that `open_data` opens: all, or by parts."""
     outputs = arguments.outputs
-    named = source_suffix(path) in TABLE_SUFFIXES and outputs is None
+    named = source_suffix(path) in ARROW_SUFFIXES and outputs is None
     if columns is not None and named:
         asked["columns"] = columns
     source = open_data(path, outputs=outputs, **asked)
     buffer = check_buffer(getattr(arguments, "buffer", None))
     large = (source.size(np.dtype(np.float64).itemsize) or 0) > buffer
+    if named and not large:
+        asked.pop("columns", None)
+        return _loaded(arguments, path, asked, columns, dtype)
     part = source.peek() if large else source.whole()
     x = np.asarray(part.x)
     t = np.zeros((len(x), 0)) if part.t is None else np.asarray(part.t)
     if t.ndim == 1 and t.dtype.kind == "f":  # numbers for one output
         t = t[:, np.newaxis]
     rows = rows_of(buffer, x.shape[1] + (t.shape[1] if t.ndim > 1 else 1), 8)
-    return Samples(x, t, source.columns, source if large else None, rows)
+    notes = tuple(getattr(source, "notes", ()))
+    return Samples(x, t, source.columns, source if large else None, rows, notes)
 
 
 def unknown_targets(network: Network, data: Samples) -> str:

@@ -126,7 +126,12 @@ def _parameters(fann: FannParameters) -> list[tuple[str, object]]:
     return rows
 
 
-def data_text(x: NDArray[Any], t: NDArray[Any]) -> str:
+def table_rows(notes: Sequence[str]) -> list[tuple[str, object]]:
+    """Return a row of what was found in a table; none if that is nothing."""
+    return [("table", "; ".join(notes))] if notes else []
+
+
+def data_text(x: NDArray[Any], t: NDArray[Any], notes: Sequence[str] = ()) -> str:
     """Return sizes and ranges of inputs [samples, n_in], targets [samples, n_out].
 
     Of labels [samples] how many there are of each class.
@@ -142,7 +147,7 @@ def data_text(x: NDArray[Any], t: NDArray[Any]) -> str:
         return text + (f", {other} values infinite or NaN" if other else "")
 
     return pairs([
-        ("samples", len(x)), ("inputs", column_text(x)),
+        ("samples", len(x)), *table_rows(notes), ("inputs", column_text(x)),
         ("classes", counts_of(Counter(t.tolist()))) if t.ndim == 1 else
         ("outputs", column_text(t)),
     ])

@@ -15,7 +15,7 @@ from clnet.cli import digits, json_output, long_training, mpi, new_network, popu
 from clnet.cli.digits import DIGITS
 from clnet.cli.new_network import network_of, scales
 from clnet.cli.samples import Samples, check_labels, number, read, whole
-from clnet.cli.summary import class_texts, evaluation_rows, pairs
+from clnet.cli.summary import class_texts, evaluation_rows, pairs, table_rows
 from clnet.errors import InputError, nearest, quoted
 from clnet.formats import NETWORK_SUFFIXES, check_save
 from clnet.formats.pictures import PICTURES, figure, picture_file
@@ -282,7 +282,10 @@ def _trained(
             "stopped": history.stopped, "epochs": len(history), "seconds": seconds,
             "loss": [epoch.loss for epoch in history],
             **{
-                name: {"samples": len(sets[name]), **json_output.figures(found)}
+                name: {
+                    "samples": len(sets[name]), "table": sets[name].notes,
+                    **json_output.figures(found),
+                }
                 for name, found in results.items()
             },
             "written": arguments.save, "drawn": arguments.plot,
@@ -291,7 +294,7 @@ def _trained(
     for name, samples in sets.items():
         found = results[name]
         figures = evaluation_rows(found, len(samples) * network.n_out)
-        rows.append((name, f"{len(samples)} samples"))
+        rows += [(name, f"{len(samples)} samples"), *table_rows(samples.notes)]
         rows += [(f"  {figure}", value) for figure, value in figures]
     for label, path in (("written", arguments.save), ("drawn", arguments.plot)):
         if path is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_numbers, as_whole, check_kind
+from clnet.checks import as_numbers, as_whole, check_flag, check_kind
 from clnet.errors import FormatError, InputError, quoted
 from clnet.formats import (
     arrow_files,
@@ -26,9 +26,10 @@ from clnet.formats import (
     safetensors,
     table,
 )
-from clnet.formats.arrow_files import TABLE_SUFFIXES
-from clnet.formats.data_frame import frame_source
+from clnet.formats.data_frame import FrameSource, frame_source
+from clnet.formats.delimited import TEXT_SUFFIXES, DelimitedSource
 from clnet.formats.files import as_path, check_memory, check_writable, reading
+from clnet.formats.named_table import MISSING, UNKNOWN, Options
 from clnet.nn.columns import Columns
 from clnet.nn.description import as_dtype
 from clnet.nn.model import Model
@@ -51,6 +52,9 @@ DATA_SUFFIXES = (
     ".npz",
     ".csv",
 )
+ARROW_SUFFIXES = arrow_files.TABLE_SUFFIXES
+TABLE_SUFFIXES = (*TEXT_SUFFIXES, *ARROW_SUFFIXES)
+"""Suffixes of files that `load_table` reads."""
 
 
 def load_network(
@@ -192,6 +196,13 @@ def load_table(
     target: ColumnNames | None = None,
     categories: ColumnNames = (),
     ignore: ColumnNames = (),
+    index: ColumnNames | None = None,
+    dates: ColumnNames = (),
+    missing: str = MISSING[0],
+    unknown: str = UNKNOWN[0],
+    header: bool | None = None,
+    separator: str | None = None,
+    decimal: str | None = None,
     columns: Columns | None = None,
     dtype: str | None = None,
     memory_limit: int | None = None,
@@ -201,18 +212,34 @@ def load_table(
     Parameters
     ----------
     source : str, path, or samples whose values have names
-        A ``.csv``, ``.parquet``, ``.arrow`` or ``.feather`` file; or a frame of any
-        library, a dict of columns, or a list of dicts, as for `Network.predict`. The
-        first line of a ``.csv`` file is a header if it holds a name that is given, or
-        if its cells are different and none is a number.
+        A ``.csv`` or ``.tsv`` file, also followed by ``.gz``, or a ``.parquet``,
+        ``.arrow`` or ``.feather`` file (all by the extra ``arrow``); or a frame of any
+        library, a dict of columns, or a list of dicts, as for `Network.predict`.
     target : str, int, sequence of these, or None
         Columns to predict, by name or by number: from 1, or from -1 for the last. One
         of text is of class labels. None: those of `columns` that are there.
     categories : str, int, or sequence of these
-        Columns of categories, of text or numbers: each category of an input becomes an
-        input of its own, 0 or 1; a target is of class labels.
+        Columns of categories, of numbers too: each category of an input becomes an
+        input of its own, 0 or 1; a target is of class labels. Columns of text and of
+        booleans are of categories without it.
     ignore : str, int, or sequence of these
         Columns to leave out.
+    index : str, int, sequence of these, or None
+        Columns that number the samples, to leave out. None: those that pandas writes, a
+        first one without a name or named ``Unnamed: 0``, and ``__index_level_0__``.
+    dates : str, int, or sequence of these
+        Columns of dates, as 2020-12-31, which become days since 1970.
+    missing : {"mean", "refuse"}
+        Missing numbers, as ``NA``, become the mean, and a second input is 1 there;
+        missing text is a category. Or they are an error.
+    unknown : {"zeros", "refuse"}
+        Categories that `columns` do not hold have all inputs 0, or are an error.
+    header : bool or None
+        Whether the first line of a text file holds names. None: if it holds a name that
+        is given, no number, text above numbers, or the columns' numbers from 0.
+    separator, decimal : str or None
+        The characters between the cells of a text file and before a fraction; None:
+        they are found.
     columns : Columns or None
         The columns of a network, `Network.columns`: its inputs are found by their
         names, and have its categories; its targets may be missing, NaN or None, unless
@@ -248,33 +275,39 @@ def load_table(
     if dtype is not None:
         as_dtype(dtype)
     check_kind("columns", columns, Columns)
-    asked = (() if target is None else target, categories, ignore)
+    check_flag("header", header, optional=True)
+    options = Options(target, categories, ignore, index, dates, missing, unknown)
     found: named_table.Source | None = frame_source(source, "the table")
     if found is None:
-        found = _named_file(as_path(source), dtype, memory_limit, asked, columns)
+        file = as_path(source)
+        _check_options(file, dtype, memory_limit)
+        suffix = suffix_of(file, (*DATA_SUFFIXES, *TABLE_SUFFIXES), "data")
+        if suffix in ARROW_SUFFIXES:
+            found = _arrow_source(file)
+        elif suffix in TEXT_SUFFIXES:
+            names = [] if columns is None else [one.name for one in columns.inputs]
+            found = DelimitedSource(
+                file, [*options.named, *names], header=header, separator=separator,
+                decimal=decimal, columns=columns, memory_limit=memory_limit,
+            )
+        else:
+            raise InputError(
+                f"{file} has no names of columns: give a file of "
+                f"{', '.join(TABLE_SUFFIXES)}"
+            )
     assert found is not None
-    return named_table.read_table(found, *asked, columns, dtype or "float32")
+    return named_table.read_table(found, options, columns, dtype or "float32")
 
 
-def _named_file(
-    file: Path, dtype: str | None, memory_limit: int | None,
-    asked: tuple[ColumnNames, ...], columns: Columns | None,
-) -> named_table.Source | None:
-    """Return a file as a table whose columns have names."""
-    suffix = suffix_of(file, (*DATA_SUFFIXES, *TABLE_SUFFIXES), "data")
-    _check_options(file, dtype, memory_limit)
-    if suffix in TABLE_SUFFIXES:
-        opened = arrow_files.opened(file)
-        with reading(f"{file} cannot be read"):
-            table = opened.table()
-        return frame_source(table, f"{file}", FormatError)
-    if suffix != ".csv":
-        raise InputError(
-            f"{file} has no names of columns: give a file of "
-            f"{', '.join(('.csv', *TABLE_SUFFIXES))}"
-        )
-    names = named_table.names_of(asked, columns)
-    return named_table.CsvSource(file, names, dtype or "float32", memory_limit)
+def _arrow_source(file: Path) -> FrameSource:
+    """Return the columns of a Parquet or Arrow file, read at once."""
+    opened = arrow_files.opened(file)
+    with reading(f"{file} cannot be read"):
+        table = opened.table()
+    found = frame_source(table, f"{file}", FormatError)
+    assert found is not None
+    found.index |= arrow_files.index_of(opened.schema)
+    return found
 
 
 def save_data(path: str | PathLike[str], x: ArrayLike, t: ArrayLike) -> None:

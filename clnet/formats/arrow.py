@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from bisect import bisect, bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -13,22 +13,34 @@ from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import all_finite
-from clnet.errors import ClnetError, FormatError, quoted
-from clnet.formats.arrow_files import PLAIN, opened, reading_rows
-from clnet.formats.named_table import ColumnNames, Texts, choose, one_hot, printed
+from clnet.errors import ClnetError, FormatError, quoted, warn
+from clnet.formats.arrow_files import PLAIN, index_of, opened, reading_rows
+from clnet.formats.named_table import (
+    DATE,
+    MICROSECONDS,
+    NUMBER,
+    TEXT,
+    Choice,
+    Options,
+    Texts,
+    choose,
+    days_of,
+    listed,
+    printed,
+    texts_of,
+    write_inputs,
+)
 from clnet.formats.pages import drop_pages, touch_pages
 from clnet.formats.sources import Order, Part, Source
 from clnet.formats.table import OR_TEXT
+from clnet.nn.columns import Column, Columns
 from clnet.nn.copies import by_threads
-
-if TYPE_CHECKING:
-    from clnet.nn.columns import Columns
 
 Array = NDArray[Any]
 
@@ -45,8 +57,9 @@ class TableSource(Source):
     ----------
     path : Path
         A ``.parquet``, ``.arrow`` or ``.feather`` file.
-    target, categories, ignore, columns
-        As of `clnet.load_table`. Categories that are not known are read once.
+    options, columns
+        As of `clnet.load_table`. Categories that are not known, and columns with
+        missing numbers, are read once.
 
     Raises
     ------
@@ -61,8 +74,8 @@ class TableSource(Source):
     reads_ahead = True
 
     def __init__(
-        self, path: Path, target: ColumnNames = (), categories: ColumnNames = (),
-        ignore: ColumnNames = (), columns: Columns | None = None,
+        self, path: Path, options: Options | None = None,
+        columns: Columns | None = None,
     ) -> None:
         self.path: Path = path
         self.name: str = f"{path}: "
@@ -78,28 +91,35 @@ class TableSource(Source):
         self._rows = range(self._starts[-1])
         if not self.samples:
             raise FormatError(f"{path} has no row, expected at least one")
-        choice = choose(self, target, categories, ignore, columns)
+        self.index: set[int] = index_of(self._file.schema)
+        self._options = Options() if options is None else options
+        self._told: dict[str, set[str]] = {}
+        choice = choose(self, self._options, columns)
+        self.notes: list[str] = choice.notes
         for at in (*choice.inputs, *(choice.targets if choice.known else ())):
-            self._check_type(at, at in choice.coded or at in choice.labels)
-        self._known = choice.known
-        if columns is None:
-            columns = choice.columns(self.names, self._categories(
-                [at for at in choice.inputs if at in choice.coded]
-            ))
-        self.columns: Columns | None = columns
+            self._check_type(at, choice)
+        self._known, self._dated = choice.known, choice.dated
         self._inputs, self._targets = choice.inputs, choice.targets
+        self.columns: Columns | None = columns or self._learnt(choice)
         self._label: int | None = choice.labels[0] if choice.labels else None
         kinds = {str(self._file.schema.field(at).type) for at in self._inputs}
-        self._plain = kinds <= PLAIN and not choice.coded.intersection(choice.inputs)
+        self._plain = kinds <= PLAIN and not any(
+            column.categories or column.date or column.missing
+            for column in self.columns.inputs
+        )
         self.dtype: np.dtype[Any] = np.result_type(np.float32, *(
             self._number_type(at) for at in (*self._inputs, *self._targets)
             if at not in choice.coded and at != self._label
         ))
 
-    def numeric(self, column: int) -> bool:
-        """Return whether a column is one of numbers."""
+    def kind(self, column: int) -> str:
+        """Return the kind of a column's values."""
         kind = self._file.schema.field(column).type
-        return _is_number(kind) and str(kind) != "bool"
+        if str(kind) == "null":
+            return NUMBER
+        if _is_date(kind):
+            return DATE
+        return NUMBER if _is_number(kind) and str(kind) != "bool" else TEXT
 
     def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
         """Return an error that names a row from 0, and a column."""
@@ -121,12 +141,10 @@ class TableSource(Source):
         with closing(self._batches(columns, rows, order)) as batches:
             for first, batch in batches:
                 x = self._plain_inputs(batch)
-                if x is None:
+                if x is None or not all_finite(x):
                     x = np.empty((batch.num_rows, self.columns.n_in), self.dtype)
                     cuts = range(0, batch.num_rows, CONVERTED)
                     by_threads(partial(self._convert, first, batch, x), cuts)
-                else:
-                    self._check_finite(first, x, self._inputs)
                 yield Part(first, x, self.targets_of(first, batch))
 
     def section(self, rows: slice) -> TableSource:
@@ -152,19 +170,15 @@ class TableSource(Source):
     def inputs_of(self, first: int, batch: Any, x: Array) -> None:
         """Write the inputs of a record batch to x [rows, n_in]."""
         assert self.columns is not None
-        start = 0
         x[...] = 0  # of categories
-        for at, column in zip(self._inputs, self.columns.inputs, strict=True):
-            if column.categories:
-                texts = self._texts(first, batch, at)
-                one_hot(self, at, column, texts, x[:, start:], first)
-            else:
-                _write(x[:, start], self._numbers(first, batch, at))
-            start += column.width
-        self._check_finite(first, x, [
-            at for at, column in zip(self._inputs, self.columns.inputs, strict=True)
-            for _ in range(column.width)
-        ])
+        counts = write_inputs(
+            _Rows(self, first, batch), self._inputs, self.columns, self._options, x
+        )
+        for what, names in counts.items():
+            told = self._told.setdefault(what, set())
+            if new := Counter({k: n for k, n in names.items() if k not in told}):
+                told.update(new)
+                warn(f"{self.name}{what}: {listed(new)} from row {first} on")
 
     def _plain_inputs(self, batch: Any) -> Array | None:
         """Return inputs that are plain numbers in columns; None: they are not.
@@ -195,44 +209,49 @@ class TableSource(Source):
         if self._label is None:
             t = np.empty((batch.num_rows, len(self._targets)), self.dtype)
             for column, at in enumerate(self._targets):
-                _write(t[:, column], self._numbers(first, batch, at, self._known))
+                _write(t[:, column], self.values_of(first, batch, at))
             if self._known:
                 self._check_finite(first, t, self._targets)
             return t
         values = _column(batch, self.names[self._label])
-        if not self._known and values.null_count:
+        if self._known:
+            self._check_missing(first, values, self._label, "a label")
+        elif values.null_count:
             return np.array(values.to_pylist(), object)
         if _is_number(values.type):
-            return np.asarray(self._numbers(first, batch, self._label))
-        texts = self._texts(first, batch, self._label)
+            return self.values_of(first, batch, self._label)
+        texts = self.texts_of(first, batch, self._label)
         return np.array(texts.found, object)[texts.codes]
 
-    def _numbers(self, first: int, batch: Any, at: int, known: bool = True) -> Array:
-        """Return a column of numbers, one for each row; all must be `known`, or NaN."""
+    def values_of(self, first: int, batch: Any, at: int) -> Array:
+        """Return a column of numbers or dates, of each row; a missing one is NaN."""
         import pyarrow as pa
 
         values = _column(batch, self.names[at])
-        if known:
-            self._check_missing(first, values, at, "a number")
+        if at in self._dated and not _is_date(values.type):
+            return days_of(_Rows(self, first, batch), at, values.to_pylist())
         with reading_rows(self.path, first):
+            if _is_date(values.type):
+                kind = pa.timestamp("us", getattr(values.type, "tz", None))
+                values = values.cast(kind).cast(pa.int64()).cast(pa.float64())
+                return np.asarray(values.to_numpy(zero_copy_only=False)) / MICROSECONDS
             if pa.types.is_decimal(values.type):
                 values = values.cast(pa.string()).cast(pa.float64())  # rounded once
+            elif values.null_count and not pa.types.is_floating(values.type):
+                values = values.cast(pa.float64())
             return np.asarray(values.to_numpy(zero_copy_only=False))
 
-    def _texts(self, first: int, batch: Any, at: int) -> Texts:
-        """Return a column of text, or of others as text."""
+    def texts_of(self, first: int, batch: Any, at: int) -> Texts:
+        """Return a column of text, or of others as text; a missing one is empty."""
         import pyarrow as pa
 
         values = _column(batch, self.names[at])
         with reading_rows(self.path, first):
             if isinstance(values, pa.DictionaryArray):
                 values = values.dictionary_decode()
-            self._check_missing(first, values, at, "text")
-            coded = values.dictionary_encode()
-            return Texts(
-                [str(one) for one in coded.dictionary.to_pylist()],
-                coded.indices.to_numpy().astype(np.intp),
-            )
+            coded = values.dictionary_encode(null_encoding="encode")
+            texts = texts_of(coded.dictionary.to_pylist())
+            return texts._replace(codes=texts.codes[coded.indices.to_numpy()])
 
     def _check_missing(self, first: int, values: Any, at: int, what: str) -> None:
         if values.null_count:
@@ -250,13 +269,16 @@ class TableSource(Source):
                 first + row, columns[column],
             )
 
-    def _check_type(self, at: int, text: bool) -> None:
-        """Raise FormatError unless a column holds numbers, or text where it is used."""
+    def _check_type(self, at: int, choice: Choice) -> None:
+        """Raise FormatError unless a column holds values of the kind that is read."""
         import pyarrow as pa
 
         kind = self._file.schema.field(at).type
+        text = at in choice.coded or at in choice.labels or at in choice.dated
         value = kind.value_type if pa.types.is_dictionary(kind) else kind
         if _is_number(value) and (text or value is kind):
+            return
+        if pa.types.is_null(kind) or (_is_date(kind) and text):
             return
         words = (
             pa.types.is_string(value) or pa.types.is_large_string(value)
@@ -277,14 +299,47 @@ class TableSource(Source):
         found = np.float64 if pa.types.is_decimal(kind) else kind.to_pandas_dtype()
         return np.dtype(found)
 
-    def _categories(self, columns: Sequence[int]) -> dict[int, set[str]]:
-        """Return the categories that occur in columns."""
-        found: dict[int, set[str]] = {at: set() for at in columns}
-        if columns:
-            for first, batch in self._batches(columns, TEXTS):
-                for at, known in found.items():
-                    known.update(self._texts(first, batch, at).found)
-        return found
+    def _learnt(self, choice: Choice) -> Columns:
+        """Return the columns of a training, with categories and means."""
+        texts: dict[int, dict[str, str]] = {  # and their common forms
+            at: {} for at in choice.inputs if at in choice.coded
+        }
+        sums = {
+            at: np.zeros(2) for at in choice.inputs  # of values, and their number
+            if at not in choice.coded and self._file.may_lack(at)
+        }
+        if chosen := [*texts, *sums]:
+            for first, batch in self._batches(chosen, TEXTS):
+                for at, known in texts.items():
+                    part = self.texts_of(first, batch, at)
+                    known.update(zip(part.found, part.common, strict=True))
+                for at, total in sums.items():
+                    values = self.values_of(first, batch, at).astype(np.float64)
+                    known_values = values[~np.isnan(values)]
+                    total += known_values.sum(), known_values.size
+        lacking = {at for at, (_, n) in sums.items() if n < (self.samples or 0)}
+        empty = [at for at in lacking if not sums[at][1]]
+        self._inputs = [at for at in choice.inputs if at not in empty]
+        if not self._inputs:
+            raise self.error("has no value in the columns of inputs")
+        categories = {
+            at: Texts([*known], np.zeros(0, np.intp), [*known.values()]).names
+            for at, known in texts.items()
+        }
+        found = [
+            Column(
+                self.names[at], tuple(sorted(set(categories.get(at, ())))),
+                float(sums[at][0] / sums[at][1]) if at in lacking else None,
+                at in lacking, at in choice.dated,
+            ) for at in self._inputs
+        ]
+        for what, columns in (
+            ("text as categories", choice.by_default), ("no value, left out", empty),
+            ("missing, the mean and an indicator", sorted(lacking.difference(empty))),
+        ):
+            if columns:
+                self.notes.append(f"{what}: {listed(self.names[at] for at in columns)}")
+        return Columns(tuple(found), tuple(self.names[at] for at in choice.targets))
 
     def _batches(
         self, columns: Sequence[int], rows: int, order: Order | None = None
@@ -362,6 +417,36 @@ class TableSource(Source):
                 drop_pages(mapped, begin, size)
 
 
+class _Rows:
+    """The rows of a record batch, from one on."""
+
+    def __init__(self, source: TableSource, first: int, batch: Any) -> None:
+        self._source = source
+        self._first = first
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return int(self._batch.num_rows)
+
+    def numbers(self, column: int) -> Array:
+        """Return numbers [rows]; a missing one is NaN."""
+        return self._source.values_of(self._first, self._batch, column)
+
+    def dates(self, column: int) -> Array:
+        """Return dates in days since 1970 [rows]; a missing one is NaN."""
+        return self._source.values_of(self._first, self._batch, column)
+
+    def texts(self, column: int) -> Texts:
+        """Return texts."""
+        return self._source.texts_of(self._first, self._batch, column)
+
+    def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
+        """Return an error that names a row of the file, and a column."""
+        return self._source.error(
+            sentence, row if row < 0 else self._first + row, column
+        )
+
+
 def _ahead(
     read: Callable[[int], Future[Any]], units: Iterable[int], count: int
 ) -> Iterator[tuple[int, Future[Any]]]:
@@ -381,6 +466,13 @@ def _column(batch: Any, name: str) -> Any:
 def _write(column: Array, numbers: Array) -> None:
     with np.errstate(invalid="ignore"):  # a signalling NaN is refused later
         column[...] = numbers
+
+
+def _is_date(kind: Any) -> bool:
+    """Return whether a type is of dates or times of dates."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
 def _is_number(kind: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import ClnetError, FormatError
+from clnet.formats import named_table
 from clnet.formats.direct import open_direct, read_pages
 from clnet.formats.files import check_readable, reading
 from clnet.formats.pages import drop_pages
@@ -31,6 +32,15 @@ PLAIN = {"float", "double", *(f"{sign}int{8 << at}" for sign in ("", "u")
                               for at in range(4))}
 """Types of columns that are read at once."""
 READ = 1 << 25  # bytes of all columns that are read at a time
+
+
+def index_of(schema: Any) -> set[int]:
+    """Return the columns of a schema that were the index of a frame of pandas."""
+    found = named_table.index_of(schema.names)
+    with suppress(Exception):  # damaged metadata
+        levels = (schema.pandas_metadata or {}).get("index_columns", ())
+        found |= {at for at, name in enumerate(schema.names) if name in levels}
+    return found
 
 
 class ParquetFile:
@@ -75,6 +85,19 @@ class ParquetFile:
         """Yield the record batches of a row group, of at most so many rows."""
         names = [self.schema.names[at] for at in columns]
         yield from self._file.iter_batches(size, [unit], names)
+
+    def may_lack(self, column: int) -> bool:
+        """Return whether a column may lack values: statistics may say it does not."""
+        groups, path = self._file.metadata, self.schema.names[column]
+        places = [
+            at for at in range(groups.num_columns)
+            if groups.schema.column(at).path == path
+        ]
+        for at in range(groups.num_row_groups if places else 0):
+            statistics = groups.row_group(at).column(places[0]).statistics
+            if statistics is None or statistics.null_count != 0:
+                return True
+        return not places
 
     def in_place(self, columns: Sequence[Any]) -> Array | None:
         """Return None: columns are decoded one by one."""
@@ -182,6 +205,14 @@ class ArrowFile:
             yield part
             drop_pages(self.map)
 
+    def may_lack(self, column: int) -> bool:
+        """Return whether a column lacks values."""
+        reader = self._reader([column])
+        return any(
+            reader.get_batch(at).column(0).null_count
+            for at in range(reader.num_record_batches)
+        )
+
     def in_place(self, columns: Sequence[Any]) -> Array | None:
         """Return columns of one type as one array [rows, columns], where they lie.
 
@@ -230,6 +261,17 @@ def _mapped(path: Path) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
+def check_pyarrow(path: Path) -> None:
+    """Raise ClnetError unless pyarrow is there to read a file."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise ClnetError(
+            f"cannot read {path}: the package pyarrow is missing: pip install pyarrow, "
+            "or with clnet: pip install 'clnet[arrow]'"
+        ) from None
+
+
 def opened(path: Path) -> ParquetFile | ArrowFile:
     """Return the file of a path.
 
@@ -240,13 +282,7 @@ def opened(path: Path) -> ParquetFile | ArrowFile:
     ClnetError
         If pyarrow is missing.
     """
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise ClnetError(
-            f"cannot read {path}: the package pyarrow is missing: pip install pyarrow, "
-            "or with clnet: pip install 'clnet[arrow]'"
-        ) from None
+    check_pyarrow(path)
     check_readable(path)
     parquet = path.name.lower().endswith(PARQUET_SUFFIXES)
     kind = "Parquet file" if parquet else (

@@ -13,8 +13,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import NUMBER_KINDS, as_array
-from clnet.errors import ClnetError, InputError, quoted, reason
-from clnet.formats.named_table import Texts, printed, read_table
+from clnet.errors import ClnetError, InputError, quoted, reason, warn
+from clnet.formats.named_table import (
+    DATE,
+    NUMBER,
+    TEXT,
+    Options,
+    Texts,
+    days_of,
+    index_of,
+    printed,
+    read_table,
+    texts_of,
+)
 from clnet.formats.table import OR_TEXT
 
 if TYPE_CHECKING:
@@ -46,7 +57,12 @@ class FrameSource:
         self, names: Sequence[Hashable], column: Callable[[int], Any], samples: int,
         what: str, *, single: bool = False, kind: type[ClnetError] = InputError,
     ) -> None:
-        self.names: list[str] = list(map(str, names))
+        self.names: list[str] = [
+            str(name) or f"Unnamed: {at}" for at, name in enumerate(names)
+        ]
+        self.index: set[int] = index_of(self.names)
+        self.notes: list[str] = []
+        self.decimal: str | None = None
         self.what: str = what
         self.single: bool = single
         self._column = column
@@ -63,38 +79,44 @@ class FrameSource:
     def __len__(self) -> int:
         return self._samples
 
-    def numeric(self, column: int) -> bool:
-        """Return whether a column is one of numbers, and not of booleans."""
-        return self._array(column).dtype.kind in "iuf"
+    def kind(self, column: int) -> str:
+        """Return the kind of a column's values."""
+        kind = self._array(column).dtype.kind
+        return NUMBER if kind in "iuf" else DATE if kind == "M" else TEXT
 
-    def read(
-        self, numbers: Sequence[int], texts: Sequence[int]
-    ) -> tuple[NDArray[np.float64], list[Texts]]:
-        """Return columns of numbers [samples, columns], and columns of text.
+    def numbers(self, column: int) -> NDArray[np.float64]:
+        """Return numbers [samples]; a missing one is NaN."""
+        array = self._array(column)
+        if array.dtype.kind not in NUMBER_KINDS:
+            row, value = next(
+                (row, value) for row, value in enumerate(array.tolist())
+                if value is not None
+            )
+            raise self.error(
+                f"found {quoted(value)}, expected a number{OR_TEXT}", row, column
+            )
+        return array.astype(np.float64)
 
-        A missing number is NaN.
-        """
-        values = np.zeros((self._samples, len(numbers)))
-        for place, at in enumerate(numbers):
-            array = self._array(at)
-            if array.dtype.kind not in NUMBER_KINDS:
-                row, value = next(
-                    (row, value) for row, value in enumerate(array.tolist())
-                    if value is not None
-                )
-                raise self.error(
-                    f"found {quoted(value)}, expected a number{OR_TEXT}", row, at
-                )
-            values[:, place] = array
-        return values, [self._texts(at) for at in texts]
+    def dates(self, column: int) -> NDArray[np.float64]:
+        """Return dates in days since 1970 [samples]; a missing one is NaN."""
+        array = self._array(column)
+        if array.dtype.kind in NUMBER_KINDS and not np.isnan(array).all():
+            raise self.error("holds numbers, expected dates", column=column)
+        values = array.tolist() if array.dtype.kind != "M" else array
+        return days_of(self, column, [None if one != one else one for one in values])
+
+    def texts(self, column: int) -> Texts:
+        """Return texts."""
+        return texts_of(
+            None if _is_missing(value) else value
+            for value in self._array(column).tolist()
+        )
 
     def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
         """Return an error that names a sample from 0, and a column."""
-        if row < 0:
-            return self._kind(f"{self.what} {sentence}")
-        return self._kind(
-            f"{self.what}, row {row}, column {printed(self.names[column])}: {sentence}"
-        )
+        where = "" if row < 0 else f", row {row}"
+        where += "" if column < 0 else f", column {printed(self.names[column])}"
+        return self._kind(f"{self.what}{where}{':' * bool(where)} {sentence}")
 
     def check_size(self, size: int) -> None:
         """Allow any size."""
@@ -121,13 +143,6 @@ class FrameSource:
                     array[missing] = None
             self._arrays[at] = array
         return self._arrays[at]
-
-    def _texts(self, at: int) -> Texts:
-        array = self._array(at)
-        values = ["" if _is_missing(value) else value for value in array.tolist()]
-        order: dict[str, int] = {}
-        codes = [order.setdefault(str(value), len(order)) for value in values]
-        return Texts(list(order), np.array(codes, np.intp))
 
 
 def frame_source(
@@ -199,6 +214,14 @@ def _frame(found: Any, what: str, kind: type[ClnetError]) -> FrameSource | None:
             return values.to_numpy()
         if values.dtype.is_integer() or values.dtype.is_float():
             return values.cast(nw.Float64).to_numpy()
+        if values.dtype in (nw.Date, nw.Datetime):
+            if getattr(values.dtype, "time_zone", None):
+                values = values.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+            times = values.cast(nw.Datetime("us")).to_list()
+            return np.array(
+                [None if _is_missing(time) else time for time in times],
+                "datetime64[us]",
+            )
         objects = np.empty(len(values), object)
         objects[:] = values.to_list()
         return objects
@@ -279,12 +302,20 @@ def named_inputs(
     Raises
     ------
     InputError
-        If a column is missing, or a value is no number or no known category.
+        If a column is missing, or a value is no number.
+
+    Warns
+    -----
+    ClnetWarning
+        If a category is unknown, or a missing number becomes the mean of a training
+        that had none.
     """
     source = None if type(x) is np.ndarray and not x.dtype.names else (
         frame_source(x, name)
     )
     if source is None or (columns is None and source.single):
         return x, columns
-    table = read_table(source, (), (), (), columns, "float64", finite=False)
+    table = read_table(source, Options(), columns, "float64", arrays=True)
+    if table.notes:
+        warn(f"{name}: {'; '.join(table.notes)}")
     return table.x[0] if source.single else table.x, table.columns

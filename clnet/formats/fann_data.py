@@ -7,8 +7,6 @@ of each sample follow, separated by any white space.
 from __future__ import annotations
 
 import gzip
-import io
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,14 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import FormatError, counted, reason
-from clnet.formats.files import check_memory, most_memory, read, write
+from clnet.errors import FormatError, counted
+from clnet.formats.files import most_memory, read, unzipped, write
 from clnet.formats.numbers import Items, Text, shortest
 
 Array = NDArray[Any]
-
-_BLOCK = 1 << 20  # bytes unpacked at a time
-_GZIP_MAGIC = b"\x1f\x8b"
 
 
 def load(
@@ -47,7 +42,7 @@ def load(
         than its first line announces; with the line.
     """
     number_type = dtype or "float32"
-    text = Text(path, _unzipped(path, read(path), memory_limit))
+    text = Text(path, unzipped(path, read(path), memory_limit))
     samples, n_in, n_out = (
         text.whole(f"number of {what}") for what in ("samples", "inputs", "outputs")
     )
@@ -112,30 +107,3 @@ def _zipped(text: bytes) -> bytes:
     if len(text) > most_memory(len(content), None):
         return gzip.compress(text, 0, mtime=0)
     return content
-
-
-def _unzipped(path: Path, content: bytes, memory_limit: int | None) -> bytes:
-    zipped = content.startswith(_GZIP_MAGIC)
-    if path.suffix.lower() != ".gz":
-        if zipped:
-            raise FormatError(
-                f"{path} is gzipped, expected text: a gzipped file's name ends in .gz"
-            )
-        return content
-    if not zipped:
-        raise FormatError(f"{path} is not gzipped, expected gzip because of its name")
-    text = bytearray()
-    try:
-        with gzip.open(io.BytesIO(content)) as stream:
-            while block := stream.read(_BLOCK):
-                text += block
-                check_memory(path, len(text), len(content), memory_limit)
-        return bytes(text)
-    except EOFError:
-        raise FormatError(
-            f"{path} is truncated: its gzip stream ends early, at byte {len(content)}"
-        ) from None
-    except (OSError, zlib.error) as error:
-        raise FormatError(
-            f"{path} is damaged, expected gzip: {reason(error)}"
-        ) from None

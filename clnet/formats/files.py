@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import os
 import secrets
 import stat
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -21,6 +23,8 @@ from clnet.errors import ClnetError, FormatError, InputError, quoted, reason
 MEMORY_FLOOR = 1 << 26  # bytes that any file may unpack to
 MEMORY_FACTOR = 16  # bytes that it may unpack to besides, for each byte of the file
 DESCRIPTORS = Path("/proc/self/fd")  # the open files of a process, on Linux
+_BLOCK = 1 << 20  # bytes unpacked at a time
+_GZIP_MAGIC = b"\x1f\x8b"
 TEMPORARY = ".clnet-{}.tmp"  # name of a temporary file, around a random number
 
 F = TypeVar("F", bound=io.FileIO)
@@ -130,6 +134,41 @@ def check_memory(path: Path, needed: int, found: int, limit: int | None) -> None
             f"more, expected at most {limit}: if you trust it, give a larger memory "
             "limit"
         )
+
+
+def unzipped(path: Path, content: bytes, memory_limit: int | None) -> bytes:
+    """Return the bytes of a file, unpacked if its name ends in ``.gz``.
+
+    Raises
+    ------
+    FormatError
+        If it is gzipped and its name says otherwise, is damaged, or unpacks to more
+        than `most_memory`.
+    """
+    zipped = content.startswith(_GZIP_MAGIC)
+    if path.suffix.lower() != ".gz":
+        if zipped:
+            raise FormatError(
+                f"{path} is gzipped, expected text: a gzipped file's name ends in .gz"
+            )
+        return content
+    if not zipped:
+        raise FormatError(f"{path} is not gzipped, expected gzip because of its name")
+    text = bytearray()
+    try:
+        with gzip.open(io.BytesIO(content)) as stream:
+            while block := stream.read(_BLOCK):
+                text += block
+                check_memory(path, len(text), len(content), memory_limit)
+        return bytes(text)
+    except EOFError:
+        raise FormatError(
+            f"{path} is truncated: its gzip stream ends early, at byte {len(content)}"
+        ) from None
+    except (OSError, zlib.error) as error:
+        raise FormatError(
+            f"{path} is damaged, expected gzip: {reason(error)}"
+        ) from None
 
 
 def check_writable(path: Path) -> None:

@@ -1,26 +1,25 @@
-"""Tables whose columns have names, and ``.csv`` files as such; see `data_frame`.
+"""Tables whose columns have names: which of them are read, and the inputs they make.
 
 A column is a number for each sample, or a category, which becomes one input for each
-category. Targets are numbers, or the labels of classes.
+category. Targets are numbers, or the labels of classes. `data_frame` reads samples in
+memory, `delimited` text files, and `arrow` files of pyarrow by parts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import all_finite, is_many, is_whole
-from clnet.errors import ClnetError, FormatError, InputError, nearest, quoted
-from clnet.formats.files import check_memory
-from clnet.formats.numbers import holds, is_number, to_number, to_numbers
-from clnet.formats.table import BLOCK, OR_TEXT, cells_of, text_of
+from clnet.checks import all_finite, check_name, is_many, is_whole
+from clnet.errors import ClnetError, InputError, counted, nearest, quoted
+from clnet.formats.numbers import infinite, is_number
 from clnet.nn.columns import Column, Columns
 
 Array = NDArray[Any]
@@ -28,17 +27,69 @@ Array = NDArray[Any]
 ColumnNames = str | int | Sequence[str | int]
 """Names of columns, or their numbers: from 1, or from -1 for the last."""
 
+MISSING = ("mean", "refuse")
+"""Missing values: numbers become the mean, with an indicator; or they are an error."""
+UNKNOWN = ("zeros", "refuse")
+"""Categories that a network does not know."""
+NUMBER, TEXT, DATE = "number", "text", "date"
+"""Kinds of columns; booleans are text."""
+MICROSECONDS = 86_400 * 1_000_000  # of a day
+SHOWN = 8  # columns that a note names
+UNNAMED = "Unnamed: 0"  # pandas' name of a first column that has none
+_INDEX = re.compile(rf"{UNNAMED}|__index_level_\d+__")
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,15}")
+_FALSE, _TRUE = "False", "True"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `clnet.load_table` on columns and their values."""
+
+    target: ColumnNames | None = None
+    categories: ColumnNames = ()
+    ignore: ColumnNames = ()
+    index: ColumnNames | None = None
+    dates: ColumnNames = ()
+    missing: str = MISSING[0]
+    unknown: str = UNKNOWN[0]
+
+    def __post_init__(self) -> None:
+        check_name("rule for missing values", self.missing, MISSING)
+        check_name("rule for unknown categories", self.unknown, UNKNOWN)
+
+    @property
+    def named(self) -> list[object]:
+        """The columns that are named, or numbered."""
+        asked = (self.target, self.categories, self.ignore, self.index, self.dates)
+        return [
+            name for names in asked if names is not None
+            for name in (names if is_many(names) else [names])
+        ]
 
 
 class Texts(NamedTuple):
-    """A column of text: the different ones as they occur, and each sample's number.
+    """A column of text.
 
-    A missing one is empty.
+    Attributes
+    ----------
+    found : list of str
+        The different ones as they occur; a missing one is empty.
+    codes : ndarray, shape [samples]
+        Each sample's position among them.
+    common : list of str
+        As `found`, but numbers and booleans as they are in all tables.
     """
 
     found: list[str]
     codes: NDArray[np.intp]
+    common: list[str]
+
+    @property
+    def names(self) -> list[str]:
+        """The texts: in their common form if all are numbers, or booleans."""
+        known = {text for text in self.common if text}
+        numbers = all(map(is_decimal, known))
+        return self.common if numbers or known <= {_FALSE, _TRUE} else self.found
 
 
 @dataclass(frozen=True)
@@ -54,20 +105,25 @@ class Table:
         missing.
     columns : Columns
         The columns that these are, for `Network.columns`.
+    notes : tuple of str
+        What was found in the table without being asked for: its separator, an index,
+        columns of text, missing values, unknown categories.
     """
 
     x: Array
     t: Array
     columns: Columns
+    notes: tuple[str, ...] = ()
 
 
 class Header(Protocol):
     """A table whose columns are chosen by name or number."""
 
     names: list[str]
+    index: set[int]
 
-    def numeric(self, column: int) -> bool:
-        """Return whether a column's first value is a number."""
+    def kind(self, column: int) -> str:
+        """Return the kind of a column's values."""
         ...
 
     def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
@@ -75,175 +131,425 @@ class Header(Protocol):
         ...
 
 
-class Source(Header, Protocol):
-    """A table that columns are read from."""
+class Reader(Protocol):
+    """Samples whose columns are read."""
 
-    def read(
-        self, numbers: Sequence[int], texts: Sequence[int]
-    ) -> tuple[NDArray[np.float64], list[Texts]]:
-        """Return columns of numbers [samples, columns], and columns of text.
-
-        A missing number is NaN.
-        """
+    def __len__(self) -> int:
+        """Return the samples."""
         ...
+
+    def numbers(self, column: int) -> NDArray[np.float64]:
+        """Return numbers [samples]; a missing one is NaN."""
+        ...
+
+    def dates(self, column: int) -> NDArray[np.float64]:
+        """Return dates in days since 1970 [samples]; a missing one is NaN."""
+        ...
+
+    def texts(self, column: int) -> Texts:
+        """Return texts."""
+        ...
+
+    def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
+        """Return an error that names a sample from 0, and a column."""
+        ...
+
+
+class Source(Header, Reader, Protocol):
+    """A table in memory."""
+
+    notes: list[str]
+    decimal: str | None
 
     def check_size(self, size: int) -> None:
         """Raise FormatError if so many bytes are too many for the table."""
         ...
 
 
-def names_of(
-    asked: Iterable[ColumnNames], columns: Columns | None
-) -> list[str]:
-    """Return the names that only a header holds: those that are no numbers."""
-    found = [] if columns is None else [column.name for column in columns.inputs]
-    for one in asked:
-        many = one if is_many(one) else [one]
-        found += [name for name in many if isinstance(name, str)]
-    return [name for name in found if not is_number(name.encode())]
+def index_of(names: Sequence[str]) -> set[int]:
+    """Return the columns that are an index by the names that pandas gives them."""
+    return {
+        at for at, name in enumerate(names)
+        if (match := _INDEX.fullmatch(name)) and (at == 0 or match[0][0] == "_")
+    }
 
 
-class Choice(NamedTuple):
+@dataclass(frozen=True)
+class Choice:
     """Columns of a table, by their positions: inputs, targets, and what they hold.
 
     Attributes
     ----------
     inputs, targets : list of int
         In the order of a network's inputs and outputs.
-    coded : set of int
-        Those of them that hold categories.
+    coded, dated : set of int
+        Those of them that hold categories, and dates.
     labels : list of int
         The target that holds the labels of classes; empty: all hold numbers.
     known : bool
         Whether all targets must be known: they were asked for.
+    by_default : list of int
+        The inputs that hold categories without being named so.
+    notes : list of str
+        As of `Table`.
     """
 
     inputs: list[int]
     targets: list[int]
     coded: set[int]
+    dated: set[int]
     labels: list[int]
     known: bool
-
-    def columns(
-        self, names: Sequence[str], found: Mapping[int, Iterable[str]]
-    ) -> Columns:
-        """Return the columns of a network, with the categories of inputs."""
-        return Columns(
-            tuple(
-                Column(names[at], tuple(sorted(found[at])) if at in self.coded else ())
-                for at in self.inputs
-            ),
-            tuple(names[at] for at in self.targets),
-        )
+    by_default: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def choose(
-    source: Header,
-    target: ColumnNames,
-    categories: ColumnNames,
-    ignore: ColumnNames,
-    columns: Columns | None,
+    source: Header, options: Options, columns: Columns | None, *, learn: bool = True
 ) -> Choice:
-    """Return the columns that arguments of `clnet.load_table` name."""
+    """Return the columns that are read; text is of numbers alone unless `learn`."""
     index = _Index(source)
-    coded = set(index.of(categories))
+    coded, dated = set(index.of(options.categories)), set(index.of(options.dates))
+    targets = [] if options.target is None else index.of(options.target)
+    notes, words = [], []
+    known = columns is None or bool(targets)
     if columns is None:
-        targets = index.of(target)
-        left = {*targets, *index.of(ignore)}
-        inputs = [at for at in range(len(source.names)) if at not in left]
+        left = source.index if options.index is None else index.of(options.index)
+        skipped = {*left} - {*targets, *coded, *dated} if learn else set()
+        if skipped and options.index is None:
+            names = listed(source.names[at] for at in sorted(skipped))
+            notes.append(f"the index is left out: {names}")
+        skipped.update(targets, index.of(options.ignore))
+        inputs = [at for at in range(len(source.names)) if at not in skipped]
         if not inputs:
             raise source.error("names only targets, expected at least one input")
         for at in (*inputs, *targets):  # a network keeps their names
             index.of(source.names[at])
+        for at in inputs if learn else ():
+            if at not in coded | dated and (kind := source.kind(at)) != NUMBER:
+                if kind == DATE:
+                    raise source.error(
+                        "holds dates: name it by dates, or leave it out by ignore",
+                        column=at,
+                    )
+                words.append(at)
     else:
-        targets = index.of(target) or index.of(
+        targets = targets or index.of(
             [name for name in columns.targets if name in index.first]
         )
         inputs = index.of([column.name for column in columns.inputs])
-        coded |= {
-            at for at, column in zip(inputs, columns.inputs, strict=True)
-            if column.categories
-        }
-    labels = [at for at in targets if at in coded or not source.numeric(at)]
+        pairs = [*zip(inputs, columns.inputs, strict=True)]
+        coded.update(at for at, column in pairs if column.categories)
+        dated.update(at for at, column in pairs if column.date)
+    labels = [
+        at for at in targets
+        if at in coded or (at not in dated and source.kind(at) != NUMBER)
+    ]
     if labels and len(targets) > 1:
-        raise source.error(
-            f"has the targets {quoted([source.names[at] for at in targets])}, expected "
-            "one of categories, or numbers"
-        )
-    known = columns is None or bool(index.of(target))
-    return Choice(inputs, targets, coded, labels, known)
+        if known:
+            raise source.error(
+                f"has the targets {quoted([source.names[at] for at in targets])}, "
+                "expected one of categories, or numbers"
+            )
+        targets, labels = [], []
+    return Choice(
+        inputs, targets, coded.union(words), dated, labels, known, words, notes
+    )
 
 
 def read_table(
-    source: Source,
-    target: ColumnNames,
-    categories: ColumnNames,
-    ignore: ColumnNames,
-    columns: Columns | None,
-    dtype: str,
-    *,
-    finite: bool = True,
+    source: Source, options: Options, columns: Columns | None, dtype: str,
+    *, arrays: bool = False,
 ) -> Table:
     """Return the samples of a source; see `clnet.load_table`.
 
-    With `finite`, a number that is not is an error.
+    With `arrays` the rules of arrays hold: without columns all are of numbers, and a
+    number without a mean stays NaN.
     """
-    choice = choose(source, target, categories, ignore, columns)
-    inputs, targets, coded, labels, known = choice
-    texts = [at for at in inputs if at in coded] + labels
-    of_numbers = dict.fromkeys((*inputs, *targets))
-    for at in texts:
-        of_numbers.pop(at, None)
-    numbers = list(of_numbers)
-    values, found = source.read(numbers, texts)
-    place = {at: column for column, at in enumerate(numbers)}
-    of_text = dict(zip(texts, found, strict=True))
-    needed = {*(inputs if finite else ()), *(targets if known else ())}
-    _check_finite(source, values, {at: place[at] for at in numbers if at in needed})
-    for at in texts:
-        if at in inputs or known:
-            _check_texts(source, at, of_text[at])
+    choice = choose(source, options, columns, learn=not arrays)
+    decimal = None if arrays else source.decimal
+    notes = [*source.notes, *choice.notes]
+    inputs = choice.inputs
     if columns is None:
-        columns = choice.columns(
-            source.names, {at: texts.found for at, texts in of_text.items()}
-        )
-    source.check_size(len(values) * columns.n_in * np.dtype(dtype).itemsize)
-    x = np.zeros((len(values), columns.n_in), dtype)
+        if arrays:
+            found = [Column(source.names[at]) for at in inputs]
+        else:
+            found, inputs = _learnt(source, choice, options, notes)
+        names = tuple(source.names[at] for at in choice.targets)
+        columns = Columns(tuple(found), names, decimal)
+    source.check_size(len(source) * columns.n_in * np.dtype(dtype).itemsize)
+    x = np.zeros((len(source), columns.n_in), dtype)
+    counts = write_inputs(source, inputs, columns, options, x, finite=not arrays)
+    notes += [f"{what}: {listed(counts[what])}" for what in sorted(counts)]
+    return Table(x, _targets(source, choice, dtype), columns, tuple(notes))
+
+
+def _learnt(
+    source: Source, choice: Choice, options: Options, notes: list[str]
+) -> tuple[list[Column], list[int]]:
+    """Return the columns of a training, and the positions of those that have values."""
+    found, inputs = [], []
+    empty, words, lacking = [], Counter[str](), Counter[str]()
+    for at in choice.inputs:
+        name = source.names[at]
+        if at in choice.coded:
+            texts = source.texts(at)
+            column = Column(name, tuple(sorted(set(texts.names))))
+            if at in choice.by_default:
+                words[name] = len(column.categories)
+        else:
+            values = _values(source, at, at in choice.dated)
+            missing = np.isnan(values)
+            if missing.all() and options.missing == MISSING[0]:
+                empty.append(name)
+                continue
+            lacking[name] += int(missing.sum())
+            column = number_column(name, values, at in choice.dated)
+        found.append(column)
+        inputs.append(at)
+    if not found:
+        raise source.error("has no value in the columns of inputs")
+    for what, names in (
+        ("text as categories", listed(words)), ("no value, left out", listed(empty)),
+        ("missing, the mean and an indicator", listed(+lacking)),
+    ):
+        if names:
+            notes.append(f"{what}: {names}")
+    return found, inputs
+
+
+def number_column(name: str, values: NDArray[np.float64], date: bool) -> Column:
+    """Return the column of numbers of a training; NaN are missing."""
+    missing = np.isnan(values)
+    known = values[~missing] if missing.any() else values
+    with np.errstate(over="ignore", invalid="ignore"):  # refused as it is written
+        mean = float(known.mean()) if known.size else 0.0
+    return Column(
+        name, mean=mean if np.isfinite(mean) else 0.0, missing=bool(missing.any()),
+        date=date,
+    )
+
+
+def write_inputs(
+    reader: Reader, inputs: Sequence[int], columns: Columns, options: Options, x: Array,
+    *, finite: bool = True,
+) -> dict[str, Counter[str]]:
+    """Write inputs to x [samples, n_in], which is zero.
+
+    Returns
+    -------
+    dict
+        How many samples of each column have a category or lack a value as no sample of
+        the training did.
+    """
+    counts: dict[str, Counter[str]] = {}
     start = 0
     for at, column in zip(inputs, columns.inputs, strict=True):
-        if column.categories:
-            one_hot(source, at, column, of_text[at], x[:, start:])
-        else:
-            x[:, start] = values[:, place[at]]
+        rows = x[:, start : start + column.width]
         start += column.width
-    if labels:
-        return Table(x, _labels(of_text[labels[0]]), columns)
-    t = values[:, [place[at] for at in targets]].astype(dtype)
-    return Table(x, t, columns)
+        if column.categories:
+            texts = reader.texts(at)
+            if options.missing != MISSING[0]:
+                _check_known(reader, at, texts)
+            number, what = _write_one_hot(reader, at, column, texts, rows, options), (
+                "unknown categories, zeros"
+            )
+        else:
+            values = _values(reader, at, column.date)
+            number, what = _write_numbers(
+                reader, at, column, values, rows, options, finite
+            ), "missing, the mean of the training"
+        if number:
+            counts.setdefault(what, Counter())[column.name] = number
+    return counts
 
 
-def _check_finite(
-    source: Source, values: NDArray[np.float64], columns: Mapping[int, int]
-) -> None:
-    """Raise the error of the first number of some columns that is not finite."""
-    chosen = values if len(columns) == values.shape[1] else (
-        values[:, list(columns.values())]
-    )
-    if all_finite(chosen):
-        return
-    row, wrong = divmod(int(np.isfinite(chosen).argmin()), len(columns))
-    number = chosen[row, wrong]
-    raise source.error(
-        "the value is missing, expected a number" if np.isnan(number) else
-        f"found {number}, expected a finite number", row, list(columns)[wrong],
-    )
+def _values(reader: Reader, at: int, date: bool) -> NDArray[np.float64]:
+    return reader.dates(at) if date else reader.numbers(at)
 
 
-def _check_texts(source: Source, at: int, texts: Texts) -> None:
+def _write_numbers(
+    reader: Reader, at: int, column: Column, values: NDArray[np.float64], rows: Array,
+    options: Options, finite: bool,
+) -> int:
+    """Write the inputs of a column of numbers; return how many lack unexpectedly."""
+    missing = np.isnan(values)
+    lacking = bool(missing.any())
+    refused = options.missing != MISSING[0]
+    if lacking and (refused or (finite and column.mean is None)):
+        raise reader.error(
+            "the value is missing, expected a number", int(missing.argmax()), at
+        )
+    if lacking and column.mean is not None:
+        values = np.where(missing, column.mean, values)
+    with np.errstate(over="ignore", invalid="ignore"):
+        rows[:, 0] = values
+    if finite and not all_finite(rows[:, 0]):
+        row = int((~np.isfinite(rows[:, 0])).argmax())
+        raise reader.error(
+            f"found {values[row]}, expected a finite number within {rows.dtype}", row,
+            at,
+        )
+    if column.missing:
+        rows[:, 1] = missing
+        return 0
+    return int(missing.sum()) if column.mean is not None else 0
+
+
+def _check_known(reader: Reader, at: int, texts: Texts) -> None:
     """Raise the error of the first text that is missing."""
-    if "" in texts.found:
-        row = int((texts.codes == texts.found.index("")).argmax())
-        raise source.error("the value is missing, expected text", row, at)
+    if "" in texts.names:
+        row = int((texts.codes == texts.names.index("")).argmax())
+        raise reader.error("the value is missing, expected text", row, at)
+
+
+def _write_one_hot(
+    reader: Reader, at: int, column: Column, texts: Texts, rows: Array,
+    options: Options,
+) -> int:
+    """Write the inputs of a column of categories; return how many are unknown."""
+    index = {category: number for number, category in enumerate(column.categories)}
+    numbers = np.array([
+        index.get(text, index.get(other, -1))
+        for text, other in zip(texts.found, texts.common, strict=True)
+    ], np.intp)
+    chosen = numbers[texts.codes]
+    known = chosen >= 0
+    if known.all():
+        rows[np.arange(len(chosen)), chosen] = 1
+        return 0
+    if options.unknown != UNKNOWN[0]:
+        row = int((~known).argmax())
+        raise reader.error(
+            f"found {quoted(texts.found[texts.codes[row]])}, expected one of the "
+            f"categories {quoted(list(column.categories))}", row, at,
+        )
+    rows[known.nonzero()[0], chosen[known]] = 1
+    return int(len(known) - known.sum())
+
+
+def _targets(source: Source, choice: Choice, dtype: str) -> Array:
+    """Return targets: numbers [samples, targets], or labels [samples]."""
+    if choice.labels:
+        at = choice.labels[0]
+        texts = source.texts(at)
+        if choice.known:
+            _check_known(source, at, texts)
+        return labels_of(texts)
+    t = np.zeros((len(source), len(choice.targets)), dtype)
+    for place, at in enumerate(choice.targets):
+        values = _values(source, at, at in choice.dated)
+        wrong = ~np.isfinite(values) | infinite(values, dtype)
+        if choice.known and wrong.any():
+            row = int(wrong.argmax())
+            found = "the value is missing" if np.isnan(values[row]) else (
+                f"found {values[row]}"
+            )
+            raise source.error(
+                f"{found}, expected a finite number within {dtype}", row, at
+            )
+        with np.errstate(over="ignore"):
+            t[:, place] = values
+    return t
+
+
+def labels_of(texts: Texts) -> Array:
+    """Return the labels of a column: whole numbers or booleans if all are, or text.
+
+    A missing one is None, among objects.
+    """
+    names = texts.names
+    known = [text for text in names if text]
+    labels: list[Any] = list(names)
+    if set(known) <= {_FALSE, _TRUE}:
+        labels = [text == _TRUE for text in names]
+    elif all(_WHOLE.fullmatch(text) for text in known):
+        labels = [int(text or 0) for text in names]
+    if len(known) == len(labels) and not isinstance(labels[0], str):
+        return np.array(labels)[texts.codes]
+    objects = np.empty(len(labels), object)
+    objects[:] = labels
+    objects[[not text for text in names]] = None
+    return objects[texts.codes]
+
+
+def texts_of(values: Iterable[Any]) -> Texts:
+    """Return values as texts; None is missing."""
+    order: dict[str, int] = {}
+    codes = [
+        order.setdefault("" if value is None else as_text(value), len(order))
+        for value in values
+    ]
+    found = list(order)
+    return Texts(found, np.array(codes, np.intp), [common(text) for text in found])
+
+
+def as_text(value: Any) -> str:
+    """Return the text of a value; whole numbers have no fraction, whatever type."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def common(text: str) -> str:
+    """Return the text that a number or a boolean has in all tables; others as it is."""
+    if (word := text.capitalize()) in (_FALSE, _TRUE):
+        return word
+    return as_text(float(text)) if is_decimal(text) and not is_code(text) else text
+
+
+def is_code(text: str) -> bool:
+    """Return whether a number begins with a zero that numbers do not have, as 007."""
+    return re.match("[-+]?0[0-9]", text) is not None
+
+
+def is_decimal(text: str) -> bool:
+    """Return whether a text is a finite decimal number."""
+    return text[-1:] in "0123456789." and "x" not in text.lower() and (
+        is_number(text.encode()) and np.isfinite(float(text))
+    )
+
+
+def days_of(
+    source: Reader, at: int, values: Sequence[Any]
+) -> NDArray[np.float64]:
+    """Return dates in days since 1970, NaN for None.
+
+    Raises
+    ------
+    ClnetError
+        If one is no date of ISO 8601: the source's error.
+    """
+    objects = np.empty(len(values), object)
+    objects[:] = values
+    try:
+        times = objects.astype("datetime64[us]")
+    except (TypeError, ValueError):
+        row = next(row for row, value in enumerate(values) if not _is_date(value))
+        raise source.error(
+            f"found {quoted(values[row])}, expected a date as 2020-12-31", row, at
+        ) from None
+    return np.where(
+        np.isnat(times), np.nan, times.astype(np.int64) / MICROSECONDS
+    )
+
+
+def _is_date(value: Any) -> bool:
+    with suppress(TypeError, ValueError):
+        np.array([value], object).astype("datetime64[us]")
+        return True
+    return False
+
+
+def listed(names: Iterable[str] | Counter[str]) -> str:
+    """Return the names of columns for a note, each with its number if there is one."""
+    shown = [
+        f"{printed(name)} ({names[name]})" if isinstance(names, Counter) else
+        printed(name) for name in names
+    ]
+    more = len(shown) - SHOWN
+    return ", ".join(shown[:SHOWN]) + (f" and {counted(more, 'other')}" if more > 0
+                                       else "")
 
 
 class _Index:
@@ -282,179 +588,6 @@ class _Index:
             f": it has {quoted(names)}"
         )
         raise self.source.error(f"has no column {quoted(name)}{hint}")
-
-
-def one_hot(
-    source: Header, at: int, column: Column, texts: Texts, x: Array, first: int = 0
-) -> None:
-    """Set the inputs x[:, :width] of a column of categories, which are zero.
-
-    The texts are of the samples from `first` on.
-    """
-    index = {category: number for number, category in enumerate(column.categories)}
-    numbers = np.array([index.get(text, -1) for text in texts.found], np.intp)
-    chosen = numbers[texts.codes]
-    if (chosen < 0).any():
-        row = int((chosen < 0).argmax())
-        text = texts.found[texts.codes[row]]
-        raise source.error(
-            f"found {quoted(text)}, expected one of the categories "
-            f"{quoted(list(column.categories))}", first + row, at,
-        )
-    x[np.arange(len(chosen)), chosen] = 1
-
-
-def _labels(texts: Texts) -> Array:
-    """Return the labels of a column: whole numbers or booleans if all are, or text.
-
-    A missing one is None, among objects.
-    """
-    known = [text for text in texts.found if text]
-    labels: list[Any] = list(texts.found)
-    if set(known) <= {"False", "True"}:
-        labels = [text == "True" for text in texts.found]
-    elif all(_WHOLE.fullmatch(text) for text in known):
-        labels = [int(text or 0) for text in texts.found]
-    if len(known) == len(labels) and not isinstance(labels[0], str):
-        return np.array(labels)[texts.codes]
-    objects = np.empty(len(labels), object)
-    objects[:] = labels
-    objects[[not text for text in texts.found]] = None
-    return objects[texts.codes]
-
-
-# --- .csv ----------------------------------------------------------------------------
-
-
-class CsvSource:
-    """A ``.csv`` file.
-
-    Its first line is a header if it holds one of the names that are asked for, or if
-    its cells differ and none is a number. Columns of a table without a header are named
-    by their numbers, from 1.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    asked : sequence of str
-        Names that are asked for.
-    dtype : {"float32", "float64"}
-        Type whose range the numbers must not exceed.
-    memory_limit : int or None
-        As for `check_memory`.
-    """
-
-    def __init__(
-        self, path: Path, asked: Sequence[str], dtype: str, memory_limit: int | None
-    ) -> None:
-        self.path: Path = path
-        self.dtype: str = dtype
-        self.memory_limit: int | None = memory_limit
-        self.text: str
-        self.size: int
-        self.text, self.size = text_of(path)
-        head = list(islice(cells_of(path, self.text), 2))
-        if not head:
-            raise FormatError(
-                f"{path} is blank, expected numbers or text separated by commas"
-            )
-        first = head[0][1]
-        different = len(set(first)) == len(first)
-        self.named: bool = any(name in first for name in asked) or (
-            different and not any(is_number(cell.encode()) for cell in first)
-        )
-        if self.named and len(head) == 1:
-            raise FormatError(
-                f"{path} holds only a header, expected at least one sample"
-            )
-        self.names: list[str] = first if self.named else [
-            str(number + 1) for number in range(len(first))
-        ]
-        self.first: tuple[int, list[str]] = head[int(self.named)]
-        self.lines: NDArray[np.int64] = np.zeros(0, np.int64)
-
-    def numeric(self, column: int) -> bool:
-        """Return whether a column's first value is a number."""
-        cells = self.first[1]
-        return column >= len(cells) or is_number(cells[column].encode())
-
-    def read(
-        self, numbers: Sequence[int], texts: Sequence[int]
-    ) -> tuple[NDArray[np.float64], list[Texts]]:
-        """Return columns of numbers [samples, columns], and columns of text.
-
-        A missing number is NaN.
-        """
-        order: list[dict[str, int]] = [{} for _ in texts]
-        values: list[NDArray[np.float64]] = []
-        codes: list[list[NDArray[np.intp]]] = [[] for _ in texts]
-        lines: list[NDArray[np.int64]] = []
-        for block in self._blocks():
-            lines.append(np.array([line for line, _ in block], np.int64))
-            tokens = [
-                cells[at].encode() or b"nan" for _, cells in block for at in numbers
-            ]
-            found = to_numbers(tokens, self.dtype) if tokens else np.zeros(0)
-            if found is None:
-                raise self._bad_number(block, tokens, numbers)
-            values.append(found.reshape(len(block), len(numbers)))
-            for at, index, done in zip(texts, order, codes, strict=True):
-                column = [cells[at] for _, cells in block]
-                done.append(np.array(
-                    [index.setdefault(text, len(index)) for text in column], np.intp
-                ))
-        self.lines = np.concatenate(lines)
-        return np.concatenate(values), [
-            Texts(list(index), np.concatenate(done))
-            for index, done in zip(order, codes, strict=True)
-        ]
-
-    def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
-        """Return an error that names a sample from 0, and a column."""
-        if row < 0:
-            return FormatError(f"{self.path} {sentence}")
-        return self._at(int(self.lines[row]), column, sentence)
-
-    def check_size(self, size: int) -> None:
-        """Raise FormatError if so many bytes are too many for the table."""
-        check_memory(self.path, size, self.size, self.memory_limit)
-
-    def _blocks(self) -> Iterator[list[tuple[int, list[str]]]]:
-        """Yield lines with their numbers, each of as many cells as the first."""
-        width = len(self.names)
-        lines = islice(cells_of(self.path, self.text), int(self.named), None)
-        while block := list(islice(lines, max(1, BLOCK // width))):
-            for line, cells in block:
-                if len(cells) != width:
-                    raise FormatError(
-                        f"{self.path}, line {line}: found {len(cells)} cells, expected "
-                        f"{width} as in the first line"
-                    )
-            yield block
-
-    def _bad_number(
-        self, block: list[tuple[int, list[str]]], tokens: list[bytes],
-        columns: Sequence[int],
-    ) -> FormatError:
-        """Return the error of the first token that is no number within the dtype."""
-        at = next(
-            i for i, token in enumerate(tokens)
-            if (number := to_number(token)) is None or not holds(self.dtype, number)
-        )
-        row, column = divmod(at, len(columns))
-        text = tokens[at].decode()
-        hint = OR_TEXT * (not is_number(tokens[at]))
-        return self._at(
-            block[row][0], columns[column],
-            f"found {quoted(text)}, expected a number within {self.dtype}{hint}",
-        )
-
-    def _at(self, line: int, column: int, sentence: str) -> FormatError:
-        return FormatError(
-            f"{self.path}, line {line}, column {printed(self.names[column])}: "
-            f"{sentence}"
-        )
 
 
 def printed(name: str) -> str:

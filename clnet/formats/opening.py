@@ -16,6 +16,7 @@ from clnet.errors import FormatError, InputError, quoted
 from clnet.formats import arrow, hdf5
 from clnet.formats.arrow_files import TABLE_SUFFIXES
 from clnet.formats.files import as_path, check_readable, reading
+from clnet.formats.named_table import MISSING, UNKNOWN, Options
 from clnet.formats.npz import read_header
 from clnet.formats.pages import forget
 from clnet.formats.sources import ArraySource, Source
@@ -40,6 +41,10 @@ def open_data(
     target: ColumnNames | None = None,
     categories: ColumnNames = (),
     ignore: ColumnNames = (),
+    index: ColumnNames | None = None,
+    dates: ColumnNames = (),
+    missing: str = MISSING[0],
+    unknown: str = UNKNOWN[0],
     outputs: int | None = None,
     columns: Columns | None = None,
 ) -> Source:
@@ -59,7 +64,7 @@ def open_data(
     target : str, int, sequence of these, or None
         The columns of the targets, by number: from 1, or from -1 for the last; of a
         table also by name. A table's target of text is of class labels.
-    categories, ignore
+    categories, ignore, index, dates, missing, unknown
         As for `load_table`, of tables.
     outputs : int or None
         Instead of a target: the number of target columns, the last ones.
@@ -106,13 +111,15 @@ def open_data(
             raise InputError(
                 f"t is for .npy and HDF5, expected the target's columns of {data}"
             )
-        return arrow.TableSource(as_path(data), chosen, categories, ignore, columns)
+        options = Options(chosen, categories, ignore, index, dates, missing, unknown)
+        return arrow.TableSource(as_path(data), options, columns)
     if columns is not None or any(
-        as_items(one) or not is_many(one) for one in (categories, ignore)
+        as_items(one) or not is_many(one)
+        for one in (categories, ignore, dates, () if index is None else index)
     ):
         raise InputError(
-            "categories, ignore and columns are for tables, expected without them: "
-            f"{data} has no names of columns"
+            "categories, ignore, index, dates and columns are for tables, expected "
+            f"without them: {data} has no names of columns"
         )
     first, second = _arrays(data, t, suffix)
     if target is not None or second is None:

@@ -329,7 +329,10 @@ class BatchSource(Source):
 def check_columns(source: Source, columns: Columns | None) -> None:
     """Raise InputError unless a table has the input columns of a network, in order."""
     found = source.columns
-    if found is None or columns is None or found.inputs == columns.inputs:
+    if found is None or columns is None:
+        return
+    if found.inputs == columns.inputs:
+        source.columns = columns  # with the means of the network's training
         return
     given, expected = (
         [one.name for one in each.inputs] for each in (found, columns)

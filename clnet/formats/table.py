@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import NUMBER_KINDS
-from clnet.errors import FormatError, quoted
+from clnet.errors import FormatError, quoted, warn
 from clnet.formats.files import read, write
+from clnet.formats.named_table import MICROSECONDS, UNNAMED, index_of, listed
 from clnet.formats.npz import load_arrays
 from clnet.formats.numbers import (
     holds,
@@ -122,14 +123,23 @@ def load_csv(
     FormatError
         If the file is unreadable or not a table of numbers, with the line; or if
         `outputs` is None and no column is named as a target.
+
+    Warns
+    -----
+    ClnetWarning
+        If an index that pandas wrote is left out.
     """
     text, _ = text_of(path)
     number_type = dtype or "float32"
     first, named = _first_row(path, text)
     values = _values(path, text, len(first), named, number_type)
     targets = _targets(path, first if named else [], len(first), outputs)
+    inputs = ~targets
+    if index := index_of(first):
+        inputs[sorted(index)] = False
+        warn(f"{path}: the index is left out: {listed(first[at] for at in index)}")
     rows = values.astype(number_type)
-    return np.ascontiguousarray(rows[:, ~targets]), np.ascontiguousarray(
+    return np.ascontiguousarray(rows[:, inputs]), np.ascontiguousarray(
         rows[:, targets]
     )
 
@@ -185,7 +195,7 @@ def _lines(
 
     if not all(name.isdecimal() for name in names):  # of a table without a header
         yield encoded(names)
-    numbers = all(not column.categories for column in columns.inputs)
+    numbers = columns.inputs == tuple(Column(one.name) for one in columns.inputs)
     for inputs, targets, more in zip(x, t, beside, strict=True):
         cells = shortest(inputs) if numbers else _cells(inputs, columns)
         answers = shortest(targets) if t.ndim > 1 else (targets,)
@@ -199,9 +209,14 @@ def _cells(inputs: Array, columns: Columns) -> Iterator[str]:
         part = inputs[start : start + column.width]
         start += column.width
         if column.categories:
-            yield column.categories[int(part.argmax())]
+            yield column.categories[int(part.argmax())] if part.any() else ""
+        elif column.missing and part[1]:
+            yield ""
+        elif column.date:
+            time = np.timedelta64(round(float(part[0]) * MICROSECONDS), "us")
+            yield str(np.datetime_as_string(np.datetime64(0, "us") + time, "auto"))
         else:
-            yield from shortest(part)
+            yield from shortest(part[:1])
 
 
 def header_of(path: Path, outputs: int | None) -> Columns | None:
@@ -211,9 +226,11 @@ def header_of(path: Path, outputs: int | None) -> Columns | None:
     if not named or len(set(first)) < len(first):
         return None
     targets = _targets(path, first, len(first), outputs)
+    index = index_of(first)
     return Columns(
-        tuple(Column(name) for name, one in zip(first, targets, strict=True)
-              if not one),
+        tuple(Column(name) for at, (name, one) in enumerate(
+            zip(first, targets, strict=True)
+        ) if not one and at not in index),
         tuple(name for name, one in zip(first, targets, strict=True) if one),
     )
 
@@ -242,17 +259,39 @@ def _first_row(path: Path, text: str) -> tuple[list[str], bool]:
     line, cells = next(cells_of(path, text), (0, []))
     if not cells:
         raise FormatError(f"{path} is blank, expected numbers separated by commas")
+    if counts_columns(cells, lambda: (
+        cell for _, row in islice(cells_of(path, text), 1, None) for cell in row
+    )):
+        return [cells[0] or UNNAMED, *cells[1:]], True
     named = [not is_number(cell.encode()) for cell in cells]
     if any(named) and not all(named):
         raise FormatError(
             f"{path}, line {line}: found names and numbers, expected only one of them"
         )
-    return cells, all(named)
+    return [cells[0] or UNNAMED, *cells[1:]] if all(named) else cells, all(named)
 
 
-def cells_of(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+def counts_columns(first: Sequence[str], others: Callable[[], Iterable[str]]) -> bool:
+    """Return whether the first line numbers the columns from 0, as pandas writes.
+
+    The first one may be an index, without a name. Two columns are numbered only if
+    others than whole numbers follow: 0,1 may be a sample.
+    """
+    names = list(first[1:] if first[0] == "" else first)
+    if not names or names != [str(number) for number in range(len(names))]:
+        return False
+    return len(first) > 2 or len(first) > len(names) or not all(
+        cell.strip().lstrip("+-").isdecimal() for cell in others()
+    )
+
+
+def cells_of(
+    path: Path, text: str, separator: str = ","
+) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and the cells of each line that is not blank."""
-    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows = csv.reader(
+        io.StringIO(text, newline=""), delimiter=separator, strict=True
+    )
     try:
         for row in rows:
             cells = [cell.strip() for cell in row]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any
 
-from clnet.checks import as_list
+from clnet.checks import as_list, check_flag, is_number
 from clnet.errors import InputError, quoted
 
 
@@ -20,26 +21,53 @@ class Column:
         Its name in the header; of a table without one its number, from 1.
     categories : tuple of str
         The column is one input for each of these, 1 for the sample's category and 0 for
-        the others; empty: the column is one input, a number.
+        the others, empty text for a missing one; none: the column is a number.
+    mean : float or None
+        The number in the place of a missing one, the mean of the training; None: it
+        stays missing. Columns that differ in it alone are equal.
+    missing : bool
+        Whether a second input is 1 where the number is missing, and 0 elsewhere.
+    date : bool
+        Whether the number is a date's, in days since 1970.
 
     Examples
     --------
     >>> clnet.Column("colour", ("red", "green")).width
     2
+    >>> clnet.Column("size", mean=3.5, missing=True).width
+    2
     """
 
     name: str
     categories: tuple[str, ...] = ()
+    mean: float | None = field(default=None, compare=False)
+    missing: bool = False
+    date: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise InputError(f"a column's name must be text, not {quoted(self.name)}")
-        _distinct(f"categories of column {quoted(self.name)}", self, "categories")
+        what = f"column {quoted(self.name)}"
+        _distinct(f"categories of {what}", self, "categories")
+        if self.mean is not None:
+            if not is_number(self.mean) or not isfinite(self.mean):
+                raise InputError(
+                    f"the mean of {what} must be a finite number, not "
+                    f"{quoted(self.mean)}"
+                )
+            object.__setattr__(self, "mean", float(self.mean))
+        check_flag(f"missing of {what}", self.missing)
+        check_flag(f"date of {what}", self.date)
+        of_numbers = self.missing or self.date or self.mean is not None
+        if self.categories and of_numbers:
+            raise InputError(f"{what} has categories, and is no number with a mean")
+        if self.missing and self.mean is None:
+            raise InputError(f"{what} has missing numbers, expected their mean")
 
     @property
     def width(self) -> int:
         """Inputs of the network."""
-        return len(self.categories) or 1
+        return len(self.categories) or 1 + self.missing
 
 
 @dataclass(frozen=True)
@@ -53,6 +81,9 @@ class Columns:
     targets : tuple of str
         The names of the outputs' columns; one if the targets are classes, none if they
         are not known.
+    decimal : str or None
+        The decimal sign of the text file that they were read from; None: none was seen.
+        It is used where a file leaves it open. Columns that differ in it are equal.
 
     Raises
     ------
@@ -68,8 +99,11 @@ class Columns:
 
     inputs: tuple[Column, ...]
     targets: tuple[str, ...] = ()
+    decimal: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        if self.decimal not in (None, ".", ","):
+            raise InputError(f"decimal is {quoted(self.decimal)}, expected . or ,")
         inputs = tuple(
             Column(**one) if isinstance(one, Mapping) else one
             for one in as_list("columns", self.inputs)

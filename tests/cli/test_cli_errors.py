@@ -27,7 +27,7 @@ def clnet_command(files, clnet_command):
     ("--verison", "unknown option --verison: did you mean --version? (see clnet --"),
     ("info", "the following arguments are required: FILE"),
     ("info a.net b.net", "unexpected argument b.net (see clnet info --help)"),
-    ("info --fast a.net", "unknown option --fast (see clnet info --help)"),
+    ("info --quick a.net", "unknown option --quick (see clnet info --help)"),
     ("info a.net --output=1 --quick", "unknown option --quick"),
     ("predict a.net d.data --devise=cpu", "option --devise: did you mean --device? ("),
     ("info no.net", "there is no such file in "),

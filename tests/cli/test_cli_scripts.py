@@ -219,7 +219,7 @@ def test_completion_in_bash(tmp_path):
     ("train a.data --layers 3-2 --desired-error -1",
      "clnet: --desired-error must be a number of at least 0: -1.0"),
     ("train a.data --layers 3-2 --clip-norm -1", "clnet: --clip-norm must be"),
-    ("predict a.safetensors bare.csv", "by --target, or give their number by --out"),
+    ("evaluate a.safetensors bare.csv", "see --target and --outputs"),
 ])
 def test_messages_name_options(capsys, line, sentence):
     assert main(line.split()) == 2

@@ -148,7 +148,7 @@ def test_the_output_by_the_targets(clnet_command, tmp_path, values, activation):
     ("train flowers.csv --target kind --layers 2-3-2",
      "flowers.csv has 2 inputs and 3 classes, the network 2 and 2"),
     ("train flowers.csv --target kind --scale-outputs -1 1", "is for numbers, not for"),
-    ("train houses.csv --target price", "column place: found '"),
+    ("train houses.csv --target price --dates place", "', expected a date as 2"),
     ("train houses.csv --target price,place", "expected one of categories, or numbers"),
     ("train flowers.csv --categories kind", "has no targets to train on: see --target"),
     ("train a.npz --target kind", "a.npz has no names of columns: give a file of .csv"),
@@ -234,7 +234,8 @@ def targets_of(tables, *values):
 
 @pytest.mark.parametrize(("values", "why"), [
     (("",), "6 are missing"), (("rose", ""), "3 are missing"),
-    (("?",), "the target holds the label '?'"), (("rose", "tulip"), "label 'tulip'"),
+    (("new",), "the target holds the label 'new'"),
+    (("rose", "tulip"), "label 'tulip'"),
 ])
 @pytest.mark.parametrize("name", ["open.csv", "open.parquet", "open.parquet by parts"])
 def test_predictions_need_no_targets(clnet_command, tables, values, why, name):
@@ -277,3 +278,54 @@ def test_tables_without_names_may_hold_inputs_alone(clnet_command, tables):
     assert "the data have none" in ok(clnet_command("predict a.safetensors b.csv"))
     (tables / "b.csv").write_text("a\n1\n")
     assert "names no targets" in clnet_command("predict a.safetensors b.csv")[2]
+
+
+def test_tables_as_people_have_them(clnet_command, tables):
+    """An index, semicolons, decimal commas, latin-1, gaps and text of any kind."""
+    rng = np.random.default_rng(0)
+    rows = [
+        f"{i};{i % 7},{i % 10};{'' if i % 5 == 0 else i % 4};"
+        f"{('größe', 'klein')[i % 2]};{('True', 'False')[i % 3 == 0]};{kind}"
+        for i, kind in enumerate(np.array(["nan", "rose"])[rng.integers(0, 2, 60)])
+    ]
+    text = "\n".join([";a;b;Größe;c;Art", *rows])
+    (tables / "a.csv").write_text(text, encoding="latin-1")
+    out = ok(clnet_command(
+        f"train a.csv --target Art {TRAIN} --save a.safetensors"
+    ))
+    shown = " ".join(out.split())
+    for note in (
+        "separator ';'", "encoding cp1252", "the index is left out: 'Unnamed: 0'",
+        "decimal comma: a", "text as categories: Größe (2), c (2)",
+        "missing, the mean and an indicator: b (12)",
+    ):
+        assert note in shown
+    network = clnet.load("a.safetensors")
+    assert network.columns.n_in == 7
+    (tables / "new.tsv").write_text(
+        "b\tGröße\ta\tc\nNA\tgroß\t1.5\ttrue\n3\tklein\t2\t\n"
+    )
+    shown = " ".join(ok(clnet_command(
+        "predict a.safetensors new.tsv --out b.csv"
+    )).split())
+    assert "unknown categories, zeros: Größe (1), c (1)" in shown
+    names, *lines = (tables / "b.csv").read_text().splitlines()
+    assert names == "a,b,Größe,c,Art"
+    assert [line.rsplit(",", 1)[0] for line in lines] == ["1.5,,,True", "2,3,klein,"]
+    status, _, err = clnet_command("predict a.safetensors new.tsv --unknown refuse")
+    assert status == 2 and "line 2, column Größe: found 'groß', expected one of" in err
+    found = json.loads(clnet_command("info a.csv --target Art --json")[1])
+    assert "separator ';'" in found["table"]
+
+
+@pytest.mark.parametrize(("options", "columns"), [
+    ("--no-header", ["1", "2"]), ("--header", ["0", "1"]), ("--index 1", ["0"]),
+    ("--no-index --decimal .", ["0", "1"]), ("--separator ,", ["0", "1"]),
+])
+def test_options_of_text_files(clnet_command, tables, options, columns):
+    rows = [f"{i},{i / 2},{i % 2}" for i in range(9)]
+    (tables / "a.csv").write_text("\n".join(["0,1,2", *rows]) + "\n")
+    target = "--target 3" if "no-header" in options or "1" in options else "--outputs 1"
+    ok(clnet_command(f"train a.csv {target} {options} --epochs 1 --save a.safetensors"))
+    network = clnet.load("a.safetensors")
+    assert [column.name for column in network.columns.inputs] == columns

@@ -111,7 +111,7 @@ def test_wrong_names(path, given, options, message):
 
 
 def test_wrong_arguments(path):
-    with pytest.raises(InputError, match="categories, ignore and columns are for tab"):
+    with pytest.raises(InputError, match="categories, ignore, index, dates and col"):
         open_data(path, categories="x")
     with h5py.File(path, "a") as file:
         file["short"] = T[:10]

@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from clnet import FormatError, load_data
+from clnet import ClnetWarning, FormatError, load_data
 from clnet.formats import save_data
 
 
@@ -202,3 +202,21 @@ def test_bytes_before_an_archive_are_refused(npz, before):
     np.savez(buffer, x=np.ones((2, 2)))
     with pytest.raises(FormatError, match="it begins as no archive"):
         npz(before + buffer.getvalue())
+
+
+@pytest.mark.parametrize(("text", "x"), [
+    ("0,1,2\n5,6,7\n", [[5, 6]]), ("0,1\n1.5,2\n", [[1.5]]), ("0,1\n1,2\n", [[0], [1]]),
+])
+def test_headers_of_numbers_are_no_samples(tmp_path, text, x):
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    assert load_data(path, outputs=1)[0].tolist() == x
+
+
+@pytest.mark.parametrize("header", [",a,b", "Unnamed: 0,a,b", ",0,1"])
+def test_indices_are_no_inputs(tmp_path, header):
+    path = tmp_path / "a.csv"
+    path.write_text(f"{header}\n8,1,2\n9,3,4\n")
+    with pytest.warns(ClnetWarning, match="the index is left out: 'Unnamed: 0'"):
+        x, t = load_data(path, outputs=1)
+    assert x.tolist() == [[1], [3]] and t.tolist() == [[2], [4]]
