@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.formats.onnx.elementwise import bounded, composed, floats_only, of_terms
+from clnet.formats.onnx.elementwise import clipped, composed, floats_only, of_terms
 from clnet.formats.onnx.graph import RefusalError, attributes
 from clnet.formats.onnx.recognise import recognised
 from clnet.formats.onnx.trace import Tensor, Trace, as_float, most_elements
-from clnet.formats.onnx.values import Composite, Value
+from clnet.formats.onnx.values import Value
 
 Array = NDArray[Any]
 
@@ -70,24 +71,30 @@ def multiplied(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
 
 
 def largest(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
-    """Return a maximum or minimum: a function of one variable, or by relu."""
+    """Return a maximum or minimum.
+
+    It is a function of one variable, or a clip of each element at a number, or of
+    values that differ, by relu: then it is as exact as the larger in size.
+    """
     floats_only(inputs)
-    clipped = bounded(trace, node.op_type, inputs)
-    if clipped is not None:
-        return [clipped]
+    values = [one for one in inputs if isinstance(one, Value)]
     shape = np.broadcast_shapes(*(one.shape for one in inputs))
-    try:
+    numbers = [as_float(one) for one in inputs if not isinstance(one, Value)]
+    if len(values) == 1 and any(np.ptp(one) for one in numbers):
+        bounds = np.broadcast_arrays(*numbers, np.zeros(shape))[:-1]
+        ends = (np.max(bounds, axis=0), np.full(shape, np.inf))
+        if node.op_type == "Min":
+            ends = (np.full(shape, -np.inf), np.min(bounds, axis=0))
+        return [clipped(trace, values[0].affine(np.ones(shape)), *ends)]
+    with suppress(RefusalError):
         found = composed(trace, node, inputs)
         assert isinstance(found[0], Value)
-        owners = [trace.records.owner(trace.records.layout(one)[0])
-                  for one in (found[0], *inputs) if isinstance(one, Value)]
-        fits = [] if owners[0] is None else map(recognised, owners[0].curves)
-        if any(fit is not None and len(fit.terms) < 2 for fit in fits) or any(
-            isinstance(one, Composite) for one in owners[1:]
-        ):
+        record = trace.records.owner(trace.records.layout(found[0])[0])
+        if record is not None and any(map(recognised, record.curves)):
             return found
-    except RefusalError:
-        pass
+    curves = [trace.records.curves(trace.records.layout(one)[0]) for one in values]
+    if trace.joined(curves, lambda *functions: functions[0]):
+        raise RefusalError("is no known function of one variable")
     # max(a, b) = a + relu(b - a), a not being constant, and min(a, b) = -max(-a, -b)
     inputs = sorted(inputs, key=lambda one: not isinstance(one, Value))
     sign = 1.0 if node.op_type == "Max" else -1.0

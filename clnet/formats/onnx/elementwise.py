@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.formats.onnx.graph import RefusalError, attributes, evaluate
+from clnet.formats.onnx import piecewise
+from clnet.formats.onnx.graph import RefusalError, attributes
+from clnet.formats.onnx.piecewise import Piecewise, chosen, compared, logical
 from clnet.formats.onnx.trace import Tensor, Trace, as_float, scalar
 from clnet.formats.onnx.values import Activated, Composite, Rows, Value
 from clnet.nn.activations import (
     LEAK,
     SELU_ALPHA,
     SELU_SCALE,
-    activation,
     with_parameters,
 )
 
@@ -25,24 +28,11 @@ Term = tuple[Any, str | None, float, float]
 """Of ``c f(s x + b)``: c, f (None: the identity), s and b."""
 
 LARGEST = 3e38  # a bound of more is none: exporters write float32's largest
-LOGICAL = frozenset({"And", "Or", "Xor", "Not"})
-COMPARISONS = frozenset({
-    "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal", "IsNaN"})
-FUNCTIONS = frozenset({
-    "Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where", "Exp", "Log", "Sqrt",
-    "Reciprocal", "Erf", "Tanh", "Sigmoid", "Abs", "Neg", "Sinh", "Cosh", "Tan", "Sign",
-    "Sum", "Mean", *COMPARISONS,
-    "Floor", "Ceil", "Round", "Atan", "Asinh", *LOGICAL,
-})
-"""Nodes that functions of one variable are made of."""
-
-
 def activated(trace: Trace, rows: Rows, name: str) -> Rows:
     """Return an activation of rows."""
     record = Activated(trace.text, len(rows), rows, name)
-    function = activation(name).value
     return trace.add(record, trace.joined(
-        [trace.records.curves(rows)], lambda parts: function(parts[0])))
+        [trace.records.curves(rows)], partial(piecewise.activated, name)))
 
 
 def of_terms(trace: Trace, value: Value, terms: Sequence[Term], bias: Any = 0) -> Value:
@@ -60,6 +50,18 @@ def of_terms(trace: Trace, value: Value, terms: Sequence[Term], bias: Any = 0) -
         parts.append(part.affine(flat[0]))
     found = parts[0] if len(parts) == 1 else trace.sum_rows(parts)
     return trace.records.value(found.affine(1.0, bias), shape, axis)
+
+
+def clipped(trace: Trace, value: Value, low: Array, high: Array) -> Value:
+    """Return a value between bounds of each element, arrays of its shape."""
+    rows, shape, axis = trace.records.layout(value)
+    bounds = [np.moveaxis(one, axis, 0).reshape(trace.batch, -1) for one in (low, high)]
+    if any((one != one[0]).any() for one in bounds):
+        raise RefusalError("treats samples differently")
+    names = tuple(with_parameters("clip", *pair) for pair in zip(
+        *(one[0].tolist() for one in bounds), strict=True))
+    record = Activated(trace.text, len(rows), rows, names)
+    return trace.records.value(trace.records.add(record), shape, axis)
 
 
 def simple(name: str) -> Callable[..., Any]:
@@ -124,20 +126,6 @@ def _hard_sigmoid(given: dict[str, Any], *_: Any) -> Any:
     return [(1, "linear_piece", given.get("alpha", 0.2), given.get("beta", 0.5))], 0
 
 
-def _thresholded(given: dict[str, Any], *_: Any) -> Any:
-    alpha = given.get("alpha", 1.0)
-    return [(1, "relu", 1.0, -alpha), (-alpha, "threshold", -1.0, alpha)], alpha
-
-
-def _shrink(given: dict[str, Any], *_: Any) -> Any:
-    limit, bias = given.get("lambd", 0.5), given.get("bias", 0.0)
-    terms: list[Term] = [(1, "relu", 1.0, -limit), (-1, "relu", -1.0, -limit)]
-    if limit != bias:
-        terms += [(bias - limit, "threshold", -1.0, limit),
-                  (limit - bias, "threshold", 1.0, limit)]
-    return terms, 0
-
-
 def _gelu(given: dict[str, Any], *_: Any) -> Any:
     tanh = given.get("approximate", "none") == "tanh"
     return [(1, "gelu_tanh" if tanh else "gelu", 1.0, 0.0)], 0
@@ -148,10 +136,6 @@ def _swish(given: dict[str, Any], *_: Any) -> Any:
     return [(1 / alpha, "silu", alpha, 0.0)], 0
 
 
-def _binarizer(given: dict[str, Any], *_: Any) -> Any:
-    return [(-1, "threshold", -1.0, given.get("threshold", 0.0))], 1
-
-
 RULES: dict[str, Callable[..., Any]] = {
     "Relu": simple("relu"), "Sigmoid": simple("sigmoid"), "Tanh": simple("tanh"),
     "Softplus": simple("softplus"), "Softsign": simple("elliot_symmetric"),
@@ -160,10 +144,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "LeakyRelu": lambda given: _leaky(np.asarray(given.get("alpha", 0.01))),
     "PRelu": lambda given, slope: _leaky(as_float(slope)),
     "Elu": _elu, "Selu": _selu, "Celu": _celu, "Clip": _clip,
-    "HardSigmoid": _hard_sigmoid, "ThresholdedRelu": _thresholded, "Shrink": _shrink,
-    "Swish": _swish, "ai.onnx.ml:Binarizer": _binarizer,
-    "Abs": lambda _: ([(1, "relu", 1.0, 0.0), (1, "relu", -1.0, 0.0)], 0),
-    "Sign": lambda _: ([(1, "threshold", 1.0, 0.0), (-1, "threshold", -1.0, 0.0)], 0),
+    "HardSigmoid": _hard_sigmoid, "Swish": _swish,
 }
 """The terms and the constant of each node that is a sum of activations."""
 
@@ -180,33 +161,17 @@ def by_rule(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     return [of_terms(trace, value, terms, bias)]
 
 
-def bounded(trace: Trace, kind: str, inputs: Sequence[Any]) -> Value | None:
-    """Return a Max or Min of a value and numbers, a clip; None: it is none."""
-    values = [one for one in inputs if isinstance(one, Value)]
-    numbers = [scalar(one) for one in inputs if not isinstance(one, Value)]
-    known = [number for number in numbers if number is not None]
-    shape = np.broadcast_shapes(*(one.shape for one in inputs))
-    if len(values) != 1 or not known or known != numbers or values[0].shape != shape:
-        return None
-    low, high = max(known), min(known)
-    pair = (low, math.inf) if kind == "Max" else (-math.inf, high)
-    trace.take(values[0].codes.size)
-    return of_terms(trace, values[0], [(1, with_parameters("clip", *pair), 1.0, 0.0)])
-
-
 def composed(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the output of a node that is a function of one variable."""
     floats_only(inputs)
     arrays = [one for one in inputs if one is not None]
     shape = np.broadcast_shapes(*(one.shape for one in arrays))
     trace.take(int(np.prod(shape, dtype=object)) + trace.graph.room.found // 1000)
-    curves, places, constants = [], [], {}
-    layouts = []
+    curves, constants, layouts = [], {}, []
     for place, one in enumerate(arrays):
         if isinstance(one, Value):
             layouts.append(trace.records.layout(one.affine(np.ones(shape))))
             curves.append(trace.records.curves(layouts[-1][0]))
-            places.append(place)
         else:
             constant = scalar(one)
             if constant is None:
@@ -216,28 +181,66 @@ def composed(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     if any(one[2] != axis for one in layouts):
         raise RefusalError("mixes samples, or treats them differently")
 
-    def function(parts: list[Array]) -> Array:
-        found: dict[int, Any] = dict(zip(places, parts, strict=True))
-        for place, constant in constants.items():
-            found[place] = np.asarray(constant)
-        for place in found:
-            logical = node.op_type in LOGICAL or (
-                node.op_type == "Where" and place == 0)
-            found[place] = np.asarray(found[place], bool if logical else np.float64)
-        (result,) = evaluate(node, [found[k] for k in range(len(arrays))],
-                             trace.graph.versions)
-        decided = result[np.isfinite(trace.records.points)]
-        if node.op_type in (*COMPARISONS, *LOGICAL) and (
-            decided == decided[0]
-        ).all():
-            raise RefusalError("compares where no point of its proof decides otherwise")
-        return result.astype(np.float64)
+    given = attributes(node)
+    rule = NODES[f"{node.domain}:{node.op_type}" if node.domain else node.op_type]
+
+    def function(*parts: Piecewise) -> Piecewise:
+        operands = iter(parts)
+        return rule(given, *(
+            next(operands) if isinstance(one, Value) else Piecewise.of(constants[place])
+            for place, one in enumerate(arrays)))
 
     joined = trace.joined(curves, function)
     if not joined:
-        raise RefusalError("is neither affine nor a function of one variable")
+        raise RefusalError("is neither affine nor a known function of one variable")
     record = Composite(trace.text, len(rows))
     return [trace.records.value(trace.add(record, joined), rest, axis)]
+
+
+def _thresholded(given: dict[str, Any], v: Piecewise) -> Piecewise:
+    above = compared("greater", v, Piecewise.of(given.get("alpha", 1.0)))
+    return chosen(above, v, piecewise.ZERO)
+
+
+def _shrink(given: dict[str, Any], v: Piecewise) -> Piecewise:
+    limit, bias = given.get("lambd", 0.5), given.get("bias", 0.0)
+    above = compared("greater", v, Piecewise.of(limit))
+    below = compared("less", v, Piecewise.of(-limit))
+    return chosen(below, v.affine(1, bias), chosen(
+        above, v.affine(1, -bias), piecewise.ZERO))
+
+
+def _mean(_: dict[str, Any], *terms: Piecewise) -> Piecewise:
+    return piecewise.summed(*terms).affine(1 / len(terms), 0)
+
+
+def _of(function: Callable[..., Piecewise], *first: Any) -> Callable[..., Piecewise]:
+    """Return the rule of a node without attributes."""
+    return lambda _, *operands: function(*first, *operands)
+
+
+NODES: dict[str, Callable[..., Piecewise]] = {
+    "Add": _of(operator.add), "Sub": _of(operator.sub), "Mul": _of(operator.mul),
+    "Div": _of(operator.truediv), "Neg": _of(operator.neg),
+    "Sum": _of(piecewise.summed), "Mean": _mean,
+    "Pow": _of(piecewise.power), "Sqrt": _of(piecewise.sqrt),
+    "Reciprocal": _of(operator.truediv, piecewise.UNIT),
+    "Exp": _of(piecewise.exp), "Log": _of(piecewise.log), "Erf": _of(piecewise.erf),
+    "Sinh": _of(piecewise.sinh), "Cosh": _of(piecewise.cosh),
+    "Abs": _of(piecewise.absolute), "Sign": _of(piecewise.sign),
+    "Max": lambda _, *operands: reduce(piecewise.maximum, operands),
+    "Min": lambda _, *operands: reduce(piecewise.minimum, operands),
+    "Where": _of(chosen),
+    "Greater": _of(compared, "greater"), "Less": _of(compared, "less"),
+    "GreaterOrEqual": _of(compared, "greater_equal"),
+    "LessOrEqual": _of(compared, "less_equal"), "Equal": _of(compared, "equal"),
+    "And": _of(logical, "logical_and"), "Or": _of(logical, "logical_or"),
+    "Xor": _of(logical, "logical_xor"), "Not": _of(logical, "logical_not"),
+    "ThresholdedRelu": _thresholded, "Shrink": _shrink,
+    "ai.onnx.ml:Binarizer": lambda given, v: compared(
+        "greater", v, Piecewise.of(given.get("threshold", 0.0))),
+}
+"""Nodes that functions of one variable are made of."""
 
 
 def floats_only(inputs: Sequence[Any]) -> None:

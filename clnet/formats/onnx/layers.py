@@ -16,11 +16,12 @@ from clnet.errors import FormatError, InputError, quoted, reason
 from clnet.formats.onnx.elementwise import activated
 from clnet.formats.onnx.graph import ANY_BATCH, FLOATS, Graph, RefusalError, read_graph
 from clnet.formats.onnx.operators import FOLDABLE, OPERATORS
-from clnet.formats.onnx.recognise import Fit, recognised
+from clnet.formats.onnx.recognise import AT, BEYOND, Fit, recognised
 from clnet.formats.onnx.trace import Refused, Trace
 from clnet.formats.onnx.values import (
     NONE,
     Activated,
+    Activations,
     Composite,
     Entries,
     Inputs,
@@ -183,8 +184,10 @@ class _Emission:
         """Return rows as one activation; None: they are no such."""
         for curve in self.trace.records.curves(rows)[1:]:
             fit = recognised(curve)
-            if fit is not None and fit.terms and fit == Fit([(1.0, *fit.terms[0][1:])]):
-                (_, name, scale, shift), = fit.terms
+            if fit is None or len(fit.terms) != 1:
+                continue
+            (_, name, scale, shift), = fit.terms
+            if name not in (AT, BEYOND) and fit == Fit([(1.0, name, scale, shift)]):
                 return activated(self.trace, curve.root.affine(scale, shift), name)
         return None
 
@@ -249,17 +252,43 @@ class _Emission:
             fit = recognised(curve)
             if fit is None:
                 continue
-            parts = [
-                activated(self.trace, curve.root.affine(scale, shift), name)
-                .affine(factor) for factor, name, scale, shift in fit.terms
-            ]
+            parts = [self._term(curve.root, term) for term in fit.terms]
             if fit.slope or not parts:
                 parts.append(curve.root.affine(fit.slope))
             if len(parts) > 1 and isinstance(record, Linear):
                 return None  # the sum is as short as it is
             rows = parts[0] if len(parts) == 1 else self._summed(parts)
-            return rows.affine(1.0, fit.bias)
+            rows = rows.affine(1.0, fit.bias)
+            # A step minus itself is 0, whatever it is added to: not so in one sum.
+            return self._exact(rows) if fit.bias and fit.steps else rows
         return None
+
+    def _term(self, root: Rows, term: tuple[float, str, float, float]) -> Rows:
+        """Return a term of a fit; what is beyond an edge is from the next number on."""
+        factor, name, scale, shift = term
+        if name == AT:
+            v = root.affine(scale, shift)
+            if (v.bias.astype(self.dtype) != v.bias).any() or (
+                np.frexp(v.scale)[0] % 0.5).any():
+                raise RefusalError(
+                    f"{self.trace.text} compares a sum with one number, which rounding "
+                    "decides")
+            parts = [self._term(root, (sign, kind, scale, shift))
+                     for sign, kind in ((1.0, "threshold"), (-1.0, BEYOND))]
+            return self._summed(parts).affine(factor)
+        rows = root.affine(scale, shift)
+        if name == BEYOND:
+            bias = rows.bias.astype(self.dtype)
+            below = np.nextafter(bias, -np.inf, dtype=bias.dtype)
+            below[bias == 0] = -np.finfo(bias.dtype).tiny  # less may be flushed to zero
+            name, rows = "threshold", Rows(rows.atoms, rows.scale, below.astype(float))
+        return activated(self.trace, rows, name).affine(factor)
+
+    def _exact(self, rows: Rows) -> Rows:
+        """Return rows as outputs of a layer."""
+        places = np.arange(len(rows))
+        ones = Rows(rows.atoms, np.ones(len(rows)), np.zeros(len(rows)))
+        return self.trace.linear(ones, Entries(places, places, rows.scale), rows.bias)
 
     def _summed(self, parts: Sequence[Rows]) -> Rows:
         rows = self.trace.sum_rows(parts)
@@ -306,7 +335,7 @@ class _Emission:
         self.arrays.append((weights, biases))
         self._numbers[record] = len(self.layers)
 
-    def _layer(self, form: Form, name: str) -> tuple[Layer, Array, Array]:
+    def _layer(self, form: Form, name: Activations) -> tuple[Layer, Array, Array]:
         """Return a layer with its weights and biases."""
         read, columns, scale, shift = self._located(form.argument)
         sources = None if read == (len(self.layers),) else read
@@ -343,7 +372,7 @@ class _Emission:
         return Dense(n_out, name, sources=sources), matrix, bias
 
     def _sparse(
-        self, name: str, sources: tuple[int, ...] | None, n_in: int, n_out: int,
+        self, name: Activations, sources: tuple[int, ...] | None, n_in: int, n_out: int,
         flat: Array, values: Array, bias: Array,
     ) -> tuple[Layer, Array, Array]:
         """Return a layer of entries, flat = row * n_in + column in rising order."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from clnet.formats.onnx.affine import added, largest, multiplied, negated, normalised
 from clnet.formats.onnx.elementwise import (
-    FUNCTIONS,
+    NODES,
     RULES,
     activated,
     by_rule,
@@ -236,7 +236,7 @@ def linear_model(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]
 
 
 OPERATORS: dict[str, Operator] = {
-    **dict.fromkeys(FUNCTIONS, composed),
+    **dict.fromkeys(NODES, composed),
     **dict.fromkeys(RULES, by_rule),
     **dict.fromkeys(COPIES, copied),
     **dict.fromkeys(PROBED, probed),
@@ -257,9 +257,9 @@ OPERATORS: dict[str, Operator] = {
 """Nodes of values, by their types."""
 
 FOLDABLE = frozenset({
-    *FUNCTIONS, *RULES, *COPIES, "Cast", "CastLike", "Shape", "Size", "Constant",
+    *NODES, *RULES, *COPIES, "Cast", "CastLike", "Shape", "Size", "Constant",
     "ConstantOfShape", "Range", "MatMul", "Gemm", "ReduceSum", "ReduceProd",
     "ReduceMean", "ReduceMax", "ReduceMin", "EyeLike", "ScatterND", "ScatterElements",
-    "Mod", "Dropout",
+    "Mod", "Dropout", "Floor", "Ceil", "Round", "Tan", "Atan", "Asinh", "IsNaN",
 })
 """Nodes of constants."""

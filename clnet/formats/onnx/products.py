@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.formats.onnx.affine import Node, added
+from clnet.formats.onnx.algebra import NEAR
 from clnet.formats.onnx.elementwise import floats_only
 from clnet.formats.onnx.graph import RefusalError, attributes, evaluate
 from clnet.formats.onnx.trace import Tensor, Trace, as_float, most_elements
-from clnet.formats.onnx.values import NEAR, Entries, Value
+from clnet.formats.onnx.values import Entries, Value
 
 Array = NDArray[Any]
 

@@ -1,124 +1,301 @@
-"""Functions of one variable, recognised as sums of activations by their numbers.
+"""Functions of one variable as sums of activations, each proved equal.
 
 Exporters write GELU, Mish or ELU as five nodes or more, each in its own way. Here only
-the function counts: it is fitted by ``c f(s x + b) + d relu(s x + b) + e x + g``.
+the function counts. What is affine in pieces is a sum of clips and steps, exact at
+every magnitude. All else is fitted by ``c f(s x + b) + d relu(s x + b) + e x + g``, and
+a fit is taken if the expressions of both are equal in each piece.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import product
-from typing import Any, NamedTuple
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise, product
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.formats.onnx.values import NEAR, POINTS, Curve
-from clnet.nn.activations import ACTIVATIONS
+from clnet.formats.onnx.algebra import NEAR, UnknownError
+from clnet.formats.onnx.piecewise import (
+    FAR,
+    IDENTITY,
+    ZERO,
+    Piecewise,
+    activated,
+    compared,
+)
+from clnet.nn.activations import ACTIVATIONS, activation, with_parameters
+
+if TYPE_CHECKING:
+    from clnet.formats.onnx.values import Curve
 
 Array = NDArray[Any]
 
 MOST_HINTS = 8  # pairs of a factor and a constant that are tried
 MOST_KNOWN = 64  # functions whose fits are remembered
-SMALLEST = 1e-3  # factor of a function's argument
-WIDEST = 2.0  # distance of a function's arguments about zero, at most
-FINITE = 0.5  # share of the samples, at least
+MOST_EDGES = 16  # of a function that is affine in pieces
+LOST = 2.0**-10  # relative error of terms' sum in float32, at most
+PROBES = (1.234567e-6, 0.001234567, 0.1357911, 0.8765432)  # places in a piece
+TINY = 1e-30  # smaller values are zero but for rounding
+GRID = np.linspace(-12, 12, 97) + 1 / 64  # about a fit's zero: off what is round
+LEAST_FINITE = 0.5  # share of the points
+LARGE = 1e8  # argument of functions that are far from all edges
+EXACT = 1e-12  # relative difference of numbers in float64
+
+BEYOND = "beyond"  # a threshold that is 0 at 0
+AT = "at"  # 1 at 0, elsewhere 0
+
+Term = tuple[float, str, float, float]
+"""A factor, an activation or one of these, and the scale and shift of its argument."""
 
 
 class Fit(NamedTuple):
     """``sum of factor f(scale x + shift) + slope x + bias``."""
 
-    terms: list[tuple[float, str, float, float]]
+    terms: list[Term]
     slope: float = 0.0
     bias: float = 0.0
 
+    @property
+    def steps(self) -> bool:
+        """Whether terms jump."""
+        return any(name in ("threshold", BEYOND, AT) for _, name, _, _ in self.terms)
 
-_KNOWN: dict[Any, Fit | None] = {}
+    def function(self) -> Piecewise:
+        """Return the function."""
+        total = Piecewise.of(self.bias)
+        if self.slope or not self.terms:
+            total = IDENTITY.affine(self.slope, self.bias)
+        for factor, name, scale, shift in self.terms:
+            v = IDENTITY.affine(scale, shift)
+            if name == AT:
+                term = compared("equal", v, ZERO)
+            else:
+                term = activated("threshold" if name == BEYOND else name, v)
+            if name == BEYOND:  # but at NaN
+                term = replace(term, values=np.where(
+                    [*(v.refined(term.edges).values[:-1] == 0), False], 0, term.values))
+            total = total + term.affine(factor, 0)
+        return total
+
+
+_KNOWN: dict[str, Fit | None] = {}
 
 
 def recognised(curve: Curve) -> Fit | None:
     """Return a function as a sum of activations; None: it is no such sum."""
-    key = curve.samples.tobytes(), curve.hints, curve.points.tobytes()
+    key = repr((curve.function, sorted(curve.hints)))
     if key not in _KNOWN:
         if len(_KNOWN) >= MOST_KNOWN:
             _KNOWN.clear()
-        _KNOWN[key] = next((fit for fit in _fits(curve) if _proved(fit, curve)), None)
+        _KNOWN[key] = next(
+            (fit for fit in _fits(curve) if _proved(fit, curve.function)
+             and _loss(fit, curve.function.edges) <= LOST), None)
     return _KNOWN[key]
 
 
 def _fits(curve: Curve) -> Iterator[Fit]:
-    """Yield the sums of activations that agree with a function at `POINTS`."""
-    if curve.samples.shape != curve.points.shape:
-        return
-    samples = curve.samples[: len(POINTS)]
-    used = np.isfinite(samples)
-    if used.mean() < FINITE:
-        return
-    if not all(_sampled(*hint) for hint in curve.hints):
-        return
-    x, y = POINTS[used], samples[used]
-    weight = 1 / (1 + np.abs(y))
-    if (affine := _fitted([x, np.ones(len(x))], y, weight)) is not None:
-        yield Fit([], *affine)
-        return
+    """Yield sums of activations that a function may be, the shortest first."""
     hints = sorted(curve.hints)[:MOST_HINTS]
     shifts = [(1.0, shift / scale) for scale, shift in hints if scale]
     opposite = [(-1.0, -shift) for _, shift in shifts]
-    pairs = list(dict.fromkeys([(1.0, 0.0), (-1.0, 0.0), *hints, *shifts, *opposite]))
-    for effort, (scale, shift), name in product(range(3), pairs, ACTIVATIONS):
-        v = scale * x + shift
-        f = np.asarray(ACTIVATIONS[name].value(v), float)
-        if not np.isfinite(f).all():
+    pairs = dict.fromkeys([(1.0, 0.0), (-1.0, 0.0), *hints, *shifts, *opposite])
+    function, columns = curve.function, []
+    for scale, shift in pairs:
+        if not scale:
             continue
-        if effort == 0 and not (np.abs(f - y) * weight <= NEAR).all():
+        x = (GRID - shift) / scale
+        y = function.at(x)
+        used = np.isfinite(y)
+        size = np.abs(y[used]).max(initial=0)
+        if used.mean() < LEAST_FINITE or not size:
             continue
-        columns = [f, np.maximum(v, 0)][: max(1, effort)]
-        found = _fitted([*columns, x, np.ones(len(x))], y, weight)
-        if found is not None:
-            names = (name, "relu")
-            terms = [(factor, names[k], scale, shift)
-                     for k, factor in enumerate(found[:-2]) if factor]
-            yield Fit(terms, *found[-2:])
+        v, x, y = (scale * x + shift)[used], x[used], y[used]
+        for name, row in ACTIVATIONS.items():
+            f = np.asarray(row.value(v), float)
+            if (np.abs(f - y) <= 4 * NEAR * size).all():
+                yield Fit([(1.0, name, scale, shift)])
+            matrix = np.stack([f, np.maximum(v, 0), x, np.ones(len(v))], axis=1)
+            columns.append((name, scale, shift, matrix, y))
+    parts = [part.polynomial() for part in function.parts]
+    lines = [(part[0], [*part, 0.0][1]) for part in parts if part and len(part) < 3]
+    if len(lines) == len(parts):
+        yield from _of_lines(function, lines)
+        return
+    found = []
+    for kept, (name, scale, shift, matrix, y) in product(
+        ([0, 2, 3], [0, 1, 2, 3]), columns
+    ):
+        factors = _factors(matrix[:, kept], y)
+        if factors is not None:
+            terms = zip(factors[:-2], (name, "relu"), strict=False)
+            found.append(Fit(_merged([
+                (factor, kind, scale, shift) for factor, kind in terms if factor
+            ]), *factors[-2:]))
+    yield from sorted(
+        found, key=lambda fit: (len(fit.terms) + bool(fit.slope), bool(fit.bias)))
 
 
-def _proved(fit: Fit, curve: Curve) -> bool:
-    """Return whether a fit holds far away, at NaN and where comparisons switch.
+def _of_lines(function: Piecewise, lines: list[tuple[float, float]]) -> Iterator[Fit]:
+    """Yield a function that is affine in pieces as clips and steps.
 
-    Where the function is infinite or NaN, a fit may have its limit: ``x * (x < 2)`` is
-    NaN at infinity. NaN may stay NaN where a comparison with it chose a number.
+    One piece is the reference, that at zero first; each edge beside it adds terms that
+    are 0 there. Which steps hold at NaN depends on the reference.
     """
-    x, y = curve.points[len(POINTS) :], curve.samples[len(POINTS) :]
-    total = np.full(len(x), fit.bias)
-    if fit.slope:
-        total = total + fit.slope * x
-    for factor, name, scale, shift in fit.terms:
-        total = total + factor * np.asarray(
-            ACTIVATIONS[name].value(scale * x + shift), float)
-    known = np.isfinite(y) & ~(np.isnan(x) & np.isnan(total))
-    error = np.abs(total - y)[known]
-    return bool((error <= 10 * NEAR * (1 + np.abs(y[known]))).all())
+    edges: list[Edge] = []
+    points: list[Term] = []
+    kept = [lines[0]]
+    for edge, value, below, above in zip(
+        function.edges, function.values.tolist(), lines, lines[1:], strict=False
+    ):
+        ends = [bias + slope * edge for bias, slope in (below, above)]
+        sizes = [max(abs(bias), abs(slope * edge)) for bias, slope in (below, above)]
+        size = EXACT * max(*sizes, abs(value))
+        jumps = [0.0 if abs(jump) <= size else jump
+                 for jump in (value - ends[0], ends[1] - value)]
+        bends = abs(above[1] - below[1]) > EXACT * max(abs(above[1]), abs(below[1]))
+        if any(jumps) and jumps[0] == -jumps[1] and not bends:
+            points.append((jumps[0], AT, 1.0, -edge))
+        elif bends or any(jumps):
+            edges.append(Edge(edge, *jumps))
+            kept.append(above)
+    if len(edges) + len(points) > MOST_EDGES or not (
+        np.isfinite(function.values[: len(function.edges)]).all()):
+        return
+    smooth = not any(edge.to or edge.away for edge in edges)
+    rising = [k for k, (_, slope) in enumerate(kept) if slope]
+    if smooth and len(edges) == 1 and not any(bias for bias, _ in kept) and (
+        len(rising) == 2 and edges[0].at == 0
+    ):
+        slopes = [slope for _, slope in kept]
+        name = with_parameters("leaky_relu", slopes[0] / slopes[1])
+        yield Fit([(slopes[1], name, 1.0, 0.0), *points])
+        return
+    if not edges and not rising:
+        yield Fit([(1.0, "gaussian_stepwise", 1.0, 0.0), *points], 0.0, kept[0][0])
+    places = [edge.at for edge in edges]
+    middle = bisect_right(places, 0.0)
+    if smooth and len(rising) == 1 and not kept[rising[0]][0]:
+        middle = rising[0]
+    fits = []
+    for reference in sorted(range(len(kept)), key=lambda k: abs(k - middle)):
+        fit = _about(reference, edges, kept)
+        fits.append(Fit([*fit.terms, *points], fit.slope, fit.bias))
+    yield from sorted(fits, key=lambda fit: _loss(fit, places))
 
 
-def _sampled(scale: float, shift: float) -> bool:
-    """Return whether points lie close about the zero of ``scale * x + shift``.
+class Edge(NamedTuple):
+    """Where a function bends or jumps: the jumps to its value, and from it."""
 
-    There functions bend: far from it GELU, SiLU and relu are equal, and all are affine.
-    Of a small scale, values are within the tolerance of all fits.
+    at: float
+    to: float
+    away: float
+
+
+def _about(reference: int, edges: list[Edge], lines: list[tuple[float, float]]) -> Fit:
+    """Return terms of a reference piece, and of the edges on both sides of it."""
+    ends = [-math.inf, *(edge.at for edge in edges), math.inf]
+    bias, slope = lines[reference]
+    terms = []
+    if slope and edges:
+        name = with_parameters("clip", ends[reference], ends[reference + 1])
+        terms.append((slope, name, 1.0, 0.0))
+    for k, (_, beside) in enumerate(lines):
+        if k == reference:
+            continue
+        sign = 1.0 if k > reference else -1.0
+        edge = edges[k - 1] if k > reference else edges[k]
+        first, last = (edge.to, edge.away)[:: int(sign)]
+        name = with_parameters("clip", 0.0, ends[k + 1] - ends[k])
+        for factor, kind in ((first, "threshold"), (last, BEYOND), (beside, name)):
+            if factor:
+                terms.append((sign * factor, kind, sign, -sign * edge.at))
+    return Fit(terms, 0.0 if edges else slope, bias)
+
+
+def _merged(
+    terms: list[Term]
+) -> list[Term]:
+    """Return ``c elu + d relu`` as one elu of another constant."""
+    if [name for _, name, _, _ in terms] == ["elu", "relu"]:
+        (c, _, scale, shift), (d, *_) = terms
+        if c + d:
+            name = with_parameters("elu", float(f"{c / (c + d):.15g}"))
+            return [(float(f"{c + d:.15g}"), name, scale, shift)]
+    return terms
+
+
+def _factors(matrix: Array, y: Array) -> list[float] | None:
+    """Return factors of the columns that add up to y; None: they do not.
+
+    They have the fewest digits that fit as well.
     """
-    if abs(scale) < SMALLEST:
-        return False
-    place = int(np.searchsorted(POINTS, -shift / scale))
-    return 0 < place < len(POINTS) and (
-        abs(scale) * float(POINTS[place] - POINTS[place - 1]) <= WIDEST)
-
-
-def _fitted(columns: list[Array], y: Array, weight: Array) -> list[float] | None:
-    """Return round factors of the columns that add up to y; None: they do not."""
-    matrix = np.stack(columns, axis=1) * weight[:, None]
-    factors, *_ = np.linalg.lstsq(matrix, y * weight, rcond=None)
-    for digits in (2, 4, 6, 8, 16):
-        rounded = np.array([0.0 if abs(one) < NEAR else float(f"{one:.{digits}g}")
-                            for one in factors])
-        if (np.abs(matrix @ rounded - y * weight) <= NEAR).all():
-            return [float(one) for one in rounded]
+    sizes = np.abs(matrix).max(axis=0)
+    sizes[sizes == 0] = 1
+    size = np.abs(y).max()
+    found, *_ = np.linalg.lstsq(matrix / sizes, y / size, rcond=None)
+    error = np.abs(matrix / sizes @ found - y / size).max()
+    if not error <= 4 * NEAR:
+        return None
+    allowed = max(2 * error, 1e-13)
+    small = np.abs(found) <= allowed
+    for digits in range(1, 17):
+        factors = np.array([float(f"{one:.{digits}g}") for one in found * size / sizes])
+        factors[small] = 0
+        if np.abs(matrix @ factors - y).max() <= allowed * size or digits == 16:
+            return [float(one) for one in factors]
     return None
+
+
+def _loss(fit: Fit, edges: Sequence[float] = ()) -> float:
+    """Return the largest relative error of a fit in float32, in all pieces and far."""
+    places = [-LARGE, LARGE, *PROBES, *(-share for share in PROBES)]
+    for low, high in pairwise([-math.inf, *edges, math.inf]):
+        size = min(LARGE, high - low, max(
+            abs(one) for one in (low, high, 1.0) if math.isfinite(one)))
+        start, sign = (high, -1) if math.isinf(low) else (low, 1)
+        start = start if math.isfinite(start) else 0.0
+        places += [start + sign * share * size for share in PROBES]
+    x = np.array(places, np.float32).astype(np.float64)
+    total = fit.bias + fit.slope * x
+    rounded = (fit.slope * x).astype(np.float32) + np.float32(fit.bias)
+    for factor, name, scale, shift in fit.terms:
+        if name != AT:
+            function = activation("threshold" if name == BEYOND else name).value
+            term = factor * function(scale * x + shift)
+            total = total + term
+            rounded = rounded + term.astype(np.float32)
+    error = np.abs(rounded - total)
+    return float((error / np.fmax(np.abs(total), TINY)).max())
+
+
+def _proved(fit: Fit, function: Piecewise) -> bool:
+    """Return whether a fit equals a function in each piece, at edges and far away.
+
+    Where the function is NaN at infinity, a fit may have its limit: ``x * (x < 2)`` is
+    NaN there. NaN may stay NaN where a comparison with it chose a number.
+    """
+    try:
+        total = fit.function()
+        total = replace(total, edges=tuple(
+            single if (single := float(np.float32(edge))) in function.edges else edge
+            for edge in total.edges))  # those of a file may have been rounded
+        edges = sorted({*function.edges, *total.edges})
+        total, function = total.refined(edges), function.refined(edges)
+        if not all(a.equals(b) for a, b in zip(
+            total.parts, function.parts, strict=True)):
+            return False
+    except UnknownError:
+        return False
+    last = len(edges)
+    sizes = np.ones(last + len(FAR))
+    for sides in (function.parts, function.parts[1:]):
+        at = [float(part.at(edge)) for part, edge in zip(sides, edges, strict=False)]
+        sizes[:last] = np.fmax(sizes[:last] * (sides is not function.parts), np.abs(at))
+    a, b = total.values, function.values
+    near = (a == b) | (np.abs(a - b) <= 10 * NEAR * np.fmax(sizes, np.abs(b)))
+    near[last:] |= np.isnan([*b[last:-1], a[-1]])
+    return bool(near.all())

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import numpy_helper
 
 from clnet.errors import FormatError, quoted, reason
+from clnet.formats.onnx.algebra import UnknownError
 from clnet.formats.onnx.graph import Graph, RefusalError, attributes, evaluate
+from clnet.formats.onnx.piecewise import Piecewise, summed
 from clnet.formats.onnx.values import (
     MOST_ROOTS,
     NONE,
-    POINTS,
     Curve,
     Entries,
     Inputs,
@@ -24,7 +25,6 @@ from clnet.formats.onnx.values import (
     Records,
     Rows,
     Value,
-    proof_points,
     same_rows,
 )
 
@@ -63,8 +63,7 @@ class Trace:
     counted: bool = False
 
     def __post_init__(self) -> None:
-        self.records: Records = Records(self.batch, points=np.concatenate(
-            [POINTS, proof_points(self._constants())]))
+        self.records: Records = Records(self.batch)
         self.tensors.update(self.graph.constants)
         self.text: str = ""  # names the present node
         width = sum(one.size for one in self.graph.inputs)
@@ -79,16 +78,6 @@ class Trace:
             if one.dtype == "int64":
                 value = Value(value.codes, value.scale, value.bias, whole=True)
             self.tensors[one.name] = value
-
-    def _constants(self) -> Iterator[Array]:
-        """Yield the constants of the graph, those of nodes included."""
-        yield from self.graph.constants.values()
-        for node in self.graph.nodes:
-            for name, value in attributes(node).items():
-                if isinstance(value, (int, float)):
-                    yield np.asarray(value)
-                elif node.op_type == "Constant" and name == "value":
-                    yield numpy_helper.to_array(value)
 
     def run(self, operators: dict[str, Operator], foldable: frozenset[str]) -> None:
         """Follow all nodes, by an operator for each type, ``domain:type``."""
@@ -182,10 +171,10 @@ class Trace:
         ones = Rows(unique, np.ones(len(unique)), np.zeros(len(unique)))
         record = Linear(self.text, n, ones, Entries(rows, columns, values), bias)
         return self.add(record, self.joined(
-            [self.records.curves(one) for one in terms], lambda parts: sum(parts)))
+            [self.records.curves(one) for one in terms], summed))
 
     def joined(
-        self, curves: Sequence[list[Curve]], function: Callable[[list[Array]], Any]
+        self, curves: Sequence[list[Curve]], function: Callable[..., Piecewise]
     ) -> list[Curve]:
         """Return a function of functions of one variable, where it is the same."""
         found = []
@@ -195,10 +184,11 @@ class Trace:
                 same = [one for one in others if same_rows(one.root, first.root)]
                 parts += same[:1]
             if len(parts) == len(curves):
-                samples = np.asarray(function([one.samples for one in parts]))
                 hints = frozenset[tuple[float, float]]().union(
                     *(one.hints for one in parts))
-                found.append(Curve(first.root, samples, hints, first.points))
+                with suppress(UnknownError):
+                    found.append(Curve(
+                        first.root, function(*(one.function for one in parts)), hints))
         return found[:MOST_ROOTS]
 
 

@@ -8,21 +8,26 @@ the outputs need.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.formats.onnx.algebra import NEAR
 from clnet.formats.onnx.graph import RefusalError
+from clnet.formats.onnx.piecewise import IDENTITY, Piecewise
 
 Array = NDArray[Any]
 
 NONE = -1  # atom of a constant element
-NEAR = 1e-6  # relative difference of constants that were rounded to float32
-MOST_SWITCHES = 256  # constants of a graph that functions are checked at
 MOST_ROOTS = 6  # arguments that a curve is remembered as a function of
+
+
+def _scaled(bias: Array, scale: Any, atoms: Array) -> Array:
+    """Return ``bias * scale``; no bias of an atom stays none by an infinite scale."""
+    product = bias * scale
+    return np.where((bias == 0) & (atoms != NONE), 0.0, product)
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class Rows:
 
     def affine(self, scale: Any, bias: Any = 0.0) -> Rows:
         """Return ``scale * self + bias``."""
-        return Rows(self.atoms, self.scale * scale, self.bias * scale + bias)
+        bias = _scaled(self.bias, scale, self.atoms) + bias
+        return Rows(self.atoms, self.scale * scale, bias)
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class Value:
         return Value(
             np.broadcast_to(self.codes, shape),
             np.broadcast_to(self.scale * scale, shape),
-            np.broadcast_to(self.bias * scale + bias, shape),
+            np.broadcast_to(_scaled(self.bias, scale, self.codes) + bias, shape),
         )
 
 
@@ -84,35 +90,15 @@ class Curve:
     ----------
     root : Rows
         The arguments, up to one factor and one constant; see `Records.settled`.
-    samples : ndarray
-        The function at `POINTS`, and then at the points of its proof.
+    function : Piecewise
+        The function of them.
     hints : frozenset of (float, float)
         Factors and constants of the arguments of the functions that it is made of.
     """
 
     root: Rows
-    samples: Array
+    function: Piecewise
     hints: frozenset[tuple[float, float]]
-    points: Array
-
-
-POINTS = np.sinh(np.linspace(-7.6, 7.6, 305))  # dense near 0, to ±1000
-FAR = np.array([sign * 10.0**k for k in (3.5, 4.5, 6, 9, 12, 20, 30)
-                for sign in (-1, 1)])
-
-
-def proof_points(constants: Iterable[Array]) -> Array:
-    """Return points that a function is checked at beyond `POINTS`.
-
-    They are far ones, infinity, NaN, and a graph's scalar constants, where its
-    comparisons switch, with their neighbours in float32.
-    """
-    scalars = [float(array.flat[0]) for array in constants
-               if array.size == 1 and array.dtype.kind in "fiu"]
-    switches = np.array(sorted({s * c for c in scalars for s in (-1, 1)}), np.float32)
-    switches = switches[np.isfinite(switches)][:MOST_SWITCHES]
-    around = [np.nextafter(switches, np.float32(end)) for end in (-np.inf, np.inf)]
-    return np.concatenate([FAR, [-np.inf, np.inf, np.nan], switches, *around])
 
 
 @dataclass(eq=False)
@@ -153,12 +139,16 @@ class Linear(Record):
     bias: Array
 
 
+Activations = str | tuple[str, ...]
+"""An activation's name for all rows, or one for each."""
+
+
 @dataclass(eq=False)
 class Activated(Record):
-    """An activation of clnet, of each row of the argument; or softmax of all."""
+    """An activation of each row of the argument, or softmax of all."""
 
     argument: Rows
-    activation: str
+    activation: Activations
 
 
 @dataclass(eq=False)
@@ -167,10 +157,13 @@ class Composite(Record):
 
 
 def same_rows(a: Rows, b: Rows) -> bool:
-    """Return whether rows are equal, but for rounding."""
-    return np.array_equal(a.atoms, b.atoms) and all(
-        np.allclose(one, other, NEAR, NEAR)
-        for one, other in ((a.scale, b.scale), (a.bias, b.bias))
+    """Return whether rows are equal, but for constants that were rounded."""
+    if not np.array_equal(a.atoms, b.atoms):
+        return False
+    sizes = np.abs(a.scale)
+    return bool(
+        (np.abs(a.scale - b.scale) <= NEAR * sizes).all()
+        and (np.abs(a.bias - b.bias) <= NEAR * np.maximum(sizes, np.abs(a.bias))).all()
     )
 
 
@@ -183,7 +176,6 @@ class Records:
     firsts: list[int] = field(default_factory=list)
     total: int = 0
     roots: dict[bytes, list[Rows]] = field(default_factory=dict)
-    points: Array = field(default_factory=lambda: POINTS)
 
     def add(self, record: Record) -> Rows:
         """Append a record, number its atoms, and return its rows."""
@@ -256,8 +248,11 @@ class Records:
             return None
         roots = self.roots.setdefault(rows.atoms.tobytes(), [])
         for root in roots:
-            scale = float(rows.scale[0] / root.scale[0])
-            bias = float(rows.bias[0] - scale * root.bias[0])
+            at = np.nanargmin(np.abs(root.bias / root.scale))  # where least cancels
+            scale = float(rows.scale[at] / root.scale[at])
+            bias = float(rows.bias[at] - scale * root.bias[at])
+            if abs(bias) <= NEAR * abs(rows.bias[at]):
+                bias = 0.0
             if same_rows(rows, root.affine(scale, bias)):
                 return root, scale, bias
         if len(roots) < MOST_ROOTS:
@@ -270,18 +265,18 @@ class Records:
         if found is None:
             return []
         root, scale, bias = found
-        curves = [Curve(root, scale * self.points + bias,
-                        frozenset({(scale, bias)}), self.points)]
+        curves = [
+            Curve(root, IDENTITY.affine(scale, bias), frozenset({(scale, bias)}))]
         record = self.owner(rows)
         if (
             record is not None and record.curves and len(rows) == record.size
             and (rows.atoms == np.arange(record.first, record.first + len(rows))).all()
             and (rows.scale == rows.scale[0]).all()
             and (rows.bias == rows.bias[0]).all()
+            and np.isfinite([rows.scale[0], rows.bias[0]]).all()
         ):
             scale, bias = float(rows.scale[0]), float(rows.bias[0])
-            curves += [Curve(one.root, scale * one.samples + bias, one.hints,
-                             one.points)
+            curves += [Curve(one.root, one.function.affine(scale, bias), one.hints)
                        for one in record.curves]
         return curves[:MOST_ROOTS]
 

@@ -1,0 +1,421 @@
+"""Functions of one variable, piece by piece, exact at every magnitude.
+
+A function is an expression between two edges each, and numbers at the edges, at the
+infinities and at NaN. Nodes of a graph compute with such functions: comparisons,
+maxima and absolute values have edges where a difference changes its sign. What has no
+such form is an `UnknownError`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.formats.onnx.algebra import Ratio, UnknownError, X
+from clnet.nn.activations import (
+    LEAK,
+    SELU_ALPHA,
+    SELU_SCALE,
+    SIGMOID_STEPS,
+    TANH_STEPS,
+    Steps,
+    activation,
+)
+
+Array = NDArray[Any]
+
+FAR = (-math.inf, math.inf, math.nan)
+MOST_EDGES = 64
+
+
+@dataclass(frozen=True)
+class Piecewise:
+    """A function of one variable.
+
+    Attributes
+    ----------
+    edges : tuple of float
+        In rising order.
+    parts : tuple of Ratio
+        Expressions below, between and above the edges.
+    values : ndarray
+        The function at the edges, and then at `FAR`.
+    """
+
+    edges: tuple[float, ...]
+    parts: tuple[Ratio, ...]
+    values: Array
+
+    @classmethod
+    def of(cls, number: float) -> Piecewise:
+        """Return a constant."""
+        return cls((), (_part(number),), np.full(len(FAR), float(number)))
+
+    def refined(self, edges: Sequence[float]) -> Piecewise:
+        """Return the same function with more edges."""
+        merged = sorted({*self.edges, *edges})
+        if len(merged) > MOST_EDGES:
+            raise UnknownError
+        if len(merged) == len(self.edges):
+            return self
+        places = [bisect_left(self.edges, edge) for edge in merged]
+        values = [
+            self.values[place] if edge in self.edges[place : place + 1]
+            else float(self.parts[place].at(edge))
+            for edge, place in zip(merged, places, strict=True)
+        ]
+        last = len(self.edges)
+        parts = [self.parts[place] for place in places] + [self.parts[last]]
+        return Piecewise(tuple(merged), tuple(parts),
+                      np.concatenate([values, self.values[last:]]))
+
+    def at(self, x: Array) -> Array:
+        """Return the values at finite points that are no edges."""
+        found = np.empty(len(x))
+        places = np.searchsorted(self.edges, x)
+        for place, part in enumerate(self.parts):
+            chosen = places == place
+            found[chosen] = part.at(x[chosen])
+        return found
+
+    def signed(self) -> tuple[Piecewise, list[int]]:
+        """Return the function with edges at its zeros, and each part's sign."""
+        zeros = [zero for part, (low, high) in zip(
+            self.parts, _ends(self.edges), strict=True
+        ) if (zero := part.over.zero()) is not None and low < zero < high]
+        refined = self.refined(zeros)
+        values = refined.values.copy()
+        values[: len(refined.edges)][np.isin(refined.edges, zeros)] = 0
+        refined = replace(refined, values=values)
+        return refined, [_sign(part, *ends) for part, ends in zip(
+            refined.parts, _ends(refined.edges), strict=True)]
+
+    def __add__(self, other: Piecewise) -> Piecewise:
+        return _joined(lambda a, b: a + b, self, other)
+
+    def __sub__(self, other: Piecewise) -> Piecewise:
+        return _joined(lambda a, b: a - b, self, other)
+
+    def __neg__(self) -> Piecewise:
+        return _joined(lambda a: -a, self)
+
+    def __mul__(self, other: Piecewise) -> Piecewise:
+        return _joined(lambda a, b: a * b, self, other)
+
+    def __truediv__(self, other: Piecewise) -> Piecewise:
+        other, signs = other.signed()
+        if 0 in signs:
+            raise UnknownError
+        return _joined(lambda a, b: a / b, self, other)
+
+    def affine(self, scale: float, bias: float) -> Piecewise:
+        """Return ``scale * self + bias``."""
+        if not (math.isfinite(scale) and math.isfinite(bias)):
+            raise UnknownError
+        return self * Piecewise.of(scale) + Piecewise.of(bias)
+
+
+IDENTITY = Piecewise((), (X,), np.array(FAR))
+
+
+def _part(number: float) -> Ratio:
+    if not math.isfinite(number):
+        raise UnknownError
+    return Ratio.of(number)
+
+
+def _joined(function: Callable[..., Any], *operands: Piecewise) -> Piecewise:
+    """Return a function of functions, which takes their parts and their values."""
+    edges = sorted({edge for one in operands for edge in one.edges})
+    refined = [one.refined(edges) for one in operands]
+    parts = [function(*parts) for parts in zip(
+        *(one.parts for one in refined), strict=True)]
+    values = function(*(one.values for one in refined))
+    return Piecewise(tuple(edges), tuple(parts), values)
+
+
+def _ends(edges: Sequence[float]) -> Iterator[tuple[float, float]]:
+    """Yield the ends of each part."""
+    return pairwise([-math.inf, *edges, math.inf])
+
+
+def _sign(part: Ratio, low: float, high: float) -> int:
+    """Return the sign of a part without a zero between two edges; 0: it is zero."""
+    if part.constant() == 0:
+        return 0
+    if not part.under.is_positive:
+        raise UnknownError
+    if part.over.zero() is not None:
+        return 1 if float(part.over.at(np.array(between(low, high)))) > 0 else -1
+    for sign in (1, -1):
+        if (Ratio.of(sign).over * part.over).is_positive:
+            return sign
+    raise UnknownError
+
+
+def between(low: float, high: float) -> float:
+    """Return a number between two edges."""
+    if math.isinf(low) and math.isinf(high):
+        return 0.0
+    if math.isinf(low):
+        return high - max(1.0, abs(high))
+    if math.isinf(high):
+        return low + max(1.0, abs(low))
+    return low + (high - low) / 2
+
+
+# --- functions of functions ----------------------------------------------------------
+
+
+def exp(a: Piecewise) -> Piecewise:
+    """Return the exponential."""
+    return Piecewise(a.edges, tuple(part.exp() for part in a.parts), np.exp(a.values))
+
+
+def log(a: Piecewise) -> Piecewise:
+    """Return the logarithm of what is positive."""
+    a, signs = a.signed()
+    if set(signs) != {1}:
+        raise UnknownError
+    return Piecewise(a.edges, tuple(part.log() for part in a.parts), np.log(a.values))
+
+
+def named(a: Piecewise, name: str, numbers: Callable[[Array], Any]) -> Piecewise:
+    """Return ``erf``, ``sin`` or ``cos``."""
+    parts = tuple(part.function(name) for part in a.parts)
+    return Piecewise(a.edges, parts, np.asarray(numbers(a.values), np.float64))
+
+
+def sinh(a: Piecewise) -> Piecewise:
+    """Return the hyperbolic sine."""
+    return (exp(a) - exp(-a)).affine(0.5, 0)
+
+
+def cosh(a: Piecewise) -> Piecewise:
+    """Return the hyperbolic cosine."""
+    return (exp(a) + exp(-a)).affine(0.5, 0)
+
+
+_ERF = np.frompyfunc(math.erf, 1, 1)
+
+
+def erf(a: Piecewise) -> Piecewise:
+    """Return the error function."""
+    return named(a, "erf", _ERF)
+
+
+def sin(a: Piecewise) -> Piecewise:
+    """Return the sine."""
+    return named(a, "sin", np.sin)
+
+
+def cos(a: Piecewise) -> Piecewise:
+    """Return the cosine."""
+    return named(a, "cos", np.cos)
+
+
+def power(a: Piecewise, exponent: Piecewise) -> Piecewise:
+    """Return a power whose exponent is a whole number."""
+    number = exponent.parts[0].constant()
+    if exponent.edges or number is None or number != round(number) or abs(number) > 8:
+        raise UnknownError
+    found = Piecewise.of(1.0)
+    for _ in range(abs(round(number))):
+        found = found * a
+    found = Piecewise.of(1.0) / found if number < 0 else found
+    with_values = a.refined(found.edges)
+    return Piecewise(found.edges, found.parts, np.power(with_values.values, number))
+
+
+def sqrt(a: Piecewise) -> Piecewise:
+    """Return the root of a constant."""
+    number = a.parts[0].constant()
+    if a.edges or number is None or number < 0:
+        raise UnknownError
+    return Piecewise((), (_part(math.sqrt(number)),), np.sqrt(a.values))
+
+
+def compared(kind: str, a: Piecewise, b: Piecewise) -> Piecewise:
+    """Return 1 where a comparison of NumPy holds, as ``greater``, and 0 elsewhere."""
+    function = getattr(np, kind)
+    difference, signs = (a - b).signed()
+    parts = tuple(Ratio.of(float(function(sign, 0))) for sign in signs)
+    last = len(difference.edges)
+    values = np.concatenate([
+        function(difference.values[:last], 0),
+        function(*(one.values[-len(FAR) :] for one in (a, b))),
+    ])
+    decided = {*(part.constant() for part in parts), *values[:last].astype(float)}
+    if len(decided) == 1 and values[-1] not in decided:
+        raise UnknownError  # it decides at NaN alone
+    return Piecewise(difference.edges, parts, values.astype(np.float64))
+
+
+def chosen(condition: Piecewise, a: Piecewise, b: Piecewise) -> Piecewise:
+    """Return a where a condition of 0 and 1 holds, elsewhere b."""
+    edges = sorted({*condition.edges, *a.edges, *b.edges})
+    condition, a, b = (one.refined(edges) for one in (condition, a, b))
+    decided = [part.constant() for part in condition.parts]
+    if not set(decided) <= {0.0, 1.0}:
+        raise UnknownError
+    parts = tuple(one if holds else other for holds, one, other in zip(
+        decided, a.parts, b.parts, strict=True))
+    return Piecewise(tuple(edges), parts, np.where(condition.values != 0, a.values,
+                                                b.values))
+
+
+def logical(kind: str, *operands: Piecewise) -> Piecewise:
+    """Return ``logical_and`` or another function of conditions of 0 and 1."""
+    function = getattr(np, kind)
+    edges = sorted({edge for one in operands for edge in one.edges})
+    refined = [one.refined(edges) for one in operands]
+    parts = []
+    for decided in zip(*(one.parts for one in refined), strict=True):
+        numbers = [part.constant() for part in decided]
+        if not set(numbers) <= {0.0, 1.0}:
+            raise UnknownError
+        parts.append(Ratio.of(float(function(*numbers))))
+    values = function(*(one.values for one in refined)).astype(np.float64)
+    return Piecewise(tuple(edges), tuple(parts), values)
+
+
+def maximum(a: Piecewise, b: Piecewise) -> Piecewise:
+    """Return the larger of two functions; NaN where one is."""
+    found = chosen(compared("greater", a, b), a, b)
+    a, b = a.refined(found.edges), b.refined(found.edges)
+    return Piecewise(found.edges, found.parts, np.maximum(a.values, b.values))
+
+
+def minimum(a: Piecewise, b: Piecewise) -> Piecewise:
+    """Return the smaller of two functions; NaN where one is."""
+    return -maximum(-a, -b)
+
+
+def absolute(a: Piecewise) -> Piecewise:
+    """Return the absolute value."""
+    return maximum(a, -a)
+
+
+def sign(a: Piecewise) -> Piecewise:
+    """Return -1, 0 or 1."""
+    return compared("greater", a, ZERO) - compared("less", a, ZERO)
+
+
+def clipped(a: Piecewise, low: float = -math.inf, high: float = math.inf) -> Piecewise:
+    """Return a function between two bounds."""
+    if low > -math.inf:
+        a = maximum(a, Piecewise.of(low))
+    return minimum(a, Piecewise.of(high)) if high < math.inf else a
+
+
+def below_zero(a: Piecewise, b: Piecewise) -> Piecewise:
+    """Return b where a is negative, elsewhere a."""
+    return chosen(compared("less", a, ZERO), b, a)
+
+
+def summed(*terms: Piecewise) -> Piecewise:
+    """Return the sum of functions."""
+    return reduce(operator.add, terms)
+
+
+# --- activations ---------------------------------------------------------------------
+
+
+def _sigmoid(v: Piecewise) -> Piecewise:
+    return UNIT / (UNIT + exp(-v))
+
+
+def _tanh(v: Piecewise) -> Piecewise:
+    return UNIT - Piecewise.of(2.0) / (exp(v + v) + UNIT)
+
+
+def _softplus(v: Piecewise) -> Piecewise:
+    return log(UNIT + exp(v))
+
+
+def _gaussian(v: Piecewise) -> Piecewise:
+    return exp(-(v * v))
+
+
+def _elliot(v: Piecewise) -> Piecewise:
+    return v / (UNIT + absolute(v))
+
+
+def _gelu(v: Piecewise) -> Piecewise:
+    return v * (UNIT + erf(v.affine(math.sqrt(0.5), 0))).affine(0.5, 0)
+
+
+def _gelu_tanh(v: Piecewise) -> Piecewise:
+    cubic = v + (v * v * v).affine(0.044715, 0)
+    return v * _sigmoid(cubic.affine(math.sqrt(8 / math.pi), 0))
+
+
+def _steps(table: Steps, v: Piecewise) -> Piecewise:
+    ends = table.abscissae[0], table.abscissae[-1]
+    found = Piecewise.of(table.heights[0])
+    points = list(zip(table.abscissae, table.heights, strict=True))
+    for (low, y), (high, other) in pairwise(points):
+        slope = (other - y) / (high - low)
+        found = found + clipped(v, low, high).affine(slope, -slope * low)
+    for kind, end, height in zip(("less", "greater_equal"), ends, (
+        table.heights[0], table.heights[-1]), strict=True):
+        outside = compared(kind, v, Piecewise.of(end))
+        found = chosen(outside, Piecewise.of(round(height)), found)
+    return found
+
+
+def _threshold(v: Piecewise) -> Piecewise:
+    return UNIT - compared("less", v, ZERO)
+
+
+ZERO, UNIT = Piecewise.of(0.0), Piecewise.of(1.0)
+FORMULAS: dict[str, Callable[..., Piecewise]] = {
+    "identity": lambda v: v,
+    "threshold": _threshold,
+    "threshold_symmetric": lambda v: _threshold(v).affine(2, -1),
+    "sigmoid": _sigmoid,
+    "sigmoid_stepwise": lambda v: _steps(SIGMOID_STEPS, v),
+    "tanh": _tanh,
+    "tanh_stepwise": lambda v: _steps(TANH_STEPS, v),
+    "gaussian": _gaussian,
+    "gaussian_symmetric": lambda v: _gaussian(v).affine(2, -1),
+    "gaussian_stepwise": lambda v: ZERO,
+    "elliot": lambda v: _elliot(v).affine(0.5, 0.5),
+    "elliot_symmetric": _elliot,
+    "linear_piece": lambda v: clipped(v, 0, 1),
+    "linear_piece_symmetric": lambda v: clipped(v, -1, 1),
+    "sin_symmetric": sin,
+    "cos_symmetric": cos,
+    "sin": lambda v: sin(v).affine(0.5, 0.5),
+    "cos": lambda v: cos(v).affine(0.5, 0.5),
+    "relu": lambda v: clipped(v, 0),
+    "leaky_relu": lambda v, slope=LEAK: below_zero(v, v.affine(slope, 0)),
+    "elu": lambda v, alpha=1.0: below_zero(v, exp(v).affine(alpha, -alpha)),
+    "selu": lambda v: below_zero(
+        v, exp(v).affine(SELU_ALPHA, -SELU_ALPHA)).affine(SELU_SCALE, 0),
+    "gelu": _gelu,
+    "silu": lambda v: v * _sigmoid(v),
+    "gelu_tanh": _gelu_tanh,
+    "mish": lambda v: v * _tanh(_softplus(v)),
+    "hardswish": lambda v: v * clipped(v.affine(1 / 6, 0.5), 0, 1),
+    "softplus": _softplus,
+    "clip": clipped,
+}
+"""Activations by their families, of an argument and the parameters."""
+
+
+def activated(name: str, argument: Piecewise) -> Piecewise:
+    """Return an activation of a function."""
+    row = activation(name)
+    found = FORMULAS[row.family](argument, *row.parameters).refined(argument.edges)
+    values = np.asarray(row.value(argument.refined(found.edges).values), np.float64)
+    return Piecewise(found.edges, found.parts, values)
