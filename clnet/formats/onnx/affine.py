@@ -80,7 +80,9 @@ def largest(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     values = [one for one in inputs if isinstance(one, Value)]
     shape = np.broadcast_shapes(*(one.shape for one in inputs))
     numbers = [as_float(one) for one in inputs if not isinstance(one, Value)]
-    if len(values) == 1 and any(np.ptp(one) for one in numbers):
+    if len(values) == 1 and not all(
+        np.isfinite(one).all() and (one == one.flat[0]).all() for one in numbers
+    ):
         bounds = np.broadcast_arrays(*numbers, np.zeros(shape))[:-1]
         ends = (np.max(bounds, axis=0), np.full(shape, np.inf))
         if node.op_type == "Min":
@@ -95,6 +97,8 @@ def largest(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     curves = [trace.records.curves(trace.records.layout(one)[0]) for one in values]
     if trace.joined(curves, lambda *functions: functions[0]):
         raise RefusalError("is no known function of one variable")
+    if not all(np.isfinite([one.scale, one.bias]).all() for one in values):
+        raise RefusalError("compares infinite numbers")
     # max(a, b) = a + relu(b - a), a not being constant, and min(a, b) = -max(-a, -b)
     inputs = sorted(inputs, key=lambda one: not isinstance(one, Value))
     sign = 1.0 if node.op_type == "Max" else -1.0

@@ -42,6 +42,7 @@ PROBES = (1.234567e-6, 0.001234567, 0.1357911, 0.8765432)  # places in a piece
 TINY = 1e-30  # smaller values are zero but for rounding
 GRID = np.linspace(-12, 12, 97) + 1 / 64  # about a fit's zero: off what is round
 LEAST_FINITE = 0.5  # share of the points
+LARGEST = 3e38  # a jump's size: float32 holds it
 LARGE = 1e8  # argument of functions that are far from all edges
 EXACT = 1e-12  # relative difference of numbers in float64
 
@@ -163,7 +164,7 @@ def _of_lines(function: Piecewise, lines: list[tuple[float, float]]) -> Iterator
             edges.append(Edge(edge, *jumps))
             kept.append(above)
     if len(edges) + len(points) > MOST_EDGES or not (
-        np.isfinite(function.values[: len(function.edges)]).all()):
+        np.abs(function.values[: len(function.edges)]) < LARGEST).all():
         return
     smooth = not any(edge.to or edge.away for edge in edges)
     rising = [k for k, (_, slope) in enumerate(kept) if slope]
