@@ -17,6 +17,7 @@ from bounds import WITH_PARAMETERS
 from clnet import Dense, Local, Network, Sparse
 from clnet.ir.lowering import lower, lower_training
 from clnet.ir.ops import Program, Span
+from clnet.ir.sparse_input import SparseShape
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.cascade.constants import RULES, Cascade, network_neuron
 from clnet.nn.losses import LOSSES, loss_function
@@ -193,6 +194,10 @@ def programs(name: str, network: Network, batch: int) -> Iterator[tuple[str, Pro
                     network, loss_function(loss), optimiser("batch"), weighted=True
                 )
     if name in ("parity", "double"):
+        yield "sparse", lower_training(
+            network, usual, optimiser("sgd"), samples=50, shuffled=True,
+            sparse=SparseShape(50, 120),
+        )
         for kind, regularisation in {
             "norm": Regularisation(l1=0.1, l2=0.2, clip_norm=1.0),
             "value": Regularisation(l2=0.2, clip_value=1.0),

@@ -38,16 +38,23 @@ class Value:
         and must not write anything else there.
     rows : int or None
         Rows of an array whose size does not depend on the batch; None: one per sample.
+    whole : bool
+        Whether its elements are of int32, and not of the program's type.
     """
 
     name: str
     width: int
     stride: int
     rows: int | None = None
+    whole: bool = False
 
     def height(self, batch: int) -> int:
         """Return the rows of the array for a batch of `batch` samples."""
         return batch if self.rows is None else self.rows
+
+    def type_in(self, dtype: str) -> str:
+        """Return the type of its elements in a program of a type."""
+        return "int32" if self.whole else dtype
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ dict.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from functools import partial, singledispatch
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.ops import Apply, BiasAct, Nonlinearity, Op, Program, Softmax
+from clnet.ir.sparse_input import SparseInputApply, SparseInputOuter, SparseRows
 from clnet.ir.training_ops import (
     RECORD,
     ActGrad,
@@ -183,12 +184,15 @@ def _softmax(op: Softmax, values: Values, parameters: Array) -> None:
     values[op.y.name] = bound(op, parameters)(values)
 
 
+def _ordered(values: Values, samples: int, shuffled: bool) -> Array:
+    """Return the rows of a data set that make a batch."""
+    rows: Array = (int(values["first"]) + np.arange(int(values["batch"]))) % samples
+    return permuted(rows, samples, values["key"]) if shuffled else rows
+
+
 @run_op.register
 def _gather(op: Gather, values: Values, parameters: Array) -> None:
-    size = int(values["batch"])
-    rows: Array = (int(values["first"]) + np.arange(size)) % op.samples
-    if op.shuffled:
-        rows = permuted(rows, op.samples, values["key"])
+    rows = _ordered(values, op.samples, op.shuffled)
     for data, batch in zip(op.data, op.batch, strict=True):
         values[batch.name] = values[data.name][rows]
 
@@ -288,6 +292,37 @@ def _outer(op: Outer, values: Values, parameters: Array) -> None:
     entries = op.storage.entries()
     live = entries.live
     gradient[0, live] = full[entries.rows[live], entries.columns[live]]
+
+
+def _sparse_batch(x: SparseRows, values: Values) -> Iterator[tuple[Array, Array]]:
+    """Yield the columns and the numbers of each sample of a batch."""
+    starts, columns, numbers = (values[value.name][:, 0] for value in x.values)
+    for row in _ordered(values, x.shape.samples, x.shuffled):
+        part = slice(starts[row], starts[row + 1])
+        yield columns[part], numbers[part]
+
+
+@run_op.register
+def _sparse_input_apply(
+    op: SparseInputApply, values: Values, parameters: Array
+) -> None:
+    matrix = op.storage.matrix(_array(op.weights, parameters))
+    values[op.z.name] = np.array([
+        matrix[:, columns] @ numbers for columns, numbers in _sparse_batch(op.x, values)
+    ])
+
+
+@run_op.register
+def _sparse_input_outer(
+    op: SparseInputOuter, values: Values, parameters: Array
+) -> None:
+    dz = values[op.dz.name]
+    gradient = np.zeros((1, op.weights.size), dz.dtype)
+    full = op.storage.matrix(gradient[0])
+    batch = _sparse_batch(op.x, values)
+    for derivatives, (columns, numbers) in zip(dz, batch, strict=True):
+        full[:, columns] += np.outer(derivatives, numbers)
+    values[op.gradient.name] = gradient
 
 
 @run_op.register

@@ -329,6 +329,8 @@ class Network(Predictor):
             where there are none. Memory maps,
             arrays of h5py and sparse matrices are read by parts if they take more than
             the `buffer`; iterables of batches (x, t) or (x, t, sample_weight) always.
+            On one device a sparse matrix stays one, if its samples have few entries,
+            and if the layers that read it are dense and it is not scaled.
         t : array_like, shape [samples, n_out], [samples] or [samples, 1], or None
             Targets, likewise; None: x has them. For one output also numbers [samples].
             Labels [samples] or [samples, 1] are strings, booleans or, for several

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from clnet.errors import WIDTH, counted
 from clnet.ir.lowering import lower
 from clnet.ir.ops import Apply, BiasAct, Program, Softmax
+from clnet.ir.sparse_input import SparseInputApply, SparseInputOuter
 from clnet.ir.training_ops import ActGrad, ApplyT, BiasGrad, Dropout, Outer
 from clnet.nn.layers import Sparse
 from clnet.nn.storage.formats import AUTO
@@ -29,6 +30,7 @@ LISTED = 2  # candidates that lost, of each span of a training step
 LAYER_OPS = {
     "Apply": "product", "BiasAct": "act", "Softmax": "softmax", "ActGrad": "act'",
     "ApplyT": "product'", "Outer": "weights'", "BiasGrad": "bias'",
+    "SparseInputApply": "product", "SparseInputOuter": "weights'",
 }
 """Printed names of a layer's ops; a prime marks the backward pass."""
 OTHER_OPS = {
@@ -272,16 +274,17 @@ def _layers(program: Program) -> list[int]:
     for op in program.ops:
         before = found[-1] if found else 0
         slot = None
-        if isinstance(op, Apply):
+        if isinstance(op, (Apply, SparseInputApply)):
             slot = op.weights
-            layer_of[slot] = before + (not op.accumulate)
+            again = isinstance(op, Apply) and op.accumulate
+            layer_of[slot] = before + (not again)
         elif isinstance(op, (BiasAct, Softmax)):
             found.append(before)
             continue
         elif isinstance(op, Dropout):
             found.append(op.layer)
             continue
-        elif isinstance(op, (Outer, ApplyT)):
+        elif isinstance(op, (Outer, SparseInputOuter, ApplyT)):
             slot = op.weights
         found.append(0 if slot is None else layer_of[slot])
     # A layer's ActGrad comes right before its Outer, its BiasGrad right after.

@@ -143,11 +143,11 @@ class Binding:
 
         Nothing else writes to its padding, which is zero.
         """
-        memory = self._value(value)
+        memory, dtype = self._value(value), value.type_in(self.dtype)
         if memory.array is not None:
-            memory.view(self.dtype, len(rows), value)[...] = rows
+            memory.view(dtype, len(rows), value)[...] = rows
             return
-        padded = np.zeros((len(rows), value.stride), self.dtype)
+        padded = np.zeros((len(rows), value.stride), dtype)
         padded[:, : value.width] = rows
         memory.write(self.session, padded)
 
@@ -158,7 +158,8 @@ class Binding:
     def _value(self, value: Value) -> Memory:
         if value.name not in self._values:
             rows = value.height(self.batch)
-            size = rows * value.stride * np.dtype(self.dtype).itemsize
+            item = np.dtype(value.type_in(self.dtype)).itemsize
+            size = rows * value.stride * item
             self._values[value.name] = Memory(self.session, size)
         return self._values[value.name]
 

@@ -160,7 +160,8 @@ class MLP(BaseEstimator):
         Parameters
         ----------
         X : array_like or scipy.sparse matrix, shape [n_samples, n_features]
-            Inputs. Of a sparse matrix some rows at a time are dense.
+            Inputs. A sparse matrix stays one where samples have few entries; of others
+            that are large some rows at a time are dense.
         y : array_like, shape [n_samples] or [n_samples, n_outputs]
             Class labels, or numbers of a regression.
         sample_weight : array_like, shape [n_samples], or None

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from clnet.checks import is_sparse
-from clnet.formats.sources import BatchSource
+from clnet.formats.sources import BUFFER, BatchSource
+from clnet.ir.lowering import reads_sparse
 from clnet.nn.losses import loss_function
 from clnet.nn.random import key, permuted
+from clnet.opencl.discovery import device_list
 from clnet.sklearn.progress import Progress
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from clnet.network import Network
     from clnet.nn.optimisers import Optimiser
     from clnet.sklearn.objective import Objective, Samples
+    from clnet.training.data_set import DataSet
     from clnet.training.history import History, TrainingState
 
 Array = NDArray[Any]
@@ -71,11 +74,12 @@ def fit_stochastic(
     progress, options, seed = start_stochastic(
         estimator, samples, objective, validation
     )
+    by_chunks = _reads_chunks(estimator, samples.x)
     while estimator.n_iter_ < epochs and not progress.stopped:
         state = optimizer.resumed(network)
         start = {"seed": seed} if state is None else {"state": state}
-        end = estimator.n_iter_ + 1 if is_sparse(samples.x) else epochs
-        if is_sparse(samples.x):
+        end = estimator.n_iter_ + 1 if by_chunks else epochs
+        if by_chunks:
             fit = partial(_sparse_epoch, network, samples, progress)
         else:
             fit = partial(
@@ -191,6 +195,18 @@ class _Chunk(BatchSource):
         return iter([self._weight])
 
 
+def _reads_chunks(estimator: BaseEstimator, x: Any) -> bool:
+    """Return whether samples are a sparse matrix that is read by parts."""
+    network = estimator.network_
+    if not is_sparse(x):
+        return False
+    if reads_sparse(network, x) and len(device_list(estimator.device)) == 1:
+        return False
+    return bool(
+        x.shape[0] * x.shape[1] * np.dtype(network.dtype).itemsize > BUFFER
+    )
+
+
 def _chunks(network: Network, n: int, multiple: int = 1) -> Iterator[slice]:
     """Yield slices of n rows that are dense at a time, each of whole batches."""
     size = multiple * network.n_in * np.dtype(network.dtype).itemsize
@@ -229,21 +245,23 @@ def fit_lbfgs(estimator: BaseEstimator, samples: Samples, objective: Objective) 
     from clnet.training.gradients import Gradients
 
     network, n = estimator.network_, len(samples)
-    chunks = list(_chunks(network, n)) if is_sparse(samples.x) else [slice(0, n)]
+    by_chunks = _reads_chunks(estimator, samples.x)
+    chunks = list(_chunks(network, n)) if by_chunks else [slice(0, n)]
+
+    def data_of(rows: slice) -> DataSet:
+        part = samples.rows(rows) if by_chunks else samples
+        data = data_set(network, part.x, part.t, sparse=True)
+        if part.weight is not None:  # sums over all chunks have the same weights
+            data = replace(data, weight=part.weight[:, np.newaxis])
+        return data
+
+    first = data_of(chunks[0])
     gradients = Gradients(
-        network, loss_function(objective.loss), estimator.device, chunks[0].stop,
-        samples.weight is not None, estimator.precision,
-        len(chunks) * min(estimator.max_iter, estimator.max_fun),
+        network, loss_function(objective.loss), estimator.device, first,
+        estimator.precision, len(chunks) * min(estimator.max_iter, estimator.max_fun),
     )
     total = n * samples.mean_weight
     alpha, weights = estimator.alpha, slice(network.layout.biases_start)
-
-    def write(rows: slice) -> None:
-        part = samples.rows(rows)
-        data = data_set(network, part.x, part.t)
-        if part.weight is not None:  # sums over all chunks have the same weights
-            data = replace(data, weight=part.weight[:, np.newaxis])
-        gradients.write(data)
 
     def evaluate(x: Array) -> tuple[float, float, Array]:
         """Return the mean loss, the penalty, and scikit-learn's gradients."""
@@ -251,7 +269,7 @@ def fit_lbfgs(estimator: BaseEstimator, samples: Samples, objective: Objective) 
         loss, gradient = 0.0, np.zeros(x.size)
         for rows in chunks:
             if len(chunks) > 1:
-                write(rows)
+                gradients.write(data_of(rows))
             one, part = gradients(parameters)
             loss += one
             gradient += part
@@ -268,7 +286,7 @@ def fit_lbfgs(estimator: BaseEstimator, samples: Samples, objective: Objective) 
         print(f"Iteration loss = {intermediate_result.fun:.8f}")
 
     if len(chunks) == 1:
-        write(chunks[0])
+        gradients.write(first)
     with np.errstate(over="ignore"):  # parameters beyond float32's range
         found = scipy.optimize.minimize(
             function, network.parameters.astype(np.float64), method="L-BFGS-B",

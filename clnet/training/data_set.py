@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import all_finite, as_numbers
+from clnet.checks import all_finite, as_numbers, as_rows, is_sparse
 from clnet.errors import InputError, warn
+from clnet.ir.lowering import reads_sparse
+from clnet.ir.sparse_input import SparseShape, csr_arrays, csr_rows
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
@@ -29,19 +31,26 @@ class DataSet:
 
     Attributes
     ----------
-    x, t : ndarray, shape [n, n_in] and [n, n_out]
-        Inputs and targets.
+    x : ndarray or CSR matrix of scipy.sparse, shape [n, n_in]
+        Inputs.
+    t : ndarray, shape [n, n_out]
+        Targets.
     weight : ndarray of float64, shape [n, 1], or None
         Factor of each sample's loss and squared error; the largest is 1 until
         `balanced`.
     """
 
-    x: Array
+    x: Any
     t: Array
     weight: Array | None = None
 
     def __len__(self) -> int:
-        return len(self.x)
+        return len(self.t)
+
+    @property
+    def sparse(self) -> SparseShape | None:
+        """Size of the inputs as a program takes sparse ones; None: they are dense."""
+        return SparseShape.of(len(self), self.x.nnz) if is_sparse(self.x) else None
 
     @property
     def rows(self) -> int:
@@ -82,7 +91,8 @@ class DataSet:
     @property
     def arrays(self) -> list[Array]:
         """The arrays in the order of a program's inputs."""
-        return [a for a in (self.x, self.t, self.weight) if a is not None]
+        x = csr_arrays(self.x) if is_sparse(self.x) else [self.x]
+        return [*x, self.t] if self.weight is None else [*x, self.t, self.weight]
 
 
 def balanced_weights(weight: Array, batch: int, order: Array | None = None) -> Array:
@@ -108,6 +118,7 @@ def data_set(
     weight: ArrayLike | None = None,
     what: str = "",
     scaling: Scaling | None = None,
+    sparse: bool = False,
 ) -> DataSet:
     """Return samples of a network, checked and scaled.
 
@@ -123,6 +134,9 @@ def data_set(
         Prefix of the arrays' names in errors: empty, or a word and a space.
     scaling : Scaling or None
         Scaling of inputs and targets; None: they are not scaled.
+    sparse : bool
+        Whether inputs that the network `reads_sparse` stay sparse, if they are not
+        scaled.
 
     Raises
     ------
@@ -130,10 +144,11 @@ def data_set(
         If a shape or type is wrong, there is no sample, a number is not finite, or a
         weight is negative, or all are zero.
     """
-    x, t = samples_of(network, x, t, what)
+    sparse = sparse and scaling is None and reads_sparse(network, x)
+    x, t = samples_of(network, x, t, what, sparse)
     weights = None
     if weight is not None:
-        weights = checked_weights(weight, len(x), what, 0)
+        weights = checked_weights(weight, len(t), what, 0)
         if weights.max() == 0:
             raise InputError(
                 f"{what}sample_weight is 0 for all samples, expected one above 0"
@@ -143,10 +158,14 @@ def data_set(
 
 
 def samples_of(
-    network: Model, x: ArrayLike, t: ArrayLike, what: str
-) -> tuple[Array, Array]:
-    """Return inputs and targets as arrays of numbers, of a network's shapes."""
-    arrays = [as_numbers(f"{what}x", x), as_numbers(f"{what}t", t)]
+    network: Model, x: ArrayLike, t: ArrayLike, what: str, sparse: bool = False
+) -> tuple[Any, Array]:
+    """Return inputs and targets as arrays of numbers, of a network's shapes.
+
+    With `sparse` the inputs are a matrix in CSR form.
+    """
+    read = as_rows if sparse else as_numbers
+    arrays: list[Any] = [read(f"{what}x", x), as_numbers(f"{what}t", t)]
     for name, array, width in zip(
         "xt", arrays, (network.n_in, network.n_out), strict=True
     ):
@@ -155,7 +174,7 @@ def samples_of(
                 f"{what}{name} has shape {list(array.shape)}, expected "
                 f"[samples, {width}]"
             )
-    n = len(arrays[0])
+    n = arrays[0].shape[0]
     if n != len(arrays[1]):
         raise InputError(
             f"{what}x has {n} samples and t {len(arrays[1])}: give one target a sample"
@@ -166,18 +185,32 @@ def samples_of(
 
 
 def converted(
-    network: Model, x: Array, t: Array, what: str, scaling: Scaling | None, first: int
-) -> tuple[Array, Array]:
+    network: Model, x: Any, t: Array, what: str, scaling: Scaling | None, first: int
+) -> tuple[Any, Array]:
     """Return inputs and targets scaled, in a network's type, and all finite."""
     if scaling is not None:
         x = scaling.scale_input(as_numbers("x", x, "float64"))
         t = scaling.scale_output(as_numbers("t", t, "float64"))
-    found = []
+    found: list[Any] = []
     for name, array in (("x", x), ("t", t)):
+        if is_sparse(array):
+            found.append(_converted_rows(f"{what}{name}", array, network.dtype))
+            continue
         rounded = as_numbers(name, array, network.dtype)
         _check_finite(f"{what}{name}", rounded, first, array)
         found.append(rounded)
     return found[0], found[1]
+
+
+def _converted_rows(name: str, matrix: Any, dtype: str) -> Any:
+    """Return a CSR matrix as `csr_rows` does, all finite."""
+    found = csr_rows(name, matrix, dtype)
+    if not all_finite(found.data):
+        first = np.isfinite(found.data).argmin()
+        row = int(np.searchsorted(found.indptr, first, side="right")) - 1
+        rounded, given = (one[row : row + 1].toarray() for one in (found, matrix))
+        _check_finite(name, rounded, row, given)
+    return found
 
 
 def checked_weights(weight: ArrayLike, n: int, what: str, first: int) -> Array:

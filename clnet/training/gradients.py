@@ -37,10 +37,8 @@ class Gradients:
         The loss.
     device : str, Device or None
         As for `clnet.device`.
-    batch : int
-        Samples of one data set at most.
-    weighted : bool
-        Whether the data sets have weights.
+    data : DataSet
+        The first data set: the others have its kind, and at most as many samples.
     precision : str
         As for `Network.compile`.
     calls : int
@@ -54,14 +52,15 @@ class Gradients:
 
     def __init__(
         self, network: Model, loss: LossFunction, device: str | Device | None,
-        batch: int, weighted: bool, precision: str, calls: int,
+        data: DataSet, precision: str, calls: int,
     ) -> None:
         self._program = program_of(
-            network, loss, None, precision, weighted=weighted, dropout=False
+            network, loss, None, precision, weighted=data.weighted, dropout=False,
+            sparse=data.sparse,
         )
         where = find_device(device)
         plan = plan_training(
-            network, self._program, where, batch, search=Search(runs=calls)
+            network, self._program, where, len(data), search=Search(runs=calls)
         )
         self._session = session(where)
         with device_errors(self._session):
@@ -75,7 +74,7 @@ class Gradients:
         self._samples = 0
 
     def write(self, data: DataSet) -> None:
-        """Take the samples of the next calls, at most `batch`."""
+        """Take the samples of the next calls."""
         self._samples = len(data)
         with device_errors(self._session):
             for value, array in zip(self._program.inputs, data.arrays, strict=True):

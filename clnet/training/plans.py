@@ -63,7 +63,9 @@ class Planning:
         """
         setup = self._setup
         kept, key = setup.options.plans, (device, *(
-            None if data is None else (type(data), data.rows, data.weighted)
+            None if data is None else (
+                type(data), data.rows, data.weighted, data.sparse
+            )
             for data in (setup.data, setup.validation)
         ))
         keeps = self._tune is None and not self._saved
@@ -90,6 +92,7 @@ class Planning:
             network, options.loss, options.rule, options.precision,
             samples=n if gathers else None, shuffled=options.shuffled and not on_host,
             weighted=data.weighted, regularisation=options.regularisation,
+            sparse=data.sparse,
         )
 
     def _step(self, network: Model, device: Device) -> TrainingPlan:
@@ -117,6 +120,7 @@ class Planning:
         return without_backward(program_of(
             network, options.loss, None, options.precision, samples=samples,
             dropout=False, weighted=data is not None and data.weighted,
+            sparse=None if data is None else data.sparse,
         ))
 
     def __call__(

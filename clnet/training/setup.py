@@ -125,8 +125,13 @@ def training_setup(
         If an argument is wrong, or no such device exists.
     """
     room = check_buffer(buffer)
+    if device is not None and devices is not None:
+        raise InputError("give device or devices, not both")
+    chosen = device_list(device if devices is None else devices)
+    alone = len(chosen) == 1 and blocks is None  # no device or rank to share samples
     data, classes, columns = any_set(
-        network, (x, t, sample_weight), network.classes, network.columns, scaling, room
+        network, (x, t, sample_weight), network.classes, network.columns, scaling, room,
+        sparse=alone,
     )
     options = options_of(len(data))
     epochs = options.epochs
@@ -142,16 +147,13 @@ def training_setup(
                 "such batches"
             )
         other, classes, _ = any_set(
-            network, samples, classes, columns, scaling, room, "validation "
+            network, samples, classes, columns, scaling, room, "validation ", alone
         )
         other = (
             other.balanced(min(VALIDATION_BATCH, other.rows), whole=True)
             if isinstance(other, StreamedSet) else other.balanced(len(other))
         )
     checked = checked_callbacks(callbacks)
-    if device is not None and devices is not None:
-        raise InputError("give device or devices, not both")
-    chosen = device_list(device if devices is None else devices)
     if isinstance(data, StreamedSet):
         data = data.balanced(options.batch)
         data.check_batch()

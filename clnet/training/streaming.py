@@ -27,6 +27,7 @@ from clnet.formats.sources import (
     rows_of,
     source_of,
 )
+from clnet.ir.lowering import reads_sparse
 from clnet.nn.copies import by_threads
 from clnet.nn.labels import are_labels, classes_of, encoded
 from clnet.nn.random import permuted, shuffled, stream
@@ -132,6 +133,11 @@ class StreamedSet:
     def weighted(self) -> bool:
         """Whether the samples have weights."""
         return self.first.weighted
+
+    @property
+    def sparse(self) -> None:
+        """None: parts are dense."""
+        return None
 
     @property
     def t(self) -> Array:
@@ -402,6 +408,7 @@ def any_set(
     scaling: Scaling | None,
     buffer: int,
     what: str = "",
+    sparse: bool = False,
 ) -> tuple[AnySet, Classes | None, Columns | None]:
     """Return the samples of a network, with their classes and columns.
 
@@ -413,7 +420,7 @@ def any_set(
         As for `Network.fit`.
     classes, columns
         Those that are known.
-    scaling, what
+    scaling, what, sparse
         As for `data_set`.
     buffer : int
         Bytes of host memory for those that are read by parts.
@@ -425,7 +432,8 @@ def any_set(
     """
     x, t, weight = samples
     source = source_of(x, t, weight)
-    if source is not None:
+    sparse = sparse and scaling is None and reads_sparse(network, x)
+    if source is not None and not sparse:
         check_columns(source, columns)
         columns, classes = columns or source.columns, classes or source.classes
         size = source.size(np.dtype(network.dtype).itemsize)
@@ -438,7 +446,7 @@ def any_set(
         raise InputError(f"{what}t is missing: only sources have targets of their own")
     t, classes = encoded(network, t, classes, f"{what}t")
     x, columns = named_inputs(columns, x, f"{what}x")
-    return data_set(network, x, t, weight, what, scaling), classes, columns
+    return data_set(network, x, t, weight, what, scaling, sparse), classes, columns
 
 
 def _streamed(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clnet.ir.ops import Apply, BiasAct, Span
+from clnet.ir.sparse_input import SparseInputApply, SparseInputOuter
 from clnet.ir.training_ops import ApplyT, Outer
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ def span_flops(span: Span) -> int:
     for op in span.ops:
         if isinstance(op, (Apply, ApplyT, Outer)):
             flops += 2 * op.storage.size * span.batch
+        elif isinstance(op, (SparseInputApply, SparseInputOuter)):
+            flops += 2 * op.storage.n_out * op.x.entries(span.batch)
         else:
             flops += 4 * sum(v.width * v.height(span.batch) for v in op.writes)
     return flops

@@ -2,6 +2,7 @@
 
 from clnet.variants.base import Variant
 from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.sparse.sparse_input import SparseInput
 from clnet.variants.sparse.sparse_outer import SparseOuter
 from clnet.variants.training.dropout import Dropping
 from clnet.variants.training.epoch import Epoch
@@ -24,6 +25,7 @@ STEP_VARIANTS: tuple[Variant, ...] = (
     MmaBackward(),
     OutputLoss(),
     SparseOuter(),
+    SparseInput(),
     StencilBackward(),
     StencilGradients(),
     Wide(),

@@ -160,6 +160,7 @@ def test_a_sparse_matrix_is_dense_in_parts_alone(monkeypatch, solver):
         return toarray(self, *arguments, **options)
 
     monkeypatch.setattr(solvers, "CHUNK_BYTES", 64 * X.shape[1] * 8)
+    monkeypatch.setattr(solvers, "BUFFER", 0)
     options = {"solver": solver, "batch_size": 32, "max_iter": 5, "random_state": 0,
                "dtype": "float64", "hidden_layer_sizes": 10}
     dense = MLPClassifier(**options).fit(X, Y, sample_weight=WEIGHTS)
@@ -177,6 +178,7 @@ def test_a_sparse_matrix_is_dense_in_parts_alone(monkeypatch, solver):
 def test_weights_of_a_sparse_matrix_are_those_of_the_whole_set(monkeypatch, batch):
     """In each part that is dense at a time, also where all of them are 0."""
     monkeypatch.setattr(solvers, "CHUNK_BYTES", 8 * X.shape[1] * 8)
+    monkeypatch.setattr(solvers, "BUFFER", 0)
     weights = WEIGHTS * np.linspace(1, 9, len(X))
     weights[16:40] = 0
     options = {"solver": "sgd", "batch_size": batch, "max_iter": 3, "random_state": 0,
@@ -187,6 +189,25 @@ def test_weights_of_a_sparse_matrix_are_those_of_the_whole_set(monkeypatch, batc
     )
     np.testing.assert_allclose(found.predict_proba(X), dense.predict_proba(X), 1e-6)
     np.testing.assert_allclose(found.loss_curve_, dense.loss_curve_, 1e-9)
+
+
+@pytest.mark.parametrize("solver", ["adam", "sgd", "lbfgs"])
+def test_a_wide_sparse_matrix_stays_sparse(monkeypatch, solver):
+    x = scipy.sparse.random(80, 1500, 0.01, "csr", random_state=0)
+    y = np.arange(80) % 3
+    options = {"solver": solver, "batch_size": 32, "max_iter": 4, "random_state": 0,
+               "dtype": "float64", "hidden_layer_sizes": 10}
+    dense = MLPClassifier(**options).fit(x.toarray(), y)
+    expected = dense.predict_proba(x.toarray())
+
+    def made_dense(*arguments, **options):
+        raise AssertionError("the matrix becomes dense")
+
+    monkeypatch.setattr(scipy.sparse.csr_matrix, "toarray", made_dense)
+    found = MLPClassifier(**options).fit(x, y)
+    monkeypatch.undo()
+    np.testing.assert_allclose(found.loss_, dense.loss_, 1e-9)
+    np.testing.assert_allclose(found.predict_proba(x), expected, 1e-6)
 
 
 def test_a_partial_fit_keeps_plan_and_memory(monkeypatch):

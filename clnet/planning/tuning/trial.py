@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.reference import run_op, silent
+from clnet.ir.sparse_input import SPARSE_INPUT_OPS, SparseInputOuter
 from clnet.ir.training_ops import (
     BiasGrad,
     Dropout,
@@ -242,9 +243,12 @@ class Trial:
         """Return random inputs of ops but those known; gradients' padding is zero."""
         numbers = np.random.default_rng(seed).uniform(-1, 1, BLOCK)
         numbers = numbers.astype(self.program.dtype)
-        inputs = {}
+        inputs: dict[Value, Array] = {}
+        for op in ops:
+            if isinstance(op, SPARSE_INPUT_OPS):
+                inputs |= op.x.trial(op.storage.n_in)
         for i, value in enumerate(_inputs(ops)):
-            if value in known:
+            if value in known or value in inputs:
                 continue
             shape = (value.height(batch), value.width)
             rows = np.resize(np.roll(numbers, 997 * i), shape)
@@ -369,7 +373,7 @@ class Trial:
         """The slot of each gradient in the flat buffer."""
         found: dict[str, Slot] = {}
         for op in self.program.ops:
-            if isinstance(op, Outer):
+            if isinstance(op, (Outer, SparseInputOuter)):
                 found[op.gradient.name] = op.weights
             elif isinstance(op, BiasGrad):
                 found[op.gradient.name] = op.bias
@@ -517,13 +521,15 @@ def run_perturbed(
             values[value.name] = values[value.name].astype(np.float64)
         return
     for value in op.reads:
+        if value.whole:
+            continue
         rows = values[value.name].astype(np.float64, copy=False)
         values[value.name] = perturb(rows, relative, draw) if relative else rows
     if not relative or not isinstance(op, (GradientNorm, Update)):
         run_op(op, values, parameters)
         return
     few = ROUNDINGS * float(np.finfo(dtype).eps)
-    arrays = [value.name for value in op.reads]
+    arrays = [value.name for value in op.reads if not value.whole]
     narrow = {**values, **{name: values[name].astype(dtype) for name in arrays}}
     if isinstance(op, Update):
         arrays.append("state")

@@ -1,0 +1,191 @@
+"""The ops of a first layer whose inputs are sparse: rows of a data set in CSR form.
+
+They read the nonzero numbers of a batch alone, where they lie in the data set; no op
+gathers the batch's inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from math import gcd
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clnet.checks import as_numbers
+from clnet.ir.ops import Op, Value
+from clnet.nn.storage.base import rounded_size
+from clnet.nn.storage.layout import round_up
+
+if TYPE_CHECKING:
+    from clnet.nn.storage.dense import DenseStorage
+    from clnet.nn.storage.layout import Slot
+
+ROOM_BITS = 3  # leading ones of a number of entries that its room keeps
+STRIDE = 0.618  # of trials' column numbers, relative to the columns
+
+
+class SparseShape(NamedTuple):
+    """Size of a sparse data set.
+
+    Attributes
+    ----------
+    samples, entries : int
+        Rows, and room for nonzero numbers.
+    """
+
+    samples: int
+    entries: int
+
+    @classmethod
+    def of(cls, samples: int, entries: int) -> SparseShape:
+        """Return a size with room for so many entries, and some more.
+
+        Data sets with about as many share programs.
+        """
+        step = 1 << max(0, entries.bit_length() - ROOM_BITS)
+        return cls(samples, max(1, round_up(entries, step)))
+
+
+def csr_rows(name: str, matrix: Any, dtype: str) -> Any:
+    """Return a CSR matrix in a dtype, whose rows name no column twice.
+
+    Raises
+    ------
+    InputError
+        If it is not made of numbers.
+    """
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    parts = as_numbers(name, matrix.data, dtype), matrix.indices, matrix.indptr
+    return type(matrix)(parts, shape=matrix.shape)
+
+
+def csr_arrays(matrix: Any) -> list[NDArray[Any]]:
+    """Return starts, columns and numbers of a CSR matrix, as of `SparseRows`."""
+    parts = matrix.indptr, matrix.indices, matrix.data
+    return [part[:, np.newaxis] for part in parts]
+
+
+@dataclass(frozen=True)
+class SparseRows:
+    """The inputs of a data set in CSR form; no row names a column twice.
+
+    Sample b of a batch is row ``order(first + b)``, as of `Gather`.
+
+    Attributes
+    ----------
+    starts : Value
+        [samples + 1, 1]: row i has entries ``starts[i]`` … ``starts[i + 1] - 1``.
+    columns, numbers : Value
+        [entries, 1]: the input that an entry is of, and its number.
+    shuffled : bool
+        Whether the order is `nn.random.permuted` by the epoch's key.
+    """
+
+    starts: Value
+    columns: Value
+    numbers: Value
+    shuffled: bool = False
+
+    @classmethod
+    def of(cls, shape: SparseShape, shuffled: bool = False) -> SparseRows:
+        """Return the rows of a data set of a size."""
+        return cls(
+            Value("starts", 1, 1, shape.samples + 1, whole=True),
+            Value("columns", 1, 1, shape.entries, whole=True),
+            Value("numbers", 1, 1, shape.entries), shuffled,
+        )
+
+    @property
+    def values(self) -> tuple[Value, Value, Value]:
+        """The arrays, in the order of a program's inputs."""
+        return self.starts, self.columns, self.numbers
+
+    @property
+    def shape(self) -> SparseShape:
+        """The size."""
+        return SparseShape(self.starts.height(0) - 1, self.columns.height(0))
+
+    def entries(self, batch: int) -> int:
+        """Return the entries of a batch, about."""
+        samples, entries = self.shape
+        return -(-entries * batch // samples)
+
+    def trial(self, n_in: int) -> dict[Value, NDArray[np.int32]]:
+        """Return starts and columns of rows of equal lengths, for trials."""
+        samples, entries = self.shape
+        starts = np.arange(samples + 1) * min(entries // samples, n_in)
+        step = next(
+            s for s in count(max(1, int(STRIDE * n_in))) if gcd(s, n_in) == 1
+        )
+        columns = np.arange(entries) * step % n_in  # n_in adjacent ones differ
+        return {
+            self.starts: starts.astype(np.int32)[:, np.newaxis],
+            self.columns: columns.astype(np.int32)[:, np.newaxis],
+        }
+
+    @property
+    def signature(self) -> str:
+        """Text that is equal for rows that cost the same."""
+        samples, entries = self.shape
+        order = "shuffle" if self.shuffled else "slice"
+        return f"{order}[{rounded_size(samples)},{rounded_size(entries)}]"
+
+
+@dataclass(frozen=True)
+class SparseInputApply(Op):
+    """``z = A x`` of sparse samples x.
+
+    The inputs are the first source of a layer: it never adds to another product.
+    """
+
+    WRITES: ClassVar[tuple[str, ...]] = ("z",)
+
+    x: SparseRows
+    z: Value
+    storage: DenseStorage
+    weights: Slot
+
+    @cached_property
+    def reads(self) -> tuple[Value, ...]:
+        """The data set."""
+        return self.x.values
+
+    @property
+    def signature(self) -> str:
+        """The storage's and the data set's."""
+        return f"{self.storage.signature}·{self.x.signature}"
+
+
+@dataclass(frozen=True)
+class SparseInputOuter(Op):
+    """The weights' gradient: at (i, j), ``dz[:, i] · x[:, j]`` of sparse samples x.
+
+    Padding of the gradient is unspecified, as of `Outer`.
+    """
+
+    WRITES: ClassVar[tuple[str, ...]] = ("gradient",)
+
+    dz: Value
+    x: SparseRows
+    gradient: Value
+    storage: DenseStorage
+    weights: Slot
+
+    @cached_property
+    def reads(self) -> tuple[Value, ...]:
+        """The data set, and the derivatives by the pre-activations."""
+        return (*self.x.values, self.dz)
+
+    @property
+    def signature(self) -> str:
+        """The storage's and the data set's."""
+        return f"outer-{self.storage.signature}·{self.x.signature}"
+
+
+SPARSE_INPUT_OPS = (SparseInputApply, SparseInputOuter)
