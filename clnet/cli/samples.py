@@ -330,14 +330,16 @@ def _opened(
     """Return the samples of a file that `open_data` opens: all, or by parts."""
     outputs = arguments.outputs
     named = source_suffix(path) in ARROW_SUFFIXES and outputs is None
+    buffer = check_buffer(getattr(arguments, "buffer", None))
     if columns is not None and named:
         asked["columns"] = columns
     source = open_data(path, outputs=outputs, **asked)
-    buffer = check_buffer(getattr(arguments, "buffer", None))
     large = (source.size(np.dtype(np.float64).itemsize) or 0) > buffer
     if named and not large:
         asked.pop("columns", None)
         return _loaded(arguments, path, asked, columns, dtype)
+    if named and columns is None and "missing" not in asked:
+        source = open_data(path, **asked, missing=MISSING[0])
     part = source.peek() if large else source.whole()
     x = np.asarray(part.x)
     t = np.zeros((len(x), 0)) if part.t is None else np.asarray(part.t)

@@ -24,6 +24,7 @@ from clnet.formats.arrow_files import PLAIN, index_of, opened, reading_rows
 from clnet.formats.named_table import (
     DATE,
     MICROSECONDS,
+    MISSING,
     NUMBER,
     TEXT,
     Choice,
@@ -58,8 +59,8 @@ class TableSource(Source):
     path : Path
         A ``.parquet``, ``.arrow`` or ``.feather`` file.
     options, columns
-        As of `clnet.load_table`. Categories that are not known, and columns with
-        missing numbers, are read once.
+        As of `clnet.load_table`. Categories and means that are not known are read
+        once.
 
     Raises
     ------
@@ -292,11 +293,12 @@ class TableSource(Source):
         )
 
     def _number_type(self, at: int) -> np.dtype[Any]:
-        """Return NumPy's type for a column of numbers."""
+        """Return NumPy's type for a column of numbers or dates."""
         import pyarrow as pa
 
         kind = self._file.schema.field(at).type
-        found = np.float64 if pa.types.is_decimal(kind) else kind.to_pandas_dtype()
+        plain = _is_number(kind) and not pa.types.is_decimal(kind)
+        found = kind.to_pandas_dtype() if plain else np.float64
         return np.dtype(found)
 
     def _learnt(self, choice: Choice) -> Columns:
@@ -306,7 +308,7 @@ class TableSource(Source):
         }
         sums = {
             at: np.zeros(2) for at in choice.inputs  # of values, and their number
-            if at not in choice.coded and self._file.may_lack(at)
+            if at not in choice.coded and self._options.missing == MISSING[0]
         }
         if chosen := [*texts, *sums]:
             for first, batch in self._batches(chosen, TEXTS):

@@ -86,19 +86,6 @@ class ParquetFile:
         names = [self.schema.names[at] for at in columns]
         yield from self._file.iter_batches(size, [unit], names)
 
-    def may_lack(self, column: int) -> bool:
-        """Return whether a column may lack values: statistics may say it does not."""
-        groups, path = self._file.metadata, self.schema.names[column]
-        places = [
-            at for at in range(groups.num_columns)
-            if groups.schema.column(at).path == path
-        ]
-        for at in range(groups.num_row_groups if places else 0):
-            statistics = groups.row_group(at).column(places[0]).statistics
-            if statistics is None or statistics.null_count != 0:
-                return True
-        return not places
-
     def in_place(self, columns: Sequence[Any]) -> Array | None:
         """Return None: columns are decoded one by one."""
         return None
@@ -204,14 +191,6 @@ class ArrowFile:
             part.validate(full=True)
             yield part
             drop_pages(self.map)
-
-    def may_lack(self, column: int) -> bool:
-        """Return whether a column lacks values."""
-        reader = self._reader([column])
-        return any(
-            reader.get_batch(at).column(0).null_count
-            for at in range(reader.num_record_batches)
-        )
 
     def in_place(self, columns: Sequence[Any]) -> Array | None:
         """Return columns of one type as one array [rows, columns], where they lie.

@@ -43,7 +43,7 @@ def open_data(
     ignore: ColumnNames = (),
     index: ColumnNames | None = None,
     dates: ColumnNames = (),
-    missing: str = MISSING[0],
+    missing: str | None = None,
     unknown: str = UNKNOWN[0],
     outputs: int | None = None,
     columns: Columns | None = None,
@@ -64,8 +64,11 @@ def open_data(
     target : str, int, sequence of these, or None
         The columns of the targets, by number: from 1, or from -1 for the last; of a
         table also by name. A table's target of text is of class labels.
-    categories, ignore, index, dates, missing, unknown
+    categories, ignore, index, dates, unknown
         As for `load_table`, of tables.
+    missing : {"mean", "refuse"} or None
+        As for `load_table`; the means of numbers are read once. None: ``"mean"`` with
+        the columns of a network, which have them, else ``"refuse"``.
     outputs : int or None
         Instead of a target: the number of target columns, the last ones.
     columns : Columns or None
@@ -111,6 +114,7 @@ def open_data(
             raise InputError(
                 f"t is for .npy and HDF5, expected the target's columns of {data}"
             )
+        missing = missing or MISSING[columns is None]
         options = Options(chosen, categories, ignore, index, dates, missing, unknown)
         return arrow.TableSource(as_path(data), options, columns)
     if columns is not None or any(

@@ -167,7 +167,7 @@ def test_wrong_columns(path, options, message):
 @pytest.mark.parametrize(
     ("values", "options", "message"),
     [
-        ([1.0] * 90 + [None], {"missing": "refuse"}, "row 90, column v: the value is"),
+        ([1.0] * 90 + [None], {}, "row 90, column v: the value is"),
         ([1.0] * 90 + [math.inf], {}, "row 90, column v: found inf, expected a finite"),
         (["u"] * 90 + [None], {"missing": "refuse"}, "row 90, column v: the value is"),
         ([[1.0]] * 9, {}, "column v: is of 'list<.*double>', expected numbers or text"),
@@ -312,10 +312,27 @@ def test_columns_beside_missing_values_are_read_right(tmp_path, at):
     columns = {name: NUMBERS[:, i].copy() for i, name in enumerate("abc")}
     missing = {**columns, at: pa.array(columns[at], mask=np.arange(N) == 170)}
     path = write(tmp_path, "arrow", {**missing, "y": columns["a"]})
-    parts = open_data(path, outputs=1, missing="refuse").parts(64)
+    parts = open_data(path, outputs=1).parts(64)
     found = np.concatenate([next(parts).x, next(parts).x])
-    place = "abc".index(at) + 1  # of the indicator
-    np.testing.assert_array_equal(np.delete(found, place, axis=1), NUMBERS[:128])
-    assert not found[:, place].any()
+    np.testing.assert_array_equal(found, NUMBERS[:128])
     with pytest.raises(FormatError, match=f"row 170, column {at}: the value is miss"):
         next(parts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_missing_values_of_parts_are_as_those_of_tables(tmp_path, kind):
+    columns = {
+        "a": [1.5, None, 2.5, 8] * 20, "b": ["u", None, "v", "u"] * 20,
+        "c": [True, None, False, None] * 20, "d": pa.nulls(80, pa.int64()),
+        "y": [0.0] * 80,
+    }
+    path = write(tmp_path, kind, columns, 16)
+    source = open_data(path, target="y", missing="mean")
+    table = load_table(path, target="y", dtype="float64")
+    assert source.columns == table.columns
+    assert [column.mean for column in source.columns.inputs[:1]] == [4]
+    assert source.notes == [note.replace(" (3)", "").replace(" (20)", "")
+                            for note in table.notes]
+    for one in (source, open_data(path, columns=table.columns)):
+        parts = [part.x for part in one.parts(7)]
+        np.testing.assert_array_equal(np.concatenate(parts), table.x)

@@ -89,9 +89,10 @@ def load_table(path: Path) -> Any:
 
 
 def table_seeds() -> list[bytes]:
-    import pyarrow.compute  # whose memory is not the parser's
-    import pyarrow.csv  # noqa: F401
+    import pyarrow.compute  # these and pandas take memory that is not the parser's
+    import pyarrow.csv
 
+    pyarrow.array([None, "x"]).to_numpy(zero_copy_only=False)
     return [
         b"a,b,kind\nred,1,x\nblue,2.5,y\nred,-3e1,x\n", b"k,t\n1,2\n3,4\n",
         b"7,1,x\n8,2,y\n9,3,x\n", b'"a, 1","b",c,d\r\n" x ",1,2,"3"\n\n"y",4,5,6\n',

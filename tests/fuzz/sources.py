@@ -233,13 +233,17 @@ def _table_check(table: Any, read: Samples) -> np.ndarray:
     x, t = read
     inputs = []
     for name in table.column_names[:-1]:
-        if name == "kind":
-            texts = [str(one) for one in table[name].to_pylist()]
+        values = table[name].to_pylist()
+        if name == "kind" or isinstance(values[0], (str, bool)):
+            texts = [str(one) for one in values]
             inputs += [[one == kind for one in texts] for kind in sorted(set(texts))]
         else:
             inputs.append(table[name].to_numpy())
     same(x, np.array([np.asarray(one).astype(x.dtype) for one in inputs]).T[:ROWS])
     assert t is not None
+    if t.dtype.kind in "OU":
+        assert t.ravel().tolist() == [str(one) for one in table[-1].to_pylist()][:ROWS]
+        return x
     same(t.ravel(), table[-1].to_numpy()[:ROWS].astype(t.dtype))
     return x
 
