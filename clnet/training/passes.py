@@ -247,10 +247,11 @@ def measures(totals: Array, samples: int, outputs: int) -> Array:
     sums, errors = totals[:, : len(RECORD)], totals[:, len(RECORD) :]
     found: Array = np.add(sums, errors, dtype=np.float64)
     targets = samples * outputs
+    if np.count_nonzero(np.isfinite(found)) < found.size:
+        overflown = np.isinf(sums)  # the error of such a sum is NaN
+        found[overflown] = sums[overflown]
+        fails = found[:, 2]
+        fails[~np.isfinite(fails)] = targets
     found /= (samples, targets, 1.0)
-    fails = found[:, 2]
-    np.rint(fails, fails)
-    finite = np.isfinite(fails)
-    if np.count_nonzero(finite) < len(fails):
-        fails[~finite] = targets
+    np.rint(found[:, 2], found[:, 2])
     return found

@@ -16,7 +16,16 @@ from clnet.errors import ClnetError, ClnetWarning, FormatError, InputError
 from clnet.nn.optimisers import Adam
 from clnet.nn.storage.formats import FORMATS
 from clnet.training.history import TrainingState
+from clnet.training.passes import measures
 from clnet.training.setup import _resumed_state
+
+
+def test_a_sum_that_overflows_is_infinite():
+    """Its rounding error is NaN."""
+    nan, inf = np.nan, np.inf
+    totals = np.array([[inf, 4, 3, nan, 0, 0], [nan, inf, nan, nan, nan, nan]], "f4")
+    expected = [[inf, 0.5, 3], [nan, inf, 8]]
+    np.testing.assert_array_equal(measures(totals, 2, 4), expected)
 
 
 def test_the_history():
