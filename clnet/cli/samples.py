@@ -30,7 +30,7 @@ from clnet.formats.opening import (
 )
 from clnet.formats.sources import BUFFER, Part, Source, check_buffer, rows_of
 from clnet.formats.table import NAME_TARGETS, OR_TEXT
-from clnet.nn.labels import count_missing, encoded
+from clnet.nn.labels import count_missing, encoded, might_be_classes
 
 if TYPE_CHECKING:
     from clnet.network import Network
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from clnet.nn.scaling import Scaling
 
 PLAIN_TABLE = TEXT_SUFFIXES[0]  # which is read without names too
-FEW_CLASSES = 10  # different whole numbers of a target that may be labels, at most
 TABLE_OPTIONS = ("target", "categories", "ignore", "index", "dates", "missing",
                  "unknown")
 TEXT_OPTIONS = ("header", "separator", "decimal")
@@ -126,11 +125,10 @@ class Samples:
 
     @property
     def might_be_classes(self) -> bool:
-        """Whether the target of a named table is one of `FEW_CLASSES` whole numbers."""
+        """Whether the target of a named table is few different whole numbers."""
         if self.labelled or self.columns is None or len(self.columns.targets) != 1:
             return False
-        values = np.unique(self.t)
-        return len(values) <= FEW_CLASSES and bool((values == np.floor(values)).all())
+        return might_be_classes(self.t)
 
     @property
     def n_out(self) -> int:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from clnet.nn.description import Description
     from clnet.nn.scaling import Scaling
 
+FEW_CLASSES = 10  # different whole numbers of a target that may be labels, at most
+READ = 10_000  # targets that are looked at first
+
 Label = bool | int | str
 Classes = tuple[Label, ...]
 
@@ -149,6 +152,22 @@ def _are_numbers(network: Description, t: NDArray[Any]) -> bool:
     """Return whether targets are numbers for the one output of a network."""
     numeric = "iufc" if _classifies(network) else "biufc"
     return network.n_out == 1 and t.dtype.kind in numeric
+
+
+def might_be_classes(t: NDArray[Any]) -> bool:
+    """Return whether targets are few repeated whole numbers, not 0 and ±1 alone."""
+    if t.dtype.kind not in "iuf" or not t.size:
+        return False
+    values = np.unique(t.reshape(-1)[:READ])
+    if len(values) > FEW_CLASSES:
+        return False
+    if t.size > READ:
+        values = np.unique(t)
+    return (
+        len(values) <= min(FEW_CLASSES, t.size // 2)
+        and bool((values == np.floor(values)).all())
+        and float(np.abs(values.astype(float)).max()) > 1
+    )
 
 
 def are_labels(network: Description, t: ArrayLike) -> bool:

@@ -34,6 +34,7 @@ Array = NDArray[Any]
 
 CHUNK_BYTES = 1 << 22  # of rows of a sparse matrix that are dense at a time
 SEED_BITS = 31
+CONSTANT_SHARE = 0.99  # of the targets' variance, from which errors are of a constant
 BATCH = 200  # samples of a step of scikit-learn, where none are given
 DIVERGED = (
     "Solver produced non-finite parameter weights. The input data may contain large "
@@ -241,7 +242,7 @@ def fit_lbfgs(estimator: BaseEstimator, samples: Samples, objective: Objective) 
     ConvergenceWarning
         If it stops for another reason than `tol`.
     """
-    from clnet.training.data_set import data_set
+    from clnet.training.data_set import LARGE_TARGET, data_set
     from clnet.training.gradients import Gradients
 
     network, n = estimator.network_, len(samples)
@@ -309,3 +310,14 @@ def fit_lbfgs(estimator: BaseEstimator, samples: Samples, objective: Objective) 
             "iterations (max_iter), or scale the data",
             ConvergenceWarning, stacklevel=4,
         )
+    elif objective.loss == "mse" and np.abs(samples.t).max() > LARGE_TARGET:
+        mean = np.average(samples.t, axis=0, weights=samples.weight)
+        squares = np.square(np.asarray(samples.t, np.float64) - mean)
+        spread = np.average(squares, axis=0, weights=samples.weight).mean()
+        if loss > CONSTANT_SHARE * spread:
+            warnings.warn(
+                f"lbfgs ended at a mean squared error of {loss:.3g}, and that of the "
+                f"targets' mean is {spread:.3g}: scale the targets, as "
+                "sklearn.compose.TransformedTargetRegressor does",
+                ConvergenceWarning, stacklevel=4,
+            )

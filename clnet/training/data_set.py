@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import all_finite, as_numbers, as_rows, is_sparse
+from clnet.checks import all_finite, as_array, as_numbers, as_rows, is_sparse
 from clnet.errors import InputError, warn
 from clnet.ir.lowering import reads_sparse
 from clnet.ir.sparse_input import SparseShape, csr_arrays, csr_rows
+from clnet.nn.labels import might_be_classes, output_middles
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
@@ -247,6 +248,31 @@ def advice(t: Array) -> str:
     if most > LARGE_TARGET:
         return f"try scaled targets: these reach {most:g}"
     return "try a smaller learning rate"
+
+
+def warn_of_classes(network: Model, t: Any) -> None:
+    """Warn of labels, as given, that are trained as numbers.
+
+    They are few different values of a type of whole numbers, and one output that has
+    no bounds.
+
+    Warns
+    -----
+    ClnetWarning
+        With what would make them classes.
+    """
+    bounded = output_middles(network) != (None,)
+    if network.n_out > 1 or bounded or t is None or is_sparse(t):
+        return
+    array = as_array("t", t)
+    if array.dtype.kind in "iu" and might_be_classes(array):
+        count = len(np.unique(array))
+        warn(
+            f"t holds {count} different whole numbers, from {array.min()} to "
+            f"{array.max()}, and is trained as a number: labels of classes need a "
+            f'network of {count} outputs, Dense({count}, "softmax"); numbers as floats '
+            "are not warned of"
+        )
 
 
 def warn_of_reach(

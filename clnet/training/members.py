@@ -19,6 +19,7 @@ from clnet.training.data_set import (
     DataSet,
     balanced_weights,
     checked_weights,
+    warn_of_classes,
     warn_of_reach,
 )
 from clnet.training.history import SEEDS
@@ -238,6 +239,7 @@ def samples_of(
         return data
 
     data = checked((x, t))
+    warn_of_classes(network, t)
     if patience is not None:
         patience = as_whole("patience", patience)
     if validation is None:

@@ -20,7 +20,12 @@ from clnet.nn.relayout import Relayout
 from clnet.nn.schedules import schedule as find_schedule
 from clnet.opencl.discovery import Devices, device_list
 from clnet.training.callbacks import Checkpoint
-from clnet.training.data_set import VALIDATION_BATCH, warn_of_reach
+from clnet.training.data_set import (
+    VALIDATION_BATCH,
+    DataSet,
+    warn_of_classes,
+    warn_of_reach,
+)
 from clnet.training.history import SEEDS, TrainingState
 from clnet.training.saved import SavedTraining, settings_of
 from clnet.training.streaming import AnySet, StreamedSet, any_set
@@ -185,6 +190,8 @@ def training_setup(
             f"{epochs} epochs of {counted(steps, 'step')}, after the {start.count} "
             f"steps of the state, are more than {INT_MAX} steps"
         )
+    if isinstance(data, DataSet):
+        warn_of_classes(network, t)
     warn_of_reach(network, options.reach, data.t)
     return TrainingSetup(
         options=options, data=data, validation=other,

@@ -369,6 +369,20 @@ def test_no_convergence_is_told():
         MLPClassifier(solver="lbfgs", max_iter=3).fit(X, Y)
 
 
+def test_lbfgs_that_learns_the_mean_alone_says_so():
+    """Targets far from 0 saturate a sigmoid at once: SciPy takes that for the end."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(0, 1, (100, 3))
+    t = 1e6 + 1e4 * x.sum(axis=1)
+    model = MLPRegressor(
+        hidden_layer_sizes=(20,), activation="logistic", solver="lbfgs", random_state=1,
+        dtype="float32",
+    )
+    with pytest.warns(ConvergenceWarning, match=r"lbfgs ended at .*: scale the target"):
+        model.fit(x, t)
+    assert model.score(x, t) <= 0.01
+
+
 def test_dtypes():
     for dtype, of_x, expected in (
         (None, "float64", "float64"), (None, "float32", "float32"),

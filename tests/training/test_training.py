@@ -6,7 +6,7 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-from clnet import Dense, Network, load, load_data
+from clnet import Dense, Network, Population, load, load_data
 from clnet.errors import ClnetWarning, InputError
 from clnet.ir import reference
 from clnet.ir.lowering import lower_training
@@ -449,3 +449,21 @@ def test_targets_beyond_the_outputs_are_told_before_the_first_epoch(
 def test_targets_within_the_outputs_reach(activation, low, high):
     Network(2, [Dense(2, activation)], seed=0).fit(X, np.where(T > 0, high, low) * 1.0,
                                                   epochs=1, optimiser="rprop")
+
+
+def test_whole_numbers_that_are_trained_as_numbers_are_told():
+    labels = np.resize([3, 7, 12], len(X))
+    sentence = r"t holds 3 different whole numbers, from 3 to 12, and is trained as a"
+    network = Network(2, [Dense(1)], seed=0)
+    with pytest.warns(ClnetWarning, match=sentence):
+        network.fit(X, labels, epochs=1)
+    with pytest.warns(ClnetWarning, match=sentence):
+        Population(network, 2).fit(X, labels, epochs=1)
+    with pytest.warns(ClnetWarning, match=sentence):
+        Network(2, [Dense(1)], seed=0, fann_compatible=True).fit(
+            X, labels, optimiser="cascade", max_neurons=0
+        )
+    network.fit(X, labels * 1.0, epochs=1)
+    network.fit(X, np.arange(len(X)), epochs=1)  # different ones: no classes
+    network.fit(X, labels % 2, epochs=1)
+    Network(2, [Dense(3, "softmax")], seed=0).fit(X, labels, epochs=1)

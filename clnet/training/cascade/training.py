@@ -35,7 +35,7 @@ from clnet.opencl.session import device_errors, session
 from clnet.training.callbacks import Checkpoint
 from clnet.training.cascade.launches import Parts
 from clnet.training.cascade.trial import bound
-from clnet.training.data_set import DataSet, warn_of_reach
+from clnet.training.data_set import DataSet, warn_of_classes, warn_of_reach
 from clnet.training.history import (
     INTERRUPTED,
     SEEDS,
@@ -125,6 +125,7 @@ def fit_cascade(
     seed = int(np.random.SeedSequence().entropy % SEEDS) if seed is None else as_whole(  # type: ignore[operator]
         "a seed", seed, 0, SEEDS - 1
     )
+    warn_of_classes(network, t)
     warn_of_reach(
         network,
         [activation(one.activation).limits for one in
