@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import NUMBER_KINDS, as_array
+from clnet.checks import NUMBER_KINDS, as_array, is_sparse
 from clnet.errors import ClnetError, InputError, quoted, reason, warn
 from clnet.formats.named_table import (
     DATE,
@@ -185,8 +185,9 @@ def frame_source(
 
 def has_columns(found: object) -> bool:
     """Return whether an object is a table of named columns."""
-    return hasattr(type(found), "columns") or isinstance(found, Mapping) or (
-        isinstance(found, np.ndarray) and found.dtype.kind == "V"
+    return not is_sparse(found) and (
+        hasattr(type(found), "columns") or isinstance(found, Mapping)
+        or (isinstance(found, np.ndarray) and found.dtype.kind == "V")
     )
 
 
@@ -244,6 +245,8 @@ def _structured(found: Array, what: str) -> FrameSource | None:
 
 def _named_values(found: Any) -> Mapping[Any, Any] | None:
     """Return the values of a sample, or columns, by their names; None: it has none."""
+    if is_sparse(found):  # some are dicts, by row and column
+        return None
     if isinstance(found, Mapping):
         return found
     if isinstance(found, np.void) and found.dtype.names:
