@@ -154,12 +154,13 @@ class Predictor(Model):
         x : array_like, scipy.sparse matrix, samples with names, or source
             Inputs [batch, n_in] or [n_in]; converted to the network's dtype. Arrays of
             other libraries in host memory are read where they lie, by ``__array__``,
-            the buffer protocol or DLPack. A sparse matrix is made dense, some thousand
-            samples at a time. Values that have names are found by those of the
-            network's `columns`: frames of pandas, polars, pyarrow and other libraries,
-            dicts of columns or of one sample, lists of dicts, a Series with an index of
-            names, structured arrays. A missing number is NaN. Sources are read by
-            parts: memory maps, arrays of h5py, iterables of batches.
+            the buffer protocol or DLPack. A sparse matrix becomes dense, some samples
+            at a time, or stays sparse where it would be large, as in `fit`. Values that
+            have names are found by those of the network's `columns`: frames of pandas,
+            polars, pyarrow and other libraries, dicts of columns or of one sample,
+            lists of dicts, a Series with an index of names, structured arrays. A
+            missing number is NaN. Sources are read by parts: memory maps, arrays of
+            h5py, iterables of batches.
         device : str, Device, list of these, or None
             As for `compile`. A list, or ``"all"``: devices that run at the same time
             and share the samples in proportion to their speed. The devices are found

@@ -26,7 +26,7 @@ from clnet.checks import (
     is_sparse,
 )
 from clnet.errors import InputError, quoted, unknown
-from clnet.ir.lowering import lower
+from clnet.ir.lowering import lower, reads_sparse
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import ALL, FASTEST, Devices, device_list, is_fastest
 from clnet.opencl.discovery import device as find_device
@@ -229,6 +229,13 @@ def predict(
     length = CHUNK
     # Of few bytes `plan_for` alone resolves the devices, once.
     item = np.dtype(network.dtype).itemsize
+    most = max(CHUNK_BYTES, network.parameters.nbytes)  # of a matrix that becomes dense
+    if not dense and n * network.n_in * item > most and reads_sparse(network, rows):
+        where = device = resolve_devices(device)
+        if not isinstance(where, str) and len(where) == 1:
+            from clnet.planning.sparse_predictions import predict_sparse
+
+            return into(out, predict_sparse(network, rows, where[0], precision))
     if n > length or n * (network.n_in + network.n_out) * item > CHUNK_BYTES:
         where = device = resolve_devices(device)
         length = chunk_length(network, where, n)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,7 +62,6 @@ class TrainState:
         self.state: Memory = Memory(session, members * state.nbytes)
         self._gradients: Memory | None = None
         # States only if asked for.
-        self._snapshots = [Memory(session, parameters.nbytes) for _ in range(2)]
         self._state_snapshots: list[Memory] = []
         self._states: list[Memory | Array | None] = [None, None]  # of the snapshots
         self.reset(parameters, state)
@@ -75,6 +75,12 @@ class TrainState:
         self.parameters.write(self._session, parameters)
         if state.size:
             self.state.write_repeated(self._session, state, self._members)
+
+    @cached_property
+    def _snapshots(self) -> list[Memory]:
+        """Memory for parameters, where a training takes snapshots."""
+        size = self.parameters.size
+        return [Memory(self._session, size) for _ in range(2)]
 
     @property
     def can_snapshot_state(self) -> bool:

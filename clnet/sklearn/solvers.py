@@ -218,7 +218,7 @@ def _chunks(network: Network, n: int, multiple: int = 1) -> Iterator[slice]:
 
 def outputs(network: Network, x: Any, **options: Any) -> Array:
     """Return `Network.predict`, of a sparse matrix some rows at a time."""
-    if not is_sparse(x):
+    if not is_sparse(x) or reads_sparse(network, x):
         return network.predict(x, **options)
     return np.concatenate([
         network.predict(x[rows].toarray(), **options)
