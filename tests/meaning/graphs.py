@@ -89,6 +89,12 @@ class Drawn:
         self.nodes.append(helper.make_node(kind, inputs, [name], name, **attributes))
         return name
 
+    def scalars(self) -> list[float]:
+        """Return the constants, and the numbers among attributes."""
+        found = [float(one) for one in self.constants.values() if one.size == 1]
+        return found + [one.f for node in self.nodes for one in node.attribute
+                        if one.type == onnx.AttributeProto.FLOAT]
+
     def keep(self, y: str) -> None:
         """Remove the nodes that an output does not need."""
         needed, kept = {y}, []
@@ -262,9 +268,7 @@ def points(graph: Drawn) -> np.ndarray:
     rng = graph.rng
     sizes = 10 ** rng.uniform(-6, 6, 24) * rng.choice([-1, 1], 24)
     far = [sign * 10.0**k for k in (2, 3, 4, 6, 9, 12, 20, 30) for sign in (-1, 1)]
-    scalars = [float(one) for one in graph.constants.values() if one.size == 1]
-    for node in graph.nodes:
-        scalars += [one.f for one in node.attribute if one.type == 1]
+    scalars = graph.scalars()
     edges = {sign * one for one in scalars for sign in (1, -1)}
     edges |= {one / other for one in scalars[:4] for other in scalars[:4] if other}
     edges |= {one - other for one in scalars[:4] for other in scalars[:4]}
@@ -322,10 +326,15 @@ def judge(
     (a,) = _session(single).run(None, {"x": x})
     right, *moved = _moved(graph, y, x)
     slack = sum(np.nan_to_num(np.abs(one - right)) for one in moved)
-    scalars = [abs(float(one)) for one in graph.constants.values() if one.size == 1]
+    scalars = [abs(one) for one in graph.scalars()]
     steps = _values(graph, y, x)
     largest = np.nan_to_num(np.abs(steps)).max(axis=0)
     bounds = np.fmin(largest, max(scalars, default=0.0))
+    pairs = [node for node in graph.nodes if node.op_type in ("Max", "Min")
+             and not {*node.input} & {*graph.constants}]
+    if pairs:  # of two values: as exact as the larger in size, but for infinity
+        bounds = np.fmax(bounds, largest)
+        right = np.where(np.isinf(x), np.nan, right)
     allowed = TINY + CLOSE * np.abs(right) + MOVED * bounds + 2 * slack
     good = np.zeros(x.shape, bool)
     for other in (a, right):

@@ -64,10 +64,17 @@ def multiplied(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
         factor = as_float(second)
         if node.op_type == "Div":
             factor = 1 / factor
-        return [first.affine(factor)]
+        return [_finite(first.affine(factor))]
     if node.op_type == "Div":
         return composed(trace, node, inputs)
-    return [second.affine(as_float(first))]
+    return [_finite(second.affine(as_float(first)))]
+
+
+def _finite(value: Value) -> Value:
+    """Return a value; raise RefusalError if it is a number times infinity."""
+    if not np.isfinite(value.scale).all():
+        raise RefusalError("divides by zero, or multiplies by infinity")
+    return value
 
 
 def largest(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:

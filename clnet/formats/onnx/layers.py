@@ -16,7 +16,15 @@ from clnet.errors import FormatError, InputError, quoted, reason
 from clnet.formats.onnx.elementwise import activated
 from clnet.formats.onnx.graph import ANY_BATCH, FLOATS, Graph, RefusalError, read_graph
 from clnet.formats.onnx.operators import FOLDABLE, OPERATORS
-from clnet.formats.onnx.recognise import AT, BEYOND, Fit, recognised
+from clnet.formats.onnx.recognise import (
+    ABOVE,
+    AT,
+    BEYOND,
+    FROM,
+    STEPS,
+    Fit,
+    recognised,
+)
 from clnet.formats.onnx.trace import Refused, Trace
 from clnet.formats.onnx.values import (
     NONE,
@@ -187,7 +195,8 @@ class _Emission:
             if fit is None or len(fit.terms) != 1:
                 continue
             (_, name, scale, shift), = fit.terms
-            if name not in (AT, BEYOND) and fit == Fit([(1.0, name, scale, shift)]):
+            if (name == "threshold" or name not in STEPS) and (
+                fit == Fit([(1.0, name, scale, shift)])):
                 return activated(self.trace, curve.root.affine(scale, shift), name)
         return None
 
@@ -258,13 +267,15 @@ class _Emission:
             if len(parts) > 1 and isinstance(record, Linear):
                 return None  # the sum is as short as it is
             rows = parts[0] if len(parts) == 1 else self._summed(parts)
-            rows = rows.affine(1.0, fit.bias)
-            # A step minus itself is 0, whatever it is added to: not so in one sum.
-            return self._exact(rows) if fit.bias and fit.steps else rows
+            return rows.affine(1.0, fit.bias)
         return None
 
     def _term(self, root: Rows, term: tuple[float, str, float, float]) -> Rows:
-        """Return a term of a fit; what is beyond an edge is from the next number on."""
+        """Return a term of a fit.
+
+        What is beyond an edge is from the next number on. A step that is 0 at NaN is
+        not the opposite step, which is 1 there.
+        """
         factor, name, scale, shift = term
         if name == AT:
             v = root.affine(scale, shift)
@@ -276,6 +287,11 @@ class _Emission:
             parts = [self._term(root, (sign, kind, scale, shift))
                      for sign, kind in ((1.0, "threshold"), (-1.0, BEYOND))]
             return self._summed(parts).affine(factor)
+        if name in (FROM, ABOVE):
+            opposite = BEYOND if name == FROM else "threshold"
+            step = self._term(root, (-1.0, opposite, -scale, -shift))
+            step = activated(self.trace, step.affine(1.0, 0.5), "threshold")
+            return step.affine(factor)
         rows = root.affine(scale, shift)
         if name == BEYOND:
             bias = rows.bias.astype(self.dtype)
@@ -283,12 +299,6 @@ class _Emission:
             below[bias == 0] = -np.finfo(bias.dtype).tiny  # less may be flushed to zero
             name, rows = "threshold", Rows(rows.atoms, rows.scale, below.astype(float))
         return activated(self.trace, rows, name).affine(factor)
-
-    def _exact(self, rows: Rows) -> Rows:
-        """Return rows as outputs of a layer."""
-        places = np.arange(len(rows))
-        ones = Rows(rows.atoms, np.ones(len(rows)), np.zeros(len(rows)))
-        return self.trace.linear(ones, Entries(places, places, rows.scale), rows.bias)
 
     def _summed(self, parts: Sequence[Rows]) -> Rows:
         rows = self.trace.sum_rows(parts)

@@ -37,7 +37,7 @@ Array = NDArray[Any]
 MOST_HINTS = 8  # pairs of a factor and a constant that are tried
 MOST_KNOWN = 64  # functions whose fits are remembered
 MOST_EDGES = 16  # of a function that is affine in pieces
-LOST = 2.0**-10  # relative error of terms' sum in float32, at most
+LOST = 2.0**-17  # relative error of terms' sum in float32, at most
 PROBES = (1.234567e-6, 0.001234567, 0.1357911, 0.8765432)  # places in a piece
 TINY = 1e-30  # smaller values are zero but for rounding
 GRID = np.linspace(-12, 12, 97) + 1 / 64  # about a fit's zero: off what is round
@@ -47,7 +47,13 @@ LARGE = 1e8  # argument of functions that are far from all edges
 EXACT = 1e-12  # relative difference of numbers in float64
 
 BEYOND = "beyond"  # a threshold that is 0 at 0
+FROM, ABOVE = "from", "above"  # threshold and BEYOND, but 0 at NaN
 AT = "at"  # 1 at 0, elsewhere 0
+STEPS = {
+    "threshold": "greater_equal", BEYOND: "greater", FROM: "greater_equal",
+    ABOVE: "greater", AT: "equal",
+}
+"""Steps by comparisons of their arguments with 0; the first two are 1 at NaN."""
 
 Term = tuple[float, str, float, float]
 """A factor, an activation or one of these, and the scale and shift of its argument."""
@@ -60,11 +66,6 @@ class Fit(NamedTuple):
     slope: float = 0.0
     bias: float = 0.0
 
-    @property
-    def steps(self) -> bool:
-        """Whether terms jump."""
-        return any(name in ("threshold", BEYOND, AT) for _, name, _, _ in self.terms)
-
     def function(self) -> Piecewise:
         """Return the function."""
         total = Piecewise.of(self.bias)
@@ -72,13 +73,12 @@ class Fit(NamedTuple):
             total = IDENTITY.affine(self.slope, self.bias)
         for factor, name, scale, shift in self.terms:
             v = IDENTITY.affine(scale, shift)
-            if name == AT:
-                term = compared("equal", v, ZERO)
+            if name in STEPS:
+                term = compared(STEPS[name], v, ZERO)
+                if name in ("threshold", BEYOND):
+                    term.values[-1] = 1
             else:
-                term = activated("threshold" if name == BEYOND else name, v)
-            if name == BEYOND:  # but at NaN
-                term = replace(term, values=np.where(
-                    [*(v.refined(term.edges).values[:-1] == 0), False], 0, term.values))
+                term = activated(name, v)
             total = total + term.affine(factor, 0)
         return total
 
@@ -181,11 +181,15 @@ def _of_lines(function: Piecewise, lines: list[tuple[float, float]]) -> Iterator
     middle = bisect_right(places, 0.0)
     if smooth and len(rising) == 1 and not kept[rising[0]][0]:
         middle = rising[0]
-    fits = []
-    for reference in sorted(range(len(kept)), key=lambda k: abs(k - middle)):
-        fit = _about(reference, edges, kept)
-        fits.append(Fit([*fit.terms, *points], fit.slope, fit.bias))
-    yield from sorted(fits, key=lambda fit: _loss(fit, places))
+    order = sorted(range(len(kept)), key=lambda k: (
+        not kept[k][1] or bool(kept[k][0]), abs(k - middle)))  # lines through 0 first
+    steps = [("threshold", BEYOND)]
+    if edges and not rising:
+        steps.insert(0, (FROM, ABOVE))
+    fits = [_about(reference, edges, kept, kinds)
+            for reference, kinds in product(order, steps)]
+    for fit in sorted(fits, key=lambda fit: _loss(fit, places)):
+        yield Fit([*fit.terms, *points], fit.slope, fit.bias)
 
 
 class Edge(NamedTuple):
@@ -196,8 +200,14 @@ class Edge(NamedTuple):
     away: float
 
 
-def _about(reference: int, edges: list[Edge], lines: list[tuple[float, float]]) -> Fit:
-    """Return terms of a reference piece, and of the edges on both sides of it."""
+def _about(
+    reference: int, edges: list[Edge], lines: list[tuple[float, float]],
+    kinds: tuple[str, str],
+) -> Fit:
+    """Return terms of a reference piece, and of the edges on both sides of it.
+
+    The kinds are those of steps that hold at an edge, and beyond it alone.
+    """
     ends = [-math.inf, *(edge.at for edge in edges), math.inf]
     bias, slope = lines[reference]
     terms = []
@@ -211,7 +221,7 @@ def _about(reference: int, edges: list[Edge], lines: list[tuple[float, float]]) 
         edge = edges[k - 1] if k > reference else edges[k]
         first, last = (edge.to, edge.away)[:: int(sign)]
         name = with_parameters("clip", 0.0, ends[k + 1] - ends[k])
-        for factor, kind in ((first, "threshold"), (last, BEYOND), (beside, name)):
+        for factor, kind in zip((first, last, beside), (*kinds, name), strict=True):
             if factor:
                 terms.append((sign * factor, kind, sign, -sign * edge.at))
     return Fit(terms, 0.0 if edges else slope, bias)
@@ -260,15 +270,17 @@ def _loss(fit: Fit, edges: Sequence[float] = ()) -> float:
         start, sign = (high, -1) if math.isinf(low) else (low, 1)
         start = start if math.isfinite(start) else 0.0
         places += [start + sign * share * size for share in PROBES]
-    x = np.array(places, np.float32).astype(np.float64)
+    x = np.array([*places, *edges], np.float32).astype(np.float64)
     total = fit.bias + fit.slope * x
     rounded = (fit.slope * x).astype(np.float32) + np.float32(fit.bias)
     for factor, name, scale, shift in fit.terms:
-        if name != AT:
-            function = activation("threshold" if name == BEYOND else name).value
-            term = factor * function(scale * x + shift)
-            total = total + term
-            rounded = rounded + term.astype(np.float32)
+        v = scale * x + shift
+        if name in STEPS:
+            term = factor * getattr(np, STEPS[name])(v, 0)
+        else:
+            term = factor * activation(name).value(v)
+        total = total + term
+        rounded = rounded + term.astype(np.float32)
     error = np.abs(rounded - total)
     return float((error / np.fmax(np.abs(total), TINY)).max())
 
