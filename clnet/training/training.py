@@ -217,16 +217,18 @@ class Training:
             return None
         if self._steps > 1:
             return self.parameters
-        last = self.parameters
+        self._roll_back()
+        self._unobserved = 0
         segment, train_state = self._segments[0], self._train_state[0]
-        if len(segment.rates) > 1:
-            self._restore(self._epoch - 1)
-            found = train_state.values()[0]
-            self._restore(self._epoch)
-            if self._replaced == self._epoch:
-                train_state.replace(last)
-            return found
-        return train_state.kept_parameters(segment.snapshot)
+        if len(segment.rates) == 1:
+            return train_state.kept_parameters(segment.snapshot)
+        last = self.parameters if self._replaced == self._epoch else None
+        self._restore(self._epoch - 1)
+        found = train_state.values()[0]
+        self._restore(self._epoch)
+        if last is not None:
+            train_state.replace(last)
+        return found
 
     def _values(self) -> tuple[Array, Array]:
         """Return the parameters and the optimiser's state after the last epoch."""

@@ -265,6 +265,7 @@ class Trial:
             few, ["one device"] * 6 + ["copies", "two devices"]
         )
         self.options |= PLACES[self.place]
+        self.sparse = not self.parts and few.random() < 0.2
         self.measure = chosen(rng, MONITORED)
         self.one_step = self.batch >= self.n and not self.measure.startswith("valid")
         self.exact = not dropout if self.one_step else self.measure.startswith("valid")
@@ -287,6 +288,7 @@ class Trial:
         data, held_out = self.data, self.held_out.arrays()
         if not self.parts:
             x, t, weight = (*data.arrays(), None)[:3]
+            x = scipy.sparse.csr_matrix(x) if self.sparse else x
             return {"x": x, "t": t, "sample_weight": weight, "validation": held_out}
         rng = np.random.default_rng([self.seed, 1])
         width = sum(one[0].size for one in data.arrays())
@@ -369,7 +371,7 @@ class Trial:
     def check(self):
         """Train, and return the kinds of what was judged."""
         found = Counter()
-        where = f"{self.place}, by parts" if self.parts else self.place
+        where = self.place + ", by parts" * self.parts + ", sparse" * self.sparse
         try:
             history = self.train()
         except InputError as error:

@@ -100,6 +100,29 @@ def test_a_training_that_goes_on(measure, first, tmp_path):
         check(network, history, measure)
 
 
+@pytest.mark.parametrize("most", [1, 7])
+def test_parameters_that_a_callback_replaces_stay(most, monkeypatch):
+    """Those before the step are restored; the training goes on from the new ones."""
+    monkeypatch.setattr(training, "SPECULATION_SECONDS", 1e9)
+    monkeypatch.setattr(training, "MAX_EPOCHS", most)
+    found = []
+    for stops in False, True:
+        network, kept = net(), {}
+
+        def replace(one, epoch, kept=kept):
+            if epoch.number % 5 == 0:
+                one.parameters = one.parameters * np.float32(0.9)
+            if epoch.number == 12:
+                kept[12] = one.parameters
+
+        callbacks = [replace, EarlyStopping("loss", 50, min_delta=0.03)]
+        history = network.fit(X, T, optimiser=UNEVEN, epochs=12, batch_size=40,
+                              callbacks=callbacks[: 1 + stops])
+        found.append((history.loss, kept[12].tolist()))
+    assert found[0] == found[1]
+    check(network, history, "loss")
+
+
 def test_a_training_that_goes_on_from_a_state():
     state = net().fit(X, T, epochs=4, optimiser="batch", seed=1).state
     network = net()
