@@ -59,7 +59,7 @@ _SPACES = " \u00a0\u202f'’"
 """Thousands separators beside the comma and the point."""
 _EXPONENT = "(?:[eE][-+]?[0-9]+)?"
 _FORMS = {
-    sign: "^[-+]?(?:(?:[0-9]+|[0-9]{1,3}(?:[" + re.escape(other) + _SPACES
+    sign: "^[-+]?(?:(?:[0-9]+|[1-9][0-9]{0,2}(?:[" + re.escape(other) + _SPACES
     + "][0-9]{3})+)(?:" + re.escape(sign) + "[0-9]*)?|" + re.escape(sign)
     + "[0-9]+)" + _EXPONENT + "$"
     for sign, other in zip(DECIMALS, reversed(DECIMALS), strict=True)
@@ -78,7 +78,8 @@ class DelimitedSource:
         Names and numbers of columns that are asked for.
     header : bool or None
         Whether the first line holds names; None: if it holds one that is asked for, no
-        number, text above numbers, or the columns' numbers from 0, as pandas writes.
+        number, text above numbers beside whole numbers alone, or the columns' numbers
+        from 0, as pandas writes.
         Columns of a table without names are named by their numbers, from 1.
     separator, decimal : str or None
         The characters between cells and before a fraction; None: they are found.
@@ -120,7 +121,9 @@ class DelimitedSource:
             self.notes.append(f"separator {quoted(self._separator)}")
         self._columns = self._cells()
         first = [str(column[0].as_py()).strip() for column in self._columns]
-        self.named: bool = self._has_header(first, asked) if header is None else header
+        self.named: bool = (
+            self._has_header(first, asked, columns) if header is None else header
+        )
         if self.named and len(self._columns[0]) == 1:
             raise FormatError(
                 f"{path} holds only a header, expected at least one sample"
@@ -265,7 +268,9 @@ class DelimitedSource:
 
         return pc.utf8_trim_whitespace(self._columns[at].slice(first))
 
-    def _has_header(self, first: list[str], asked: Sequence[object]) -> bool:
+    def _has_header(
+        self, first: list[str], asked: Sequence[object], columns: Columns | None
+    ) -> bool:
         """Return whether the first line holds names."""
         width = len(first)
         names = [
@@ -275,7 +280,12 @@ class DelimitedSource:
         ]
         if any(name in first for name in names):
             return True
-        numbers = [is_number(cell.encode()) for cell in first]
+        if columns is not None and not names:  # of a table without a header
+            return False
+        numbers = [
+            is_number(cell.encode())
+            or any(re.match(form, cell) for form in _FORMS.values()) for cell in first
+        ]
         if len(set(first)) == width and not any(numbers):
             return True
         if len(self._columns[0]) == 1:
@@ -285,7 +295,11 @@ class DelimitedSource:
         )):
             self.notes.append("the header holds the numbers of columns")
             return True
-        return any(
+        wholes = all(
+            cell.isdecimal() for cell, number in zip(first, numbers, strict=True)
+            if number
+        )
+        return wholes and any(
             not number and cell not in LOST and _signs(self._strings(at, 1))
             for at, (cell, number) in enumerate(zip(first, numbers, strict=True))
         )
@@ -326,17 +340,19 @@ class DelimitedSource:
             for strings, name in zip(columns, self.names, strict=True)
         ]
         only = {sign for sign in signs if len(sign) == 1}
-        usual = self.decimal or (only.pop() if len(only) == 1 else None)
-        self.decimal = usual
-        for at, form in enumerate(signs):
-            sign = form if len(form) < 2 else usual or self._either(at, columns[at])
-            if sign and (sign == "," or found[at] is None):
+        usual = decimal or (only.pop() if len(only) == 1 else None)
+        used = [
+            form if len(form) < 2 else usual or self._either(at, columns[at])
+            for at, form in enumerate(signs)
+        ]
+        for at, sign in enumerate(used):
+            if sign == "," or (sign and found[at] is None):
                 found[at] = _cast(_plain(columns[at], sign))
         commas = [
-            self.names[at] for at in range(len(signs))
-            if found[at] is not None and "," in (signs[at], usual)
-            and _any(columns[at], "[.,]")
+            self.names[at] for at, sign in enumerate(used)
+            if sign == "," and _any(columns[at], "[.,]")
         ]
+        self.decimal = usual or self.decimal
         if commas and decimal is None:
             self.notes.append(f"decimal comma: {listed(commas)}")
         groups = [
@@ -355,7 +371,10 @@ class DelimitedSource:
         FormatError
             If neither the file's other numbers nor its separator tell it.
         """
-        if self._separator == "," or not _any(strings, ","):
+        comma = _any(strings, ",")
+        if self.decimal and (comma or self._separator != ","):
+            return self.decimal  # of the training
+        if self._separator == "," or not comma:
             return "."
         if self._separator == ";":  # of those who write decimal commas
             return ","

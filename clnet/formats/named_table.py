@@ -409,8 +409,9 @@ def _write_one_hot(
 ) -> int:
     """Write the inputs of a column of categories; return how many are unknown."""
     index = {category: number for number, category in enumerate(column.categories)}
+    of_numbers = all(is_decimal(text) for text in column.categories if text)
     numbers = np.array([
-        index.get(text, index.get(other, -1))
+        index.get(text, index.get(other, -1) if other or of_numbers else -1)
         for text, other in zip(texts.found, texts.common, strict=True)
     ], np.intp)
     chosen = numbers[texts.codes]

@@ -229,3 +229,25 @@ def test_an_index_of_parquet_is_left_out(tmp_path):
     read = partial(load_table, tmp_path / "a.parquet")
     assert names(read(target="b", index=[])) == ["a", "id"]
     assert read(target="id").t.tolist() == ["x", "y"]
+
+
+@pytest.mark.parametrize(("text", "values"), [
+    ("a\tb\n1.234\t5\n", [1234]), ("a\tb\n1,234\t5\n", [1.234]),
+    ("a\tb\n0.234\t5\n", [0.234]), ("a;b\n1.5;5\n", [1.5]),
+    ("a,b\n1.234,5\n", [1.234]),
+])
+def test_the_decimal_sign_of_the_training_decides_the_rest(table, text, values):
+    columns = table("a;b\n1,5;2\n", target="b").columns
+    assert columns.decimal == ","
+    assert table(text, columns=columns).x[:, 0].tolist() == values
+
+
+def test_first_lines_of_decimal_commas_are_samples(table):
+    assert len(table("1,5;x\n2,5;y\n", target=-1).x) == 2
+
+
+def test_text_is_known_by_itself_before_its_common_form(table):
+    columns = table("a,t\n1.0,0\nx,0\n,0\nNA,0\n", target="t").columns
+    assert columns.inputs[0].categories == ("", "1.0", "NA", "x")
+    x = table("a\n1.0\nNA\nNone\n", columns=columns).x
+    assert x.argmax(axis=1).tolist() == [1, 2, 0] and not x[2].any()
