@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import warn
+from clnet.ir.reference import silent
 from clnet.ir.training_ops import RECORD, Gather
 from clnet.nn.random import permuted
 from clnet.opencl.launch import EPOCH
@@ -245,7 +246,8 @@ def measures(totals: Array, samples: int, outputs: int) -> Array:
     # The sums have the network's precision; the compensation of their rounding errors
     # is added in float64.
     sums, errors = totals[:, : len(RECORD)], totals[:, len(RECORD) :]
-    found: Array = np.add(sums, errors, dtype=np.float64)
+    with silent():
+        found: Array = np.add(sums, errors, dtype=np.float64)
     targets = samples * outputs
     if np.count_nonzero(np.isfinite(found)) < found.size:
         overflown = np.isinf(sums)  # the error of such a sum is NaN

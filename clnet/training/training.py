@@ -462,14 +462,13 @@ class Training:
         if diverged and self._replaced == self._epoch:
             pass  # early stopping has restored the best ones
         elif diverged:  # the last epoch began with parameters that gave this loss
-            parameters = self._parameters_at(self._epoch - 2)
+            parameters = self._finite_parameters(self._epoch - 2)
         elif not all_finite(parameters):
             diverged = True
-            parameters = self._parameters_at(self._epoch - 1)
+            parameters = self._finite_parameters(self._epoch - 1)
             history.stopped = (
                 f"training diverged: epoch {self._epoch} left parameters that are not "
-                "finite; the parameters before it are kept, "
-                + advice(self._setup.data.t)
+                f"finite; the last finite ones are kept, {advice(self._setup.data.t)}"
             )
         elif not all_finite(values):
             diverged = True
@@ -484,10 +483,23 @@ class Training:
         if self._bound is not None and not self.interrupted:
             keep(self._sessions[0], self._bound)
 
-    def _parameters_at(self, epoch: int) -> Array:
-        """Return the parameters after `epoch` epochs, or the initial ones."""
+    def _finite_parameters(self, epoch: int) -> Array:
+        """Return the last finite parameters after at most `epoch` epochs.
+
+        Losses may stay finite while parameters are not. They are looked for in the last
+        two segments; before these there are the initial ones.
+        """
         first = self._state.epoch
         if self._enqueued == first:  # no epoch, and no snapshot
             return self._state.parameters
-        self._restore(max(epoch, first))
-        return self._train_state[0].values()[0]
+        low, high = min(one.first for one in self._segments), max(epoch, first)
+        found, at = self._state.parameters, high
+        while low <= high:  # once they are not finite, they stay so
+            self._restore(at)
+            parameters, _ = self._train_state[0].values()
+            if all_finite(parameters):
+                found, low = parameters, at + 1
+            else:
+                high = at - 1
+            at = (low + high) // 2
+        return found

@@ -7,9 +7,18 @@ import warnings
 import numpy as np
 import pytest
 
-from clnet import Network, Population
+from clnet import Dense, Network, Population
 from clnet.errors import ClnetWarning
-from clnet.nn.optimisers import SGD, Adam, AdamW, Quickprop, RMSprop, Rprop, Sarprop
+from clnet.nn.optimisers import (
+    SGD,
+    Adam,
+    AdamW,
+    Quickprop,
+    RMSprop,
+    Rprop,
+    Sarprop,
+)
+from clnet.training.passes import measures
 
 N = 12
 RNG = np.random.default_rng(0)
@@ -67,6 +76,27 @@ def test_a_population_of_steps_that_saturate_is_trained():
         warnings.simplefilter("error")
         histories = population.fit(X, T, epochs=3, optimiser=rule, batch_size=1)
     assert not any(history.diverged for history in histories)
+
+
+@pytest.mark.parametrize("epochs", [2, 3, 50])
+def test_parameters_that_are_infinite_where_the_loss_is_not(epochs):
+    """Outputs of tanh hide them: the last finite ones are some epochs before."""
+    network = Network(2, [Dense(1), Dense(3, "tanh")], seed=0)
+    rule = SGD(9.4e12, momentum=0.5)
+    with pytest.warns(ClnetWarning, match="the last finite (ones|parameters) are kept"):
+        history = network.fit(
+            X[:1, :2], np.zeros((1, 3)), epochs=epochs, optimiser=rule, loss="mae",
+            l1=7e19, l2=4.8e23,
+        )
+    assert history.diverged
+    assert np.isfinite(network.parameters).all()
+
+
+def test_sums_of_nan_and_infinity_are_warned_of_as_a_divergence_alone():
+    totals = np.array([[np.inf, np.inf, 1.0, -np.inf, np.nan, 0.0]], np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert measures(totals, 1, 1)[0, 0] == np.inf
 
 
 @pytest.mark.parametrize("weights", [np.ones(N), np.linspace(0, 1, N)], ids=str)
