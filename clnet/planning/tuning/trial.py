@@ -41,13 +41,13 @@ from clnet.planning.tuning.measure import (
     tolerance_of,
     uses_threads,
 )
+from clnet.planning.tuning.narrowing import Narrowed, Parameters, narrowed
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.variants.cost import span_flops
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Op, Program, Value
-    from clnet.nn.model import Model
     from clnet.nn.optimisers import Optimiser
     from clnet.opencl.memory import Memory
     from clnet.opencl.session import Session
@@ -81,14 +81,14 @@ class Trial:
     ----------
     session : Session
         The device's session.
-    network : Model
+    network : Parameters
         The network; trials start from its parameters.
     program : Program
         The program of one step.
     """
 
     session: Session
-    network: Model
+    network: Parameters
     program: Program
 
     def ready(self, steps: Sequence[Step], outputs: Sequence[Value]) -> Run:
@@ -153,8 +153,22 @@ class Trial:
         WrongResultError, DeviceError
             If the results differ, or the device fails.
         """
+        if self._narrow is not None:
+            narrow, trial = self._narrow
+            return trial.check(
+                narrow.steps(self.program, steps),
+                [narrow.values.get(value, value) for value in outputs],
+            )
         with quiet_errors(self.session):
             return self._check(_reduced(steps), outputs)
+
+    @cached_property
+    def _narrow(self) -> tuple[Narrowed, Trial] | None:
+        """The program with fewer inputs that is compared, if it has many."""
+        found = narrowed(self.network, self.program)
+        if found is None:
+            return None
+        return found, Trial(self.session, found, found.program)
 
     def _check(self, steps: Sequence[Step], outputs: Sequence[Value]) -> Check:
         keys = tuple(map(_key, steps))
