@@ -1,11 +1,13 @@
 """Build every kernel for GPUs that are not here: clang for AMD's, ocloc for Intel's.
 
     python tests/offline/offline_build.py gfx1100 gfx90a dg2 pvc
+    python tests/offline/offline_build.py --warnings hopper ampere cores core
 
 A program fails if it does not compile, if the compiler warns, if it calls a function
 that is neither its own nor a builtin of OpenCL (with ``--device-libraries``: if it does
 not link), if a float kernel has a constant of type double, or if a launch exceeds the
-device's work-group size or local memory. `docs/explanation/offline_builds.md` says
+device's work-group size or local memory. With ``--warnings``, clang only reads the
+programs, for any record, and warns of more. `docs/explanation/offline_builds.md` says
 where the compilers are.
 """
 
@@ -26,7 +28,7 @@ from shutil import which
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from kernel_corpus import DEVICES, Source, large, outline, small, sources
+from kernel_corpus import DEVICES, RECORDS, Source, large, outline, small, sources
 from results import Results, key_of
 
 from clnet.opencl.device import Device
@@ -38,6 +40,13 @@ LIBRARIES = ("opencl", "ocml", "ockl", "oclc_daz_opt_off", "oclc_unsafe_math_off
              "oclc_abi_version_500")
 LIBRARY_OF = {"gfx90a": "90a", "gfx1030": "1030", "gfx1100": "1030"}
 FLOAT64 = "cl_khr_fp64"
+# Of clang that only reads: macros that are 0 without a word, and numbers that a
+# conversion changes. Macros leave variables unused, and conditions constant.
+WARNINGS = (
+    "-Wall", "-Wextra", "-Wundef", "-Wimplicit-int-conversion", "-Wfloat-conversion",
+    "-Wno-unused", "-Wno-unused-parameter", "-Wno-sign-compare",
+    "-Wno-constant-logical-operand", "-Wno-pass-failed",
+)
 _LOCAL = re.compile(r"\.group_segment_fixed_size:\s*(\d+)")
 _SPILLS = re.compile(r"^warning: kernel .* spilled around .*$", re.MULTILINE)
 _NAME = re.compile(r"\.symbol:\s*'?(\w+)\.kd")
@@ -69,6 +78,33 @@ def knows(clang: str, processor: str) -> bool:
     )[0]
 
 
+def clang_command(clang: str, target: str, source: Source) -> list[str]:
+    """Return clang's command and options for a program in OpenCL C."""
+    command = [
+        clang, "-x", "cl", STANDARD, "-target", target, "-Xclang",
+        "-fdeclare-opencl-builtins", "-Xclang", "-finclude-default-header",
+    ]
+    if FLOAT64 not in source.text:
+        command += ["-Xclang", f"-cl-ext=-{FLOAT64}"]  # constants of type double warn
+    return command
+
+
+def read_with_warnings(
+    clang: str, source: Source, device: Device, folder: Path
+) -> Iterator[str]:
+    """Let clang read a program; yield its errors and warnings."""
+    text = folder / "kernel.cl"
+    text.write_text(source.text, encoding="utf-8")
+    target = "x86_64" if device.type == "cpu" else "spir64"
+    if device.compute_capability is not None:
+        target = "nvptx64"
+    _, output = run(
+        *clang_command(clang, target, source), "-Dasm=__asm__", "-fsyntax-only",
+        *WARNINGS, text,
+    )
+    yield from dict.fromkeys(re.findall(r"^.*(?:warning|error): .*$", output, re.M))
+
+
 def build_for_amd(
     clang: str, libraries: Path | None, source: Source, device: Device, folder: Path
 ) -> Iterator[str]:
@@ -77,12 +113,9 @@ def build_for_amd(
     text.write_text(source.text, encoding="utf-8")
     tools = Path(run(clang, "-print-prog-name=llvm-nm")[1].strip()).parent
     command = [
-        clang, "-x", "cl", STANDARD, "-target", "amdgcn-amd-amdhsa",
-        f"-mcpu={device.name}", "-nogpulib", "-Xclang", "-fdeclare-opencl-builtins",
-        "-Xclang", "-finclude-default-header", "-O2", "-Wno-pass-failed",
+        *clang_command(clang, "amdgcn-amd-amdhsa", source), f"-mcpu={device.name}",
+        "-nogpulib", "-O2", "-Wno-pass-failed",
     ]
-    if FLOAT64 not in source.text:
-        command += ["-Xclang", f"-cl-ext=-{FLOAT64}"]  # constants of type double warn
     if libraries is None:
         command.append("-c")
     else:
@@ -155,7 +188,10 @@ def builder_of(
 def main() -> int:
     """Build for the devices that are named; return 1 if a program fails."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("devices", nargs="+", choices=DEVICES)
+    records = {record.name: record for record in RECORDS}
+    parser.add_argument("devices", nargs="+", choices=records)
+    parser.add_argument("--warnings", action="store_true",
+                        help="do not build: let clang read programs, and warn of more")
     parser.add_argument("--clang", default=which("clang") or "clang")
     parser.add_argument("--ocloc", default=which("ocloc") or "ocloc")
     parser.add_argument("--device-libraries", type=Path, metavar="FOLDER",
@@ -172,10 +208,15 @@ def main() -> int:
     failed = 0
     print(f"{'device':10} {'kernels':>8} {'programs':>9} {'failed':>7}")
     for name in options.devices:
-        device = DEVICES[name]
-        build = builder_of(
-            device, options.clang, options.ocloc, options.device_libraries
-        )
+        device = records[name]
+        if options.warnings:
+            build = partial(read_with_warnings, options.clang)
+        elif name in DEVICES:
+            build = builder_of(
+                device, options.clang, options.ocloc, options.device_libraries
+            )
+        else:
+            parser.error(f"no compiler here builds for {name}: give --warnings")
         found = (sources(device, small) | sources(device, large)).values()
         if options.outlines:
             found = {outline(*x.launches): x for x in reversed(found)}.values()

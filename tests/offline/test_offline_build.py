@@ -12,8 +12,26 @@ from functools import cache, partial
 from shutil import which
 
 import pytest
-from kernel_corpus import DEVICES, DG2, GFX90A, GFX1100, PVC, Source, sample, sources
-from offline_build import build_for_amd, build_for_intel, check, check_launches, knows
+from kernel_corpus import (
+    CORES,
+    DEVICES,
+    DG2,
+    GFX90A,
+    GFX1100,
+    HOPPER,
+    PVC,
+    Source,
+    sample,
+    sources,
+)
+from offline_build import (
+    build_for_amd,
+    build_for_intel,
+    check,
+    check_launches,
+    knows,
+    read_with_warnings,
+)
 from variant_cases import selected
 
 from clnet import Network
@@ -72,6 +90,23 @@ def test_kernels_build_for_amd(device, part):
     if not knows(CLANG, device.name):
         pytest.skip(f"{CLANG} does not compile for {device.name}")
     assert_all_build(partial(build_for_amd, CLANG, None), device, part)
+
+
+@pytest.mark.skipif(not CLANG, reason="there is no clang")
+@pytest.mark.parametrize("device", [CORES, DG2, HOPPER], ids=lambda device: device.name)
+def test_clang_reads_kernels_without_warnings(device):
+    assert_all_build(partial(read_with_warnings, CLANG), device)
+
+
+@pytest.mark.skipif(not CLANG, reason="there is no clang")
+@pytest.mark.parametrize(("body", "fault"), [
+    ("\n#if NO_SUCH_MACRO\n#endif\n", "-Wundef"),
+    ("int f(float v) { return v; }", "-Wfloat-conversion"),
+    ("short f(int v) { return v; }", "-Wimplicit-int-conversion"),
+])
+def test_warnings_are_found(body, fault, tmp_path):
+    found = list(read_with_warnings(CLANG, Source("", "", body, []), DG2, tmp_path))
+    assert any(fault in line for line in found)
 
 
 @pytest.mark.skipif(not OCLOC, reason="there is no ocloc")
