@@ -48,7 +48,8 @@ static inline void team_multiply(REAL *sums, __global const VEC *row, const int 
             if (v < vectors) {
 #pragma unroll
                 for (int t = 0; t < TILE; ++t) {
-                    const VEC b = four_of(x + (t < samples ? t : 0) * ldx, v, n_in);
+                    const VEC b =
+                        four_of(x + (size_t)(t < samples ? t : 0) * ldx, v, n_in);
                     ADD_PRODUCTS(sums[t], a[u], b)
                 }
             }

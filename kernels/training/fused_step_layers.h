@@ -93,6 +93,7 @@ static inline void store_transposed(SPACE uint4 *to, Fragments *rows, const int 
                                     __local uint4 *exchange)
 {
     const int lane = get_local_id(0) % WARP;
+    to += (size_t)row * blocks * BLOCK_VECTORS + lane;
 UNROLLED
     for (int m = 0; m < ROWS_M; ++m)
 UNROLLED
@@ -104,7 +105,7 @@ UNROLLED
 UNROLLED
                 for (int w = 0; w < 4; ++w)
                     columns[w] = transpose_half2(words[w], SHUFFLE_SPACE(exchange));
-                to[(((row + m) * blocks + k) * SPLITS + p) * WARP + lane] = second
+                to[((m * blocks + k) * SPLITS + p) * WARP] = second
                     ? (uint4)(columns[0], columns[1], columns[2], columns[3])
                     : (uint4)(columns[0], columns[2], columns[1], columns[3]);
             }

@@ -191,7 +191,8 @@ void output_gradients(__global const REAL *dy, __global const REAL *x, const int
         }
     } else if (last) {  // a work-item a sample: all[0]: its record; then its dy
         for (int b = id; b < batch; b += GROUP) {
-            all[0] += (VEC)(record[b * 3], record[b * 3 + 1], record[b * 3 + 2], 0);
+            __global const REAL *terms = record + (size_t)b * 3;
+            all[0] += (VEC)(terms[0], terms[1], terms[2], 0);
 #pragma unroll
             for (int o = 0; o < OUTPUTS; o += 4)
                 all[1 + o / 4] += *(__global const VEC *)(dy + (size_t)b * OUTPUTS + o);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -9,14 +10,18 @@ import pytest
 from kernel_corpus import CORES, GFX90A, HOPPER, VARIANTS, spans
 
 from clnet import Dense, Local, Network, Sparse
+from clnet.checks import INT_MAX
 from clnet.ir.lowering import lower, lower_training
 from clnet.nn.description import Description
+from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import optimiser
 from clnet.variants.base import MOST_TERMS
+from clnet.variants.dense.cpu import Cpu
 from clnet.variants.dense.gemm import Gemm
 from clnet.variants.dense.mma import Mma
 from clnet.variants.dense.mma_chain import MmaChain
+from clnet.variants.reference.generic_backward import GenericBackward
 
 MOST_GROUPS = 65535  # in y and z, by devices that count them in 16 bits
 WIDE = 600_000
@@ -59,6 +64,70 @@ def test_all_groups_but_those_of_one_dimension_are_few(device):
                                 assert (groups[1:] <= MOST_GROUPS).all(), (
                                     variant.name, config, batch, launch.source
                                 )
+
+
+class Posed(Description):
+    """A network that is described alone, as programs of training take it."""
+
+    fann = FannParameters()
+
+
+POSED = {  # the widths and samples of each
+    "inputs": ((20_000_000, 4), (1, 1000)),
+    "neurons": ((4, 2_000_000), (1, 40)),
+    "deep": ((5, 6, 4, 3), (600_000_000, 2_000_000_000)),
+    "narrow": ((60, 64, 64, 4), (30_000_000, 2_000_000_000)),
+}
+
+
+@pytest.mark.parametrize("device", [HOPPER, CORES], ids=lambda d: d.name)
+@pytest.mark.parametrize("name", POSED)
+def test_numbers_of_launches_have_32_bits(name, device):
+    """A variant refuses what it cannot count, with the number."""
+    device = replace(device, **LARGE)
+    widths, batches = POSED[name]
+    network = Posed(widths[0], [Dense(n, "tanh") for n in widths[1:]], "float32", False)
+    for program in (
+        lower(network),
+        lower_training(network, loss_function("mse"), optimiser("adam")),
+    ):
+        for batch, variant in itertools.product(batches, VARIANTS):
+            for span in spans(program, batch, variant):
+                if variant.refuse(span, device) is not None:
+                    continue
+                for config in itertools.islice(variant.space(span, device), 3):
+                    for launch in variant.launches(span, config, device):
+                        groups = launch.global_size[0] // launch.local_size[0]
+                        numbers = [
+                            *launch.arguments, *launch.defines.values(), groups
+                        ]
+                        assert all(
+                            -INT_MAX <= number <= INT_MAX for number in numbers
+                            if isinstance(number, int)
+                        ), (variant.name, config, batch, launch.kernel)
+
+
+def test_gathered_values_of_a_group_have_32_bits():
+    width, batch = 40_000_000, 1 << 24
+    program = lower_training(
+        Posed(width, [Dense(1)], "float32", False), loss_function("mse"),
+        optimiser("adam"), shuffled=True, samples=batch,
+    )
+    (launch,) = GenericBackward().launches(program.span(0, 1, batch), {}, HOPPER)
+    assert launch.defines["ROWS"] * width <= INT_MAX
+
+
+def test_values_and_weights_beyond_32_bits_are_refused_by_cpu():
+    device = replace(CORES, **LARGE)
+    assert Cpu().refuse(dense_span(5, 16, 100_000_000, 4), device) is None
+    sentence = Cpu().refuse(dense_span(5, 16, 200_000_000, 4), device)
+    assert sentence == (
+        "its packed weights, and values between its layers, are 2147483647 numbers at "
+        "most, not 3200000000"
+    )
+    assert "at most, not 3200000016" in Cpu().refuse(
+        dense_span(200_000_000, 1, 1), device
+    )
 
 
 def dense_span(n_in, n_out, batch, length=2):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.checks import INT_MAX
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
@@ -66,9 +67,19 @@ class Cpu:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other devices and dtypes, and all but chains of dense layers."""
-        return (
+        refusal = (
             refuse_unless_cpu(span, device) or refuse_unless_dense_layers(span, device)
         )
+        if refusal is not None:
+            return refusal
+        packed = sum(map(_packed_size, chain(span)))
+        most = max(packed, _hidden_size(span))
+        if most > INT_MAX:
+            return (
+                f"its packed weights, and values between its layers, are {INT_MAX} "
+                f"numbers at most, not {most}"
+            )
+        return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return group sizes, first the largest with two tasks per worker.

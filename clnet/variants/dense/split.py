@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
+from clnet.checks import INT_MAX
 from clnet.opencl.launch import Launch, Launches
 from clnet.variants.base import Config, DenseLayers, Reach, dense_layer
 from clnet.variants.cost import Cost, item_size, span_cost
@@ -54,6 +56,7 @@ class Split(DenseLayers):
         return tuple(
             config for config in found
             if team_local_bytes(config, span) <= device.local_memory
+            and prod(_groups(span, config)) <= INT_MAX
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.checks import INT_MAX
 from clnet.ir.training_ops import (
     RECORD,
     ActGrad,
@@ -289,7 +290,8 @@ def _tally_parts(span: Span, device: Device) -> int:
 def _gather(op: Gather, span: Span, device: Device) -> Launches:
     group = min(GATHER_GROUP, device.largest_group)
     groups = GATHER_GROUPS * device.compute_units
-    rows = max(1, min(MAX_ROWS, span.batch // groups))
+    widest = max(data.width for data in op.data)
+    rows = max(1, min(MAX_ROWS, span.batch // groups, INT_MAX // widest))
     arrays: list[Argument] = []
     for data, batch in zip(op.data, op.batch, strict=True):
         arrays += [data, data.stride, batch, batch.stride, data.width]
