@@ -50,6 +50,7 @@ LOST = frozenset((
     "null",
 ))
 """Missing values among numbers: those of pandas, and the question mark."""
+CELLS = 1 << 20  # cells that are made numbers in one call
 SNIFFED = 1 << 16  # characters that are looked at for the separator
 BLOCK = 1 << 22  # bytes of a block of pyarrow, in which a row must fit
 _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"),
@@ -278,7 +279,7 @@ class DelimitedSource:
                 re.fullmatch("-?[1-9][0-9]*", name) and abs(int(name)) <= width
             )
         ]
-        if any(name in first for name in names):
+        if not {*first}.isdisjoint(names):
             return True
         if columns is not None and not names:  # of a table without a header
             return False
@@ -307,7 +308,7 @@ class DelimitedSource:
     def _different(self, names: list[str]) -> list[str]:
         """Return different names, as pandas makes them."""
         known = set(names)
-        found: list[str] = []
+        found: dict[str, None] = {}  # in order
         twice = []
         for at, name in enumerate(names):
             new = name or f"Unnamed: {at}"
@@ -316,12 +317,12 @@ class DelimitedSource:
                 number += 1
                 new = f"{name}.{number}"
             twice += [name] * bool(number)
-            found.append(new)
+            found[new] = None
         if twice:
             self.notes.append(
                 f"names that occur twice get a number: {listed(dict.fromkeys(twice))}"
             )
-        return found
+        return list(found)
 
     def _parsed(
         self, decimal: str | None, coded: set[str]
@@ -330,11 +331,15 @@ class DelimitedSource:
 
         Columns of categories tell no decimal sign.
         """
-        columns = [self._strings(at) for at in range(len(self.names))]
-        found = [_cast(strings) for strings in columns]
+        group = max(1, CELLS // len(self))
+        found = [
+            values for first in range(0, len(self.names), group)
+            for values in _cast_each(self._columns[first : first + group])
+        ]
         odd = [at for at, values in enumerate(found) if values is None]
-        if self.decimal != "," and not any(_signs(columns[at]) for at in odd):
+        if self.decimal != "," and not any(_signs(self._strings(at)) for at in odd):
             return found
+        columns = [self._strings(at) for at in range(len(self.names))]
         signs = [
             "" if name in coded else _signs(strings)
             for strings, name in zip(columns, self.names, strict=True)
@@ -384,6 +389,14 @@ class DelimitedSource:
         )
 
 
+def _lost(strings: Any) -> Any:
+    """Return which texts are of missing numbers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.is_in(strings, pa.array(sorted(LOST)))
+
+
 def _any(strings: Any, pattern: str) -> bool:
     import pyarrow.compute as pc
 
@@ -407,10 +420,9 @@ def _signs(strings: Any) -> str:
 
     Both, where they hold no sign; "": they are no numbers.
     """
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    known = strings.filter(pc.invert(pc.is_in(strings, pa.array(sorted(LOST)))))
+    known = strings.filter(pc.invert(_lost(strings)))
     if not len(known):
         return ""
     return "".join(
@@ -419,14 +431,28 @@ def _signs(strings: Any) -> str:
     )
 
 
+def _cast_each(columns: Sequence[Any]) -> list[NDArray[np.float64] | None]:
+    """Return the numbers of columns of one length, as `_cast`, by few calls."""
+    import pyarrow as pa
+
+    found = _cast(pa.chunked_array(
+        [chunk for column in columns for chunk in column.chunks], pa.string()
+    ))
+    if found is not None:
+        return list(found.reshape(len(columns), -1))
+    if len(columns) == 1:
+        return [None]
+    half = len(columns) // 2
+    return [*_cast_each(columns[:half]), *_cast_each(columns[half:])]
+
+
 def _cast(strings: Any) -> NDArray[np.float64] | None:
     """Return texts as numbers, NaN for missing ones; None: there are others."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    known = pc.if_else(
-        pc.is_in(strings, pa.array(sorted(LOST))), pa.scalar(None, pa.string()), strings
-    )
+    trimmed = pc.utf8_trim_whitespace(strings)
+    known = pc.if_else(_lost(trimmed), pa.scalar(None, pa.string()), trimmed)
     try:
         return np.asarray(
             known.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64
