@@ -135,13 +135,6 @@ class EarlyStopping:
         Whether the network gets the parameters of the best epoch in the end. They are
         read from the device at each improvement. Those that are not finite are none.
 
-    Attributes
-    ----------
-    best : float
-        The least value so far; infinite at first.
-    best_epoch : int
-        The number of its epoch.
-
     Raises
     ------
     InputError
@@ -173,18 +166,27 @@ class EarlyStopping:
         self.patience: int = as_whole("patience", patience)
         self.min_delta: float = float(min_delta)
         self.restore_best = restore_best
-        self.best: float = np.inf
-        self.best_epoch: int = 0
-        self._parameters: NDArray[Any] | None = None
+        # Value, number and parameters: an interrupt finds those of one epoch.
+        self._best: tuple[float, int, NDArray[Any] | None] = np.inf, 0, None
         self._loaded: dict[str, Any] = {}
+
+    @property
+    def best(self) -> float:
+        """The least value so far; infinite at first."""
+        return self._best[0]
+
+    @property
+    def best_epoch(self) -> int:
+        """The number of its epoch."""
+        return self._best[1]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best epoch and its parameters; the rest is in the history."""
-        if self._parameters is None:
+        _, number, parameters = self._best
+        if parameters is None:
             return {}
         return {
-            "best_epoch": self.best_epoch, "monitor": self.monitor,
-            "parameters": self._parameters,
+            "best_epoch": number, "monitor": self.monitor, "parameters": parameters,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -203,32 +205,28 @@ class EarlyStopping:
         if self.monitor.startswith("validation_") and not training.validates:
             raise _no_validation(self.monitor)
         loaded, self._loaded = self._loaded, {}
-        self.best, self.best_epoch = np.inf, training.history.epochs.done
-        self._parameters = None
+        self._best = np.inf, training.history.epochs.done, None
         for epoch in training.history:
             if self._improves(epoch):
-                self._note(epoch)
-        if not self.best < np.inf or not self.restore_best:
+                self._best = monitored(epoch, self.monitor), epoch.number, None
+        value, number, parameters = self._best
+        if not value < np.inf or not self.restore_best:
             return
-        best = self.best_epoch, self.monitor
-        if (loaded.get("best_epoch"), loaded.get("monitor")) == best:
-            self._parameters = loaded.get("parameters")
-        elif self.best_epoch == _last(training):
-            self._parameters = training.parameters_of(self.monitor)
-        if self._parameters is None:
+        if (loaded.get("best_epoch"), loaded.get("monitor")) == (number, self.monitor):
+            parameters = loaded.get("parameters")
+        elif number == _last(training):
+            parameters = training.parameters_of(self.monitor)
+        if parameters is None:
             raise InputError(
-                f"epoch {self.best_epoch} is the best by {self.monitor} so far, and "
-                "the checkpoint lacks its parameters: it was written without this "
-                "early stopping"
+                f"epoch {number} is the best by {self.monitor} so far, and the "
+                "checkpoint lacks its parameters: it was written without this early "
+                "stopping"
             )
+        self._best = value, number, parameters
 
     def _improves(self, epoch: Epoch) -> bool:
         """Return whether an epoch is the best so far."""
         return monitored(epoch, self.monitor) < self.best - self.min_delta
-
-    def _note(self, epoch: Epoch) -> None:
-        """Note the best epoch so far."""
-        self.best, self.best_epoch = monitored(epoch, self.monitor), epoch.number
 
     def __call__(self, training: Training, epoch: Epoch) -> bool:
         """Return whether the patience is exhausted."""
@@ -237,19 +235,19 @@ class EarlyStopping:
             if self.restore_best:
                 parameters = training.parameters_of(self.monitor)
             if parameters is None or all_finite(parameters):
-                self._note(epoch)
-                self._parameters = parameters
+                self._best = monitored(epoch, self.monitor), epoch.number, parameters
         return epoch.number - self.best_epoch >= self.patience
 
     def end(self, training: Training) -> None:
         """Tell the best epoch, and restore its parameters."""
-        if not self.best < np.inf:
+        value, number, parameters = self._best
+        if not value < np.inf:
             return
         history = training.history
-        history.best_epoch = self.best_epoch
-        history.stopped += f"; epoch {self.best_epoch} was the best by {self.monitor}"
-        if self._parameters is not None:
-            training.parameters = self._parameters
+        history.best_epoch = number
+        history.stopped += f"; epoch {number} was the best by {self.monitor}"
+        if parameters is not None:
+            training.parameters = parameters
             history.stopped += ", and its parameters are restored"
 
 

@@ -322,11 +322,15 @@ class MemberGroup:
                         active, before, launch.last, totals.last, seconds
                     )
                     checks = self.measures(totals.last, validation.samples[active])
-                    better = best.improved(active, checks[:, 0], done[active])
                     if patience is not None:
-                        if better.size:
+                        better = checks[:, 0] < best.loss[active]
+                        if better.any():
+                            numbers = active[better]
                             found = train_state.member_parameters()
-                            best.parameters[better] = found[better]
+                            best.take(
+                                numbers, checks[better, 0], done[numbers],
+                                found[numbers],
+                            )
                         waited = done[active] - best.epoch[active]
                         stopped[waited >= patience] = WAITED
                 stopped[~np.isfinite(last[:, :2]).all(axis=1)] = DIVERGED
@@ -340,6 +344,7 @@ class MemberGroup:
         if bound.keeps and not self.interrupted:
             self.launches.keep(bound)
         if patience is not None:
+            best.write()
             improved = best.loss < np.inf
             self.parameters[improved] = best.parameters[improved]
         finite = np.isfinite(self.parameters).all(axis=1)
@@ -426,13 +431,20 @@ class _Best:
         self.parameters = parameters
         self.loss = np.full(len(parameters), np.inf)
         self.epoch = np.zeros(len(parameters), int)
+        none = np.zeros(0, int)
+        self._last = none, self.loss[none], self.epoch[none], parameters[none]
 
-    def improved(self, members: Array, loss: Array, epoch: Array) -> Array:
-        """Note the losses of an epoch of each member; return those it is the best of.
+    def take(
+        self, members: Array, loss: Array, epoch: Array, parameters: Array
+    ) -> None:
+        """Take an epoch of some members, which is their best."""
+        self._last = members, loss, epoch, parameters
+        self.write()
 
-        All arrays are of shape [active].
-        """
-        better = loss < self.loss[members]
-        found: Array = members[better]
-        self.loss[found], self.epoch[found] = loss[better], epoch[better]
-        return found
+    def write(self) -> None:
+        """Write the last ones that were taken, again after an interrupt amid."""
+        members, *found = self._last
+        for one, values in zip(
+            (self.loss, self.epoch, self.parameters), found, strict=True
+        ):
+            one[members] = values

@@ -113,6 +113,9 @@ class Training:
         self._segment_seconds = SPECULATION_SECONDS if may_stop else RUN_SECONDS
         self.interrupted = False
         self._replaced = -1  # the last epoch whose parameters a callback replaced
+        # While the device has the parameters before the last epoch: those that a
+        # callback has put in place of the epoch's, or None.
+        self._before_last: tuple[Array | None] | None = None
         self._ended = False  # the device's memory may be another training's
         self._bound: Bound | None = None
         self._pass: Pass | ParallelPass | RankPass
@@ -222,12 +225,12 @@ class Training:
         segment, train_state = self._segments[0], self._train_state[0]
         if len(segment.rates) == 1:
             return train_state.kept_parameters(segment.snapshot)
-        last = self.parameters if self._replaced == self._epoch else None
+        self._before_last = (
+            self.parameters if self._replaced == self._epoch else None,
+        )
         self._restore(self._epoch - 1)
         found = train_state.values()[0]
-        self._restore(self._epoch)
-        if last is not None:
-            train_state.replace(last)
+        self._roll_back()
         return found
 
     def _values(self) -> tuple[Array, Array]:
@@ -420,10 +423,14 @@ class Training:
         The optimiser's state of a discarded epoch stays on a CPU without memory for a
         snapshot of it.
         """
-        if self._enqueued > self._epoch:
+        if self._enqueued > self._epoch or self._before_last is not None:
             self._restore(self._epoch)
             self._discard(self._epoch)
             self._unobserved = 0
+            replaced, = self._before_last or (None,)
+            if replaced is not None:
+                self._train_state[0].replace(replaced)
+            self._before_last = None
 
     def _discard(self, epoch: int) -> None:
         """Forget the last segment's epochs after `epoch`, and it if none is left."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from clnet import Cascade, Dense, Network, Population
 from clnet.errors import ClnetWarning
 from clnet.nn.optimisers import SGD, Adam
 from clnet.opencl.discovery import device
+from clnet.runtime.train_state import TrainState
 from clnet.training import training
 from clnet.training.callbacks import MONITORED, Checkpoint, EarlyStopping
 
@@ -137,6 +139,58 @@ def test_a_training_that_goes_on_from_a_state():
     assert history.best_epoch == 5
     assert history.final_loss(validation=False) == history.loss[0]
     np.testing.assert_array_equal(network.parameters, state.parameters)
+
+
+def interrupts(monkeypatch, name, at):
+    """Let a read of a train state be interrupted, the first time it is the `at`-th."""
+    read, count = getattr(TrainState, name), itertools.count(1)
+
+    def interrupted(*given):
+        if next(count) == at:
+            raise KeyboardInterrupt
+        return read(*given)
+
+    monkeypatch.setattr(TrainState, name, interrupted)
+
+
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize(("measure", "name", "most"), [
+    ("loss", "kept_parameters", 1), ("loss", "kept_parameters", 7),
+    ("loss", "values", 7), ("loss", "restore", 7),
+    ("validation_loss", "values", 1), ("validation_loss", "values", 7),
+])
+def test_an_interrupt_amid_a_read(measure, name, at, most, monkeypatch):
+    monkeypatch.setattr(training, "SPECULATION_SECONDS", 1e9)
+    monkeypatch.setattr(training, "MAX_EPOCHS", most)
+    interrupts(monkeypatch, name, at)
+    network = net()
+    options = {"optimiser": UNEVEN, "batch_size": 40}
+    try:
+        history = network.fit(
+            X, T, epochs=40, validation=HELD_OUT, **options,
+            callbacks=[EarlyStopping(measure, 50)],
+        )
+    except KeyboardInterrupt:  # of the end, where the network gets its parameters
+        return
+    assert len(history) < 40
+    if history.best_epoch is not None:
+        check(network, history, measure)
+    monkeypatch.undo()
+    again = net().fit(X, T, epochs=len(history), **options)
+    np.testing.assert_array_equal(history.state.values, again.state.values)
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_an_interrupt_amid_a_read_of_a_populations_best(at, monkeypatch):
+    interrupts(monkeypatch, "member_parameters", at)
+    population = Population(net(), 4)
+    histories = population.fit(
+        X, T, optimiser=Adam(0.1), epochs=30, validation=HELD_OUT, patience=4, seed=1
+    )
+    assert "interrupted" in histories[0].stopped
+    for network, history in zip(population, histories, strict=True):
+        if history.best_epoch is not None:
+            check(network, history, "validation_loss")
 
 
 @pytest.mark.filterwarnings("ignore::clnet.ClnetWarning")
