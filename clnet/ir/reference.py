@@ -9,6 +9,7 @@ dict.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from contextvars import copy_context
 from functools import partial, singledispatch
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,24 @@ def silent() -> np.errstate:
     NumPy would warn of them; the device does not.
     """
     return np.errstate(all="ignore")
+
+
+def silent_caller() -> Callable[..., None]:
+    """Return a function that calls others in `silent`, for one thread at a time.
+
+    It enters a context that is made once, which takes a tenth of the time of `silent`.
+    NumPy 1 keeps the state of errors by threads, not by contexts.
+    """
+    if int(np.__version__.partition(".")[0]) > 1:
+        context = copy_context()
+        context.run(np.seterr, all="ignore")
+        return context.run
+
+    def call(function: Callable[..., None], *arguments: Any) -> None:
+        with silent():
+            function(*arguments)
+
+    return call
 
 
 def run(program: Program, x: Array, parameters: Array) -> Array:

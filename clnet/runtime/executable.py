@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.reference import Function, bound, silent
+from clnet.ir.reference import Function, bound, silent_caller
 from clnet.opencl.launch import (
     Argument,
     ByValueInput,
@@ -59,10 +59,13 @@ class HostSteps:
     ----------
     ops : list of Op
         Of all steps.
+    call : callable
+        Calls a function without NumPy's warnings.
     """
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
+        self.call: Callable[..., None] = silent_caller()
         self._parameters = NO_PARAMETERS
         self._functions: list[tuple[str, Function]] = []
 
@@ -424,13 +427,15 @@ class Executable(Binding):
         set_struct()
 
     def _run_on_host(self, steps: HostSteps) -> None:
+        steps.call(self._compute_on_host, steps)
+
+    def _compute_on_host(self, steps: HostSteps) -> None:
         host = self._host
-        with silent():
-            for name, function in steps.functions(self.parameters):
-                if name in self._fixed:  # downloads of the next run write there
-                    host[name][...] = function(host)
-                else:
-                    host[name] = function(host)
+        for name, function in steps.functions(self.parameters):
+            if name in self._fixed:  # downloads of the next run write there
+                host[name][...] = function(host)
+            else:
+                host[name] = function(host)
 
     def _is_host(self, action: Action | None) -> TypeGuard[partial[None]]:
         return getattr(action, "func", None) == self._run_on_host
