@@ -176,9 +176,9 @@ class Samples:
         )
         return np.asarray((len(labels) / (len(classes) * counts))[codes.reshape(-1)])
 
-    def subset(self, rows: NDArray[Any]) -> Samples:
-        """Return the samples of some rows."""
-        return Samples(self.x[rows], self.t[rows], self.columns, notes=self.notes)
+    def subset(self, rows: NDArray[Any], notes: tuple[str, ...] = ()) -> Samples:
+        """Return the samples of some rows, with notes of their own."""
+        return Samples(self.x[rows], self.t[rows], self.columns, notes=notes)
 
 
 def add_buffer(sub: argparse.ArgumentParser) -> None:

@@ -355,7 +355,7 @@ def _files(
             f"{arguments.data} leaves an empty training or validation set"
         )
     order = np.random.default_rng(arguments.seed).permutation(len(data))
-    return data.subset(order[size:]), data.subset(order[:size])
+    return data.subset(order[size:], data.notes), data.subset(order[:size])
 
 
 def _share(text: str | None) -> float | None:

@@ -6,7 +6,9 @@ Frames are read by narwhals, which imports no library of frames itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from decimal import Decimal
 from functools import cached_property
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from clnet.formats.named_table import (
     TEXT,
     Options,
     Texts,
+    as_text,
     days_of,
     index_of,
     printed,
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from clnet.nn.columns import Columns
 
 Array = NDArray[Any]
+_PLAIN = {str, bool, int, float, type(None)}
 
 
 class FrameSource:
@@ -107,10 +111,17 @@ class FrameSource:
 
     def texts(self, column: int) -> Texts:
         """Return texts."""
-        return texts_of(
+        values = [
             None if _is_missing(value) else value
             for value in self._array(column).tolist()
-        )
+        ]
+        if not set(map(type, values)) <= _PLAIN:
+            for row, value in enumerate(values):
+                if not isinstance(value, (str, Real, Decimal, type(None))):
+                    raise self.error(
+                        f"found {quoted(value)}, expected text or a number", row, column
+                    )
+        return texts_of(values)
 
     def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
         """Return an error that names a sample from 0, and a column."""
@@ -223,8 +234,11 @@ def _frame(found: Any, what: str, kind: type[ClnetError]) -> FrameSource | None:
                 [None if _is_missing(time) else time for time in times],
                 "datetime64[us]",
             )
+        found = values.to_list()
+        if values.dtype in (nw.Categorical, nw.Enum):  # of numbers and intervals too
+            found = [None if _is_missing(one) else as_text(one) for one in found]
         objects = np.empty(len(values), object)
-        objects[:] = values.to_list()
+        objects[:] = found
         return objects
 
     return FrameSource(

@@ -106,6 +106,9 @@ def encoded(
     if classes is None:
         classes = _classes_of(found, n_out, name)
     index = {label: number for number, label in enumerate(classes)}
+    texts: list[Label] = [str(label) for label in found]
+    if index.keys() >= {*texts}:  # text that looks like numbers throughout
+        found = texts
     other = next((label for label in found if label not in index), None)
     if other is not None:
         raise InputError(

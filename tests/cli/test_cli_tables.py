@@ -329,3 +329,11 @@ def test_options_of_text_files(clnet_command, tables, options, columns):
     ok(clnet_command(f"train a.csv {target} {options} --epochs 1 --save a.safetensors"))
     network = clnet.load("a.safetensors")
     assert [column.name for column in network.columns.inputs] == columns
+
+
+def test_text_labels_that_look_like_numbers_are_compared(clnet_command, tables):
+    rows = [f"{i},{('1', '2', 'x')[i % 3]}" for i in range(9)]
+    (tables / "a.csv").write_text("\n".join(["a,t", *rows]) + "\n")
+    ok(clnet_command("train a.csv --target t --epochs 2 --save a.safetensors"))
+    (tables / "b.csv").write_text("a,t\n1,1\n2,2\n")
+    assert "accuracy" in ok(clnet_command("evaluate a.safetensors b.csv"))

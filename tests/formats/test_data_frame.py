@@ -167,3 +167,23 @@ def test_files_of_frames_are_tables(tmp_path, suffix):
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(FormatError, match=f"a{suffix}"):
         load_table(path)
+
+
+def test_categories_of_numbers_are_categories():
+    table = polars.DataFrame({"a": ["1", "2", "1"]}).cast(polars.Categorical)
+    for one in (
+        pandas.DataFrame({"a": pandas.Categorical([1, 2, 1])}), table, table.to_arrow()
+    ):
+        found = load_table(one)
+        assert found.columns.inputs[0].categories == ("1", "2")
+        assert found.x.tolist() == [[1, 0], [0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize("column", [
+    [[1], [2]], [{"x": 1}, {"x": 2}], [b"x", b"y"],
+    pandas.to_timedelta([1, 2]).to_pytimedelta().tolist(),
+])
+def test_columns_that_are_no_text_are_refused(column):
+    for table in (polars.DataFrame({"a": column}), pyarrow.table({"a": column})):
+        with pytest.raises(InputError, match="row 0, column a: found"):
+            load_table(table)
