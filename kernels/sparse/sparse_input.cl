@@ -17,6 +17,8 @@
 // REAL      float or double
 // SHUFFLED  rows only: 1 where the order is random
 // SAMPLES   apply only: consecutive samples of a work-item; on CPUs the batch, else 1
+// LINE      apply only: numbers of a cache line, one of which is read of each line of a
+//           row before its entries, in order: 16 of float, 8 of double; 0: none is
 // GROUP     outer only: work-items of a group; 1 on CPUs
 #ifndef REAL
 #error "sparse_input.cl needs REAL"
@@ -41,6 +43,9 @@ __kernel void rows(__global const int *starts, __global int2 *bounds, const int 
 #endif
 
 #ifdef SAMPLES
+#ifndef LINE
+#error "sparse_input.cl needs LINE"
+#endif
 // parameters: A at `weights`, [n_out, n_in], rows of `lda`
 // columns, numbers [entries]   columns below n_in
 // index map: work-item t * row_items + i: row i, samples SAMPLES * t, …
@@ -53,6 +58,9 @@ __kernel void apply(__global const REAL *parameters, const int weights, const in
     const int from = (int)(get_global_id(0) / row_items) * SAMPLES;
     if (i >= n_out) return;
     __global const REAL *row = parameters + weights + (size_t)i * lda;
+#if LINE > 0
+    for (int j = 0; j < lda; j += LINE) (void)((volatile __global const REAL *)row)[j];
+#endif
     for (int b = from; b < min(batch, from + SAMPLES); ++b) {
         int e = bounds[b].x;
         const int end = bounds[b].y;

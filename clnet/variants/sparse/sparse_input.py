@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SOURCE = "sparse/sparse_input.cl"
 OUTER_GROUP = 128  # work-items that add a sample's entries to a row of the gradient
+LINE_BYTES = 64  # of a CPU's cache line
 BOUNDS_BYTES = 8  # of a sample: two ints
 MISSES = 8  # values that a GPU fetches for each that it reads of a row
 
@@ -71,8 +72,11 @@ class SparseInput(Untuned):
             samples = span.batch if cpu else 1
             row_items = round_up(storage.n_out, group)
             items = row_items * -(-span.batch // samples)
+            line = LINE_BYTES // item_size(span)
+            most = op.x.entries(span.batch) >= storage.stride // line  # are read anyway
+            defines |= {"SAMPLES": samples, "LINE": line if cpu and most else 0}
             return lookup, Launch(
-                SOURCE, "apply", {**defines, "SAMPLES": samples}, (items,), (group,),
+                SOURCE, "apply", defines, (items,), (group,),
                 (
                     Parameters(), op.weights.offset, storage.stride, bounds, columns,
                     numbers, op.z, op.z.stride, storage.n_out, span.batch, row_items,

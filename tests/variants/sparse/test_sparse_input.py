@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from bounds import unit
@@ -51,9 +53,16 @@ def first_layer(network, shuffled, batch):
     return apply, outer
 
 
-def bound_to(network, span, arrays):
+class AsOnGpu(SparseInput):
+    """The launches for GPUs on any device."""
+
+    def launches(self, span, config, device):
+        return super().launches(span, config, replace(device, type="gpu"))
+
+
+def bound_to(network, span, arrays, variant):
     state = TrainState(SESSION, network.parameters, np.zeros((0, network.layout.size)))
-    step = Step(span, SparseInput(), {}, DEVICE)
+    step = Step(span, variant, {}, DEVICE)
     replay = Replay(SESSION, [step], network.layout, state)
     for value, array in zip(span.ops[0].x.values, arrays, strict=True):
         replay.write(value, array)
@@ -65,7 +74,8 @@ def bound_to(network, span, arrays):
 ])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_products_with_sparse_samples(n_in, n_out, batch, dtype, shuffled):
+@pytest.mark.parametrize("variant", [SparseInput(), AsOnGpu()], ids=["own", "gpu"])
+def test_products_with_sparse_samples(n_in, n_out, batch, dtype, shuffled, variant):
     if dtype == "float64" and not DEVICE.fp64:
         pytest.skip("the device has no float64")
     network = Network(n_in, [Dense(n_out, "tanh")], seed=n_in, dtype=dtype)
@@ -88,7 +98,7 @@ def test_products_with_sparse_samples(n_in, n_out, batch, dtype, shuffled):
     rows, weights = x[order].astype(np.float64), network.weights(0).astype(np.float64)
     u = unit(dtype)
 
-    replay = bound_to(network, apply, arrays)
+    replay = bound_to(network, apply, arrays, variant)
     replay.set(**numbers)
     replay.run()
     op = apply.ops[0]
@@ -100,7 +110,7 @@ def test_products_with_sparse_samples(n_in, n_out, batch, dtype, shuffled):
     np.testing.assert_allclose(values[op.z.name], rows @ weights.T, rtol=0, atol=1e-6)
 
     op = outer.ops[0]
-    replay = bound_to(network, outer, arrays)
+    replay = bound_to(network, outer, arrays, variant)
     replay.write(op.dz, dz)
     replay.set(**numbers)
     replay.write_gradients(np.full(network.layout.size, np.nan, dtype))
