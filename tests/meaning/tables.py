@@ -1,6 +1,6 @@
 """Random tables, as people have them, beside pandas and scikit-learn's pipeline.
 
-A case draws a frame and writes it in a form of its own: a frame of another library, a
+A case draws two frames and writes them in some forms: a frame of another library, a
 text file of some separator, decimal sign and encoding, a Parquet or Arrow file. The
 columns that reach the network have to be those of scikit-learn: `SimpleImputer` with an
 indicator, `OneHotEncoder` that ignores unknown categories, `StandardScaler`; for the
@@ -45,6 +45,7 @@ FILES = (
 )
 QUOTING = (csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC)
 GAPS = ("", "NA", "NaN", "nan", "null", "N/A", "?", "None")
+FORMS = 5  # of a pair of tables
 DAY = pd.Timedelta(days=1)
 ULP = 1e-9  # of means, which are summed in another order
 
@@ -54,17 +55,19 @@ def case(seed: int) -> Counter[str]:
     rng = Random(seed)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _Case(rng, Path(folder)).judge()
+        found = _Case(rng, Path(folder))
+        for _ in range(FORMS):
+            found.judge()
+        return found.counts
 
 
 class _Case:
     def __init__(self, rng: Random, folder: Path) -> None:
         self.rng, self.folder = rng, folder
         self.counts: Counter[str] = Counter()
-        self.decimal = ""
-        self.form = rng.choice(FILES if rng.random() < 0.6 else FRAMES)
-        self.numbered = self.form == "csv" and rng.random() < 0.15  # a header 0, 1, 2
-        self.bare = self.form == "csv" and not self.numbered and rng.random() < 0.1
+        self.numbered = rng.random() < 0.1  # a header 0, 1, 2
+        self.bare = not self.numbered and rng.random() < 0.1
+        self.forms = ("csv",) if self.numbered or self.bare else (*FILES, *FRAMES)
         count = rng.randint(1, 6)
         names = [str(at) for at in range(count + 1)] if self.numbered else (
             rng.sample(NAMES, count + 1)
@@ -85,6 +88,7 @@ class _Case:
         self.categories = [
             name for name in self.names if self.kinds[name] == "coded"
         ]
+        self.imputer, self.encoder = self._fitted()
 
     # --- the tables ------------------------------------------------------------------
 
@@ -151,23 +155,55 @@ class _Case:
 
     # --- what scikit-learn makes of them ---------------------------------------------
 
+    def _fitted(self) -> tuple[SimpleImputer | None, OneHotEncoder | None]:
+        """Return scikit-learn's parts, fitted to the training."""
+        numbers, texts = self._numbers(self.training), self._texts(self.training)
+        imputer, encoder = SimpleImputer(add_indicator=True), OneHotEncoder(
+            handle_unknown="ignore", sparse_output=False
+        )
+        return (
+            imputer.fit(numbers) if numbers.size else None,
+            encoder.fit(texts) if texts.size else None,
+        )
+
+    def _of(self, categories: bool) -> list[str]:
+        return [
+            name for name in self.names
+            if (self.kinds[name] in ("text", "bool", "coded")) == categories
+        ]
+
+    def _numbers(self, frame: pd.DataFrame) -> np.ndarray:
+        """Return the columns of numbers, dates in days."""
+        return np.array([
+            (frame[name] - pd.Timestamp(1970, 1, 1)) / DAY
+            if self.kinds[name] == "date" else frame[name].astype(float)
+            for name in self._of(categories=False)
+        ], float).T
+
+    def _texts(self, frame: pd.DataFrame) -> np.ndarray:
+        """Return the columns of categories; a missing one is empty."""
+        return np.array([
+            [_text(value) for value in frame[name].tolist()]
+            for name in self._of(categories=True)
+        ], object).T
+
     def expected(self, frame: pd.DataFrame) -> np.ndarray:
-        """Return the columns that scikit-learn makes, fitted to the training."""
-        parts = []
-        for name in self.names:
-            train, found = self.training[[name]], frame[[name]]
-            if self.kinds[name] in ("text", "bool", "coded"):
-                encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
-                as_texts = _texts(train), _texts(found)
-                parts.append(encoder.fit(as_texts[0]).transform(as_texts[1]))
-            else:
-                if self.kinds[name] == "date":
-                    train, found = (
-                        (one - pd.Timestamp(1970, 1, 1)) / DAY for one in (train, found)
-                    )
-                imputer = SimpleImputer(add_indicator=True).fit(train.astype(float))
-                parts.append(imputer.transform(found.astype(float)))
-        return np.hstack(parts)
+        """Return the columns that scikit-learn makes, in the order of the names."""
+        parts: dict[str, list[np.ndarray]] = {}
+        if self.imputer is not None:
+            names = self._of(categories=False)
+            values = self.imputer.transform(self._numbers(frame)).T
+            parts = {name: [values[at]] for at, name in enumerate(names)}
+            for place, at in enumerate(self.imputer.indicator_.features_):
+                parts[names[at]].append(values[len(names) + place])
+        if self.encoder is not None:
+            values, start = self.encoder.transform(self._texts(frame)).T, 0
+            for name, kinds in zip(
+                self._of(categories=True), self.encoder.categories_, strict=True
+            ):
+                parts[name] = list(values[start : start + len(kinds)])
+                start += len(kinds)
+        return np.array([one for name in self.names for one in parts[name]]).T
 
     # --- how they are written --------------------------------------------------------
 
@@ -244,7 +280,9 @@ class _Case:
 
     # --- the judgement ---------------------------------------------------------------
 
-    def judge(self) -> Counter[str]:
+    def judge(self) -> None:
+        """Judge both tables in one form."""
+        self.form, self.decimal = self.rng.choice(self.forms), ""
         self.order: np.ndarray | None = None
         source = self._written(self.training, "training", shuffled=False)
         options = {
@@ -269,7 +307,6 @@ class _Case:
         self.counts[self.form] += 1
         for kind in self.kinds.values():
             self.counts[f"column: {kind}"] += 1
-        return self.counts
 
     def _loaded(self, source: Any, options: dict[str, Any]) -> tuple[Any, dict]:
         try:
@@ -299,7 +336,7 @@ class _Case:
             f"{self.form}, {what}: {found[~close][:3]} is not {expected[~close][:3]} "
             f"of {self.kinds}"
         )
-        self.counts[what] += found.size
+        self.counts[f"tables: {what}"] += 1
 
     def _same_targets(self, t: np.ndarray, expected: pd.Series) -> None:
         if self.kinds[self.target] == "text":
@@ -330,16 +367,10 @@ def _number(value: Any, decimal: str, groups: bool) -> str:
     return text.replace(".", ",") if decimal == "," else text
 
 
-def _texts(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a column as texts; a missing one is empty, as a category of its own."""
-    def text(value: Any) -> str:
-        if value is None or value != value:
-            return ""
-        return str(int(value)) if isinstance(value, float) else str(value)
-
-    return pd.DataFrame({
-        name: [text(value) for value in frame[name].tolist()] for name in frame
-    }, dtype=object)
+def _text(value: Any) -> str:
+    if value is None or value != value:
+        return ""
+    return str(int(value)) if isinstance(value, float) else str(value)
 
 
 def _polars(frame: pd.DataFrame) -> pl.DataFrame:
