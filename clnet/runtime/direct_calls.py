@@ -1,8 +1,8 @@
 """Direct calls: the shortest ways through a plan, with all that is constant decided.
 
-A direct call converts nothing and uploads no parameters. It returns None where more
-than that is needed: the plan's long way then answers. It takes its turn as every call
-does, since the plan's buffers serve one call at a time.
+A direct call converts nothing, waits for no other call and uploads no parameters. It
+returns None where more than that is needed, or another call has the turn: the plan's
+long way then answers.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def host_call(
         if x.dtype is not dtype:
             return None
         check_process()
-        with turn.lock, enqueuing:
+        with enqueuing:
             parameters = network.parameters
-            if turn.owner is not None or store.parameters is not parameters:
+            if turn.busy or store.parameters is not parameters:
                 return None
             executable.parameters = parameters
             fill(x)

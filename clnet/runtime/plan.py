@@ -259,9 +259,13 @@ class Plan:
         self._check_turn()
         try:
             with self._turn.lock:
-                self._fill(rows)
-                self._executable.run()
-                y = self._outputs(out)
+                self._turn.busy = True
+                try:
+                    self._fill_inputs(rows)
+                    self._executable.run()
+                    y = self._outputs(out)
+                finally:
+                    self._turn.busy = False
         except self._session.errors as error:
             raise device_error(self.device, error) from error
         return y if array.ndim == 2 else y[0]
@@ -290,7 +294,7 @@ class Plan:
         self._check_turn()
         try:
             self._turn.begin()
-            self._fill(rows)
+            self._fill_inputs(rows)
             self._started_with = parameters
             self._executable.start(parameters)
         except BaseException as error:
@@ -322,6 +326,11 @@ class Plan:
                 raise device_error(self.device, error) from error
             raise
         return y
+
+    def _fill_inputs(self, rows: Array) -> None:
+        """Fill the inputs."""
+        with self._executable.enqueuing:  # a direct call has ended, and none begins
+            self._fill(rows)
 
     def cancel(self) -> None:
         """Wait for the call that this thread has started, if any, and end it."""

@@ -25,11 +25,16 @@ class Turn:
         Held by calls that end where they begin: ``with turn.lock``.
     owner : int or None
         The thread that has begun a call; None: no call has begun.
+    busy : bool
+        Whether a call has the turn that others cannot see by a lock of theirs: direct
+        calls then take the long way. A call that is interrupted as it ends may leave it
+        True, which costs the next call some time.
     """
 
     def __init__(self) -> None:
         self.lock: threading.RLock = threading.RLock()
         self.owner: int | None = None
+        self.busy: bool = False
 
     @property
     def is_mine(self) -> bool:
@@ -40,9 +45,11 @@ class Turn:
         """Wait for the turn; after an error in here, call `end` all the same."""
         self.lock.acquire()
         self.owner = threading.get_ident()
+        self.busy = True
 
     def end(self) -> None:
         """End this thread's turn, if it has it."""
         if self.is_mine:
+            self.busy = False
             self.owner = None
         release(self.lock)

@@ -148,6 +148,7 @@ def test_a_direct_call_waits_for_a_long_one(monkeypatch):
     run = plan._executable.run
 
     def linger_and_run():
+        monkeypatch.undo()
         thread.start()
         thread.join(0.1)
         run()
