@@ -26,6 +26,7 @@ from clnet.ir.lowering import lower
 CLOSE = 2.0**-18  # relative error of an output
 MOVED = 2.0**-22  # relative change of a node's output: its own error
 TINY = 1e-37  # about the smallest normal number: devices flush those below to zero
+MANY_TURNS = 1e4  # of an argument: its rounding decides
 LEAST = 1e-30  # of inputs: about zero, what is too small may be flushed to it
 MOST_NODES = 8
 BOOLEAN = ("And", "Or", "Xor")
@@ -344,6 +345,8 @@ def judge(
     kinds = {node.op_type for node in graph.nodes}
     if kinds & {*COMPARISONS, *STEPS}:
         good |= np.isnan(steps).any(axis=0)  # what NaN chooses is not kept
+    if kinds & {"Sin", "Cos"}:
+        good |= largest > MANY_TURNS
     good |= np.isnan(a) & np.isfinite(x)  # overflow within the graph
     if not good.all():
         k = tuple(np.argwhere(~good)[0])

@@ -92,10 +92,11 @@ class Sum:
 
     @property
     def is_positive(self) -> bool:
-        """Whether all terms are known to be positive."""
-        return all(c > 0 and power % 2 == 0 and power >= 0
-                   and all(times % 2 == 0 and times > 0 for _, times in factors)
-                   for (power, _, factors), (c, _) in self.terms.items())
+        """Whether it is known to be positive, also where x is 0."""
+        return any(key[0] == 0 for key in self.terms) and all(
+            c > 0 and power % 2 == 0 and power >= 0
+            and all(times % 2 == 0 and times > 0 for _, times in factors)
+            for (power, _, factors), (c, _) in self.terms.items())
 
     def zero(self) -> float | None:
         """Return the only zero, of a line or of two exponentials; None: another sum."""

@@ -158,9 +158,10 @@ def _of_lines(function: Piecewise, lines: list[tuple[float, float]]) -> Iterator
         jumps = [0.0 if abs(jump) <= size else jump
                  for jump in (value - ends[0], ends[1] - value)]
         bends = abs(above[1] - below[1]) > EXACT * max(abs(above[1]), abs(below[1]))
-        if any(jumps) and jumps[0] == -jumps[1] and not bends:
+        if any(jumps) and jumps[0] == -jumps[1]:
             points.append((jumps[0], AT, 1.0, -edge))
-        elif bends or any(jumps):
+            jumps = [0.0, 0.0]
+        if bends or any(jumps):
             edges.append(Edge(edge, *jumps))
             kept.append(above)
     if len(edges) + len(points) > MOST_EDGES or not (
@@ -262,7 +263,10 @@ def _factors(matrix: Array, y: Array) -> list[float] | None:
 
 
 def _loss(fit: Fit, edges: Sequence[float] = ()) -> float:
-    """Return the largest relative error of a fit in float32, in all pieces and far."""
+    """Return the largest relative error of a fit in float32, in all pieces and far.
+
+    It is of a third of the fit: a layer that reads it has factors of its own.
+    """
     places = [-LARGE, LARGE, *PROBES, *(-share for share in PROBES)]
     for low, high in pairwise([-math.inf, *edges, math.inf]):
         size = min(LARGE, high - low, max(
@@ -271,16 +275,16 @@ def _loss(fit: Fit, edges: Sequence[float] = ()) -> float:
         start = start if math.isfinite(start) else 0.0
         places += [start + sign * share * size for share in PROBES]
     x = np.array([*places, *edges], np.float32).astype(np.float64)
-    total = fit.bias + fit.slope * x
-    rounded = (fit.slope * x).astype(np.float32) + np.float32(fit.bias)
+    total = (fit.bias + fit.slope * x) / 3
+    rounded = (fit.slope * x / 3).astype(np.float32) + np.float32(fit.bias / 3)
     for factor, name, scale, shift in fit.terms:
         v = scale * x + shift
         if name in STEPS:
             term = factor * getattr(np, STEPS[name])(v, 0)
         else:
             term = factor * activation(name).value(v)
-        total = total + term
-        rounded = rounded + term.astype(np.float32)
+        total = total + term / 3
+        rounded = rounded + (term / 3).astype(np.float32)
     error = np.abs(rounded - total)
     return float((error / np.fmax(np.abs(total), TINY)).max())
 
