@@ -34,6 +34,7 @@ UNKNOWN = ("zeros", "refuse")
 NUMBER, TEXT, DATE = "number", "text", "date"
 """Kinds of columns; booleans are text."""
 MICROSECONDS = 86_400 * 1_000_000  # of a day
+MANY = 20  # samples, of which most may differ by chance
 SHOWN = 8  # columns that a note names
 UNNAMED = "Unnamed: 0"  # pandas' name of a first column that has none
 _INDEX = re.compile(rf"{UNNAMED}|__index_level_\d+__")
@@ -311,6 +312,9 @@ def _learnt(
         raise source.error("has no value in the columns of inputs")
     for what, names in (
         ("text as categories", listed(words)), ("no value, left out", listed(empty)),
+        ("text that differs in most samples, see ignore and dates", listed(
+            name for name, kinds in words.items() if 2 * kinds > len(source) > MANY
+        )),
         ("missing, the mean and an indicator", listed(+lacking)),
     ):
         if names:

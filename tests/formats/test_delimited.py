@@ -78,6 +78,8 @@ def test_notes_tell_what_was_found(table):
                                           "decimal comma: a"),
         ("a,b\nx,2\ny,3\n", "text as categories: a (2)"),
         ("a,c,b\nx,,2\ny,NA,3\n", "no value, left out: c"),
+        ("a,b\n" + "".join(f"n{i},0\n" for i in range(30)),
+         "text that differs in most samples, see ignore and dates: a"),
         ("a,b\n1,2\n?,3\n,4\n", "missing, the mean and an indicator: a (2)"),
         ('a,b\n"1,000.5",2\n', "thousands separators: a"),
         (b"\xe4,b\n1,2\n", "encoding cp1252"),
