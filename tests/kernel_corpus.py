@@ -189,7 +189,7 @@ def programs(name: str, network: Network, batch: int) -> Iterator[tuple[str, Pro
         )
     if name == "parity":
         for loss in LOSSES:
-            if LOSSES[loss].fused is None:
+            if LOSSES[loss].activation is None:
                 yield loss, lower_training(
                     network, loss_function(loss), optimiser("batch"), weighted=True
                 )

@@ -13,6 +13,7 @@ from clnet.nn.activations import ACTIVATION_NAMES, SOFTMAX
 from clnet.nn.initialisers import INITIALISER_NAMES, WIDROW_NGUYEN
 from clnet.nn.labels import output_middles
 from clnet.nn.layers import Dense
+from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import CASCADE
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ def add_arguments(add: Callable[..., Any]) -> None:
     )
     add(
         "--output", metavar="NAME",
-        help="activation of the last layer, one of the same; default: softmax for "
-        "columns of classes, sigmoid for targets 0 and 1, tanh for -1 and 1, identity "
-        "for other numbers",
+        help="activation of the last layer, one of the same; default: that of the "
+        "loss; softmax for columns of classes, sigmoid for targets 0 and 1, tanh for "
+        "-1 and 1, identity for other numbers",
     )
     add(
         "--initialiser", metavar="NAME",
@@ -92,7 +93,8 @@ def network_of(
     by_name = data.columns is not None and not arguments.no_scale and new
     inputs, outputs = arguments.scale, arguments.scale_outputs
     if by_name:
-        free = not data.labelled and output_middles(network) == (None,)
+        middles = output_middles(network)
+        free = not (data.labelled or counts(arguments)) and middles == (None,)
         inputs, outputs = inputs or SCALES, outputs or (SCALES if free else None)
     x = data.x
     if inputs is not None or outputs is not None:
@@ -119,6 +121,11 @@ def scales(arguments: argparse.Namespace) -> bool:
     return arguments.scale is not None or arguments.scale_outputs is not None
 
 
+def counts(arguments: argparse.Namespace) -> bool:
+    """Return whether the command's loss is one of counts, which are not scaled."""
+    return arguments.loss is not None and loss_function(arguments.loss).positive
+
+
 def _layers(
     arguments: argparse.Namespace, data: Samples
 ) -> tuple[list[int], list[str]]:
@@ -136,7 +143,8 @@ def _layers(
         raise InputError(
             f"the network {layers} has no hidden layer: leave out --hidden"
         )
-    output = arguments.output or (
+    of_loss = arguments.loss and loss_function(arguments.loss).activation
+    output = arguments.output or of_loss or (
         SOFTMAX if data.labelled and sizes[-1] > 1 and not cascade else
         "sigmoid" if data.labelled or data.are_binary(0) else
         "tanh" if data.are_binary(-1) else "identity"

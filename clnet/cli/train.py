@@ -13,7 +13,7 @@ import numpy as np
 
 from clnet.cli import digits, json_output, long_training, mpi, new_network, population
 from clnet.cli.digits import DIGITS
-from clnet.cli.new_network import network_of, scales
+from clnet.cli.new_network import counts, network_of, scales
 from clnet.cli.samples import Samples, check_labels, number, read, whole
 from clnet.cli.summary import class_texts, evaluation_rows, pairs, table_rows
 from clnet.errors import InputError, nearest, quoted
@@ -67,7 +67,7 @@ def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> 
     add(
         "--loss", metavar="NAME",
         help=", ".join(
-            row.name + f" (for {row.fused})" * bool(row.fused)
+            row.name + f" (for {row.activation})" * bool(row.activation)
             for row in LOSSES.values()
         ) + "; default: by the last layer's activation",
     )
@@ -302,7 +302,8 @@ def _trained(
     if network.scaling is not None and not scale:
         rows.append(("note", unused_scaling(arguments.network)))
     columns = training.columns
-    if columns and training.might_be_classes and output_middles(network) == (None,):
+    free = output_middles(network) == (None,) and not counts(arguments)
+    if columns and free and training.might_be_classes:
         rows.append(("note", (
             f"{quoted(columns.targets[0])} holds few whole numbers and was trained as "
             "a number: for classes name it by --categories too"

@@ -310,6 +310,13 @@ def _fused(network: Model, act: BiasAct, loss: LossFunction) -> BiasAct:
             f"loss {loss.name} does not fit a last layer of {names}, expected "
             "categorical_cross_entropy"
         )
+    if loss.positive:
+        below = [name for name in sorted(found) if activation(name).limits[0] < 0]
+        if below:
+            raise InputError(
+                f"loss {loss.name} needs outputs of at least 0, as of a last layer of "
+                f"{loss.activation}, found {', '.join(below)}"
+            )
     if loss.fused is None:
         return act
     if found != {loss.fused}:

@@ -20,6 +20,7 @@ Array = NDArray[Any]
 Rule = Callable[[Array, Array, Array], Array]
 
 HUBER_DELTA = 1.0  # error from which the loss is linear, as in PyTorch
+POISSON_EPS = 1e-8  # added to an output before its logarithm, as in PyTorch
 FANN_TANH_LIMIT = 0.9999999  # beyond it FANN's error is constant
 FANN_TANH_ERROR = 17.0
 
@@ -45,6 +46,8 @@ class LossFunction:
         that neither overflows.
     fann : bool
         Whether it is FANN's, which halves the errors of symmetric outputs.
+    positive : bool
+        Whether outputs are to be at least 0.
     """
 
     name: str
@@ -53,6 +56,12 @@ class LossFunction:
     mean: bool = True
     fused: Literal["sigmoid", "softmax"] | None = None
     fann: bool = False
+    positive: bool = False
+
+    @property
+    def activation(self) -> str | None:
+        """The activation of the last layer that it is made for; None: any."""
+        return "softplus" if self.positive else self.fused
 
 
 def softmax(z: Array) -> Array:
@@ -96,6 +105,17 @@ def _categorical_gradient(z: Array, t: Array, _: Array) -> Array:
     return np.asarray(softmax(z) * t.sum(axis=1, keepdims=True) - t)
 
 
+def _poisson(y: Array, t: Array, _: Array) -> Array:
+    rate = np.maximum(y, 0) + y.dtype.type(POISSON_EPS)
+    return np.asarray(y - t * np.log(rate))
+
+
+def _poisson_gradient(y: Array, t: Array, _: Array) -> Array:
+    one = y.dtype.type(1)
+    slope = one - t / (np.maximum(y, 0) + y.dtype.type(POISSON_EPS))
+    return np.asarray(np.where(y < 0, one, slope))
+
+
 def _fann_linear(y: Array, t: Array, half: Array) -> Array:
     return np.asarray(half * (t - y) ** 2 / 2)
 
@@ -125,6 +145,9 @@ _ROWS = (
                  fused="sigmoid"),
     LossFunction("categorical_cross_entropy", _categorical, _categorical_gradient,
                  mean=False, fused="softmax"),
+    # Minus the logarithm of a count's probability, but for terms of the count alone, as
+    # Keras' "poisson" and PyTorch's PoissonNLLLoss(log_input=False).
+    LossFunction("poisson", _poisson, _poisson_gradient, positive=True),
     # FANN's two error functions (fann_update_MSE and its tanh error function): their
     # slopes are FANN's error signals; the values are what these descend.
     LossFunction("fann_linear", _fann_linear, lambda y, t, half: -half * (t - y),

@@ -40,6 +40,7 @@ def trainings(
         The arguments of `Population.fit` by their names.
     """
     from clnet.opencl.discovery import device as find_device
+    from clnet.training.data_set import warn_of_classes
     from clnet.training.members import members_of, rule_with_rate, samples_of
 
     device, batch_size = find_device(given["device"]), given["batch_size"]
@@ -67,4 +68,5 @@ def trainings(
         given["rows"], given["sample_weight"], {name: given[name] for name in EACH},
         options_of,
     )
+    warn_of_classes(network, given["t"], members.options[0].loss)
     return replace(members, dropout=dropout), samples, device

@@ -20,6 +20,7 @@ from sklearn.utils.validation import validate_data
 
 from clnet.checks import PRECISIONS, is_sparse
 from clnet.nn.activations import SOFTMAX
+from clnet.nn.losses import loss_function
 from clnet.sklearn.bases import ClassifierMixin, RegressorMixin
 from clnet.sklearn.mlp import MLP, Array, checked_sample_weight
 
@@ -281,7 +282,7 @@ class MLPRegressor(RegressorMixin, MLP):
         return checked_sample_weight(sample_weight, X)
 
     def _last_activation(self) -> str:
-        return "identity"
+        return loss_function(self.loss).activation or "identity"
 
     def _loss(self) -> str:
         return str(self.loss)

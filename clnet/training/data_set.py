@@ -16,6 +16,7 @@ from clnet.ir.sparse_input import SparseShape, csr_arrays, csr_rows
 from clnet.nn.labels import might_be_classes, output_middles
 
 if TYPE_CHECKING:
+    from clnet.nn.losses import LossFunction
     from clnet.nn.model import Model
     from clnet.nn.scaling import Scaling
 
@@ -250,11 +251,11 @@ def advice(t: Array) -> str:
     return "try a smaller learning rate"
 
 
-def warn_of_classes(network: Model, t: Any) -> None:
+def warn_of_classes(network: Model, t: Any, loss: LossFunction) -> None:
     """Warn of labels, as given, that are trained as numbers.
 
     They are few different values of a type of whole numbers, and one output that has
-    no bounds.
+    no bounds. A loss of counts takes them for these.
 
     Warns
     -----
@@ -262,7 +263,7 @@ def warn_of_classes(network: Model, t: Any) -> None:
         With what would make them classes.
     """
     bounded = output_middles(network) != (None,)
-    if network.n_out > 1 or bounded or t is None or is_sparse(t):
+    if network.n_out > 1 or bounded or loss.positive or t is None or is_sparse(t):
         return
     array = as_array("t", t)
     if array.dtype.kind in "iu" and might_be_classes(array):

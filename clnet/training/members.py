@@ -19,7 +19,6 @@ from clnet.training.data_set import (
     DataSet,
     balanced_weights,
     checked_weights,
-    warn_of_classes,
     warn_of_reach,
 )
 from clnet.training.history import SEEDS
@@ -239,7 +238,6 @@ def samples_of(
         return data
 
     data = checked((x, t))
-    warn_of_classes(network, t)
     if patience is not None:
         patience = as_whole("patience", patience)
     if validation is None:

@@ -191,7 +191,7 @@ def training_setup(
             f"steps of the state, are more than {INT_MAX} steps"
         )
     if isinstance(data, DataSet):
-        warn_of_classes(network, t)
+        warn_of_classes(network, t, options.loss)
     warn_of_reach(network, options.reach, data.t)
     return TrainingSetup(
         options=options, data=data, validation=other,

@@ -6,11 +6,13 @@
 // scale: 0.5 where FANN halves the error, else 1. Include activations.h first, for VAL.
 //
 // HUBER_DELTA      error at which huber changes from quadratic to linear
+// POISSON_EPS      added to an output before its logarithm
 // FANN_TANH_LIMIT  halved error beyond which FANN's tanh error is constant
 // FANN_TANH_ERROR  that constant
 // LOSS, LOSS_GRADIENT  the functions of the kernel's loss, without SOFTMAX
 // SIGMOID, SOFTMAX  1: the loss is fused with that activation
-#if !defined(HUBER_DELTA) || !defined(FANN_TANH_LIMIT) || !defined(FANN_TANH_ERROR)    \
+#if !defined(HUBER_DELTA) || !defined(POISSON_EPS) || !defined(FANN_TANH_LIMIT) \
+    || !defined(FANN_TANH_ERROR) \
     || !defined(SIGMOID) || !defined(SOFTMAX)                                          \
     || (!SOFTMAX && (!defined(LOSS) || !defined(LOSS_GRADIENT)))
 #error "losses.h needs the constants of its losses, SIGMOID, SOFTMAX, and without the \
@@ -64,6 +66,18 @@ static inline VAL loss_binary_cross_entropy(VAL y, VAL t, VAL scale)
 static inline VAL loss_gradient_binary_cross_entropy(VAL y, VAL t, VAL scale)
 {
     return act_sigmoid(y) - t;
+}
+
+// y is at least 0, but where a kernel is tried.
+static inline VAL loss_poisson(VAL y, VAL t, VAL scale)
+{
+    const VAL rate = (y < CONST(0) ? CONST(0) : y) + CONST(POISSON_EPS);
+    return y - t * logarithm(rate);
+}
+static inline VAL loss_gradient_poisson(VAL y, VAL t, VAL scale)
+{
+    const VAL slope = CONST(1) - t / ((y < CONST(0) ? CONST(0) : y) + CONST(POISSON_EPS));
+    return y < CONST(0) ? CONST(1) : slope;
 }
 
 static inline VAL loss_fann_linear(VAL y, VAL t, VAL scale)

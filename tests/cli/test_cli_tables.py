@@ -205,6 +205,23 @@ def test_whole_numbers_that_may_be_labels_are_told(clnet_command, tables):
     assert "trained as a number" not in out and "accuracy" in out
 
 
+def test_counts_are_trained_by_their_loss(clnet_command, tables):
+    """Neither scaled nor taken for classes, and the last layer is the loss's."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=60)
+    rows = "".join(f"{a:.3f},{rng.poisson(np.exp(a / 2))}\n" for a in x)
+    (tables / "counts.csv").write_text(f"x,count\n{rows}")
+    train = "train counts.csv --target count --loss poisson --save counts.safetensors"
+    out = ok(clnet_command(f"{train} --epochs 20 --seed 0"))
+    assert "trained as a number" not in out
+    network = clnet.load("counts.safetensors")
+    assert network.layers[-1].activation == "softplus"
+    assert network.scaling.scale_output([[3.0]]).tolist() == [[3.0]]
+    status, _, error = clnet_command(f"{train} --epochs 1 --output identity")
+    assert status == 2
+    assert "loss poisson needs outputs of at least 0, as of a last layer of" in error
+
+
 def test_probabilities_stand_beside_the_class(clnet_command, tables):
     ok(clnet_command(f"train flowers.csv --target kind {TRAIN} --save a.safetensors"))
     ok(clnet_command("predict a.safetensors new.csv --out b.csv --probabilities"))

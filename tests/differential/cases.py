@@ -286,7 +286,7 @@ class Palette:
         clip = draw.one({"": 0.5, "clip_norm": 0.25, "clip_value": 0.25})
         if clip:
             penalty[clip] = draw.one((0.01, 0.5))
-        losses = [name for name, row in LOSSES.items() if row.fused is None]
+        losses = [name for name, row in LOSSES.items() if row.activation is None]
         return cls(
             dtype, precision, draw.chance(0.2),
             # All of them, in as many seasons.

@@ -64,7 +64,7 @@ def differences(network, loss, x, t, weight=None, step=1e-6):
 def problem(activation, loss, seed=1, **options):
     """Return a small network whose loss has no kink nearby, and its data."""
     rng = np.random.default_rng(seed)
-    output = LOSSES[loss].fused or activation
+    output = LOSSES[loss].activation or activation
     layers = [
         Dense(4, activation, 0.7, initialiser="uniform"),
         Dense(3, output, 1.0 if output == "softmax" else 1.3, initialiser="uniform"),

@@ -277,7 +277,8 @@ class Oracle:
             delta = d / width
         else:
             below = r(z - z.max(axis=2, keepdims=True))
-            log_total = r(np.log(np.exp(below).sum(axis=2, keepdims=True)), 16)
+            total = self._sum(np.exp(below), 2)[:, :, np.newaxis]
+            log_total = r(np.log(total), FUNCTION_ULPS)
             losses, delta = r(t * r(log_total - below)), d
         delta = r(delta * at)
         if names[-1] not in ("softmax",) and not setting.loss.startswith("binary"):

@@ -24,6 +24,9 @@ from clnet.nn.losses import LOSSES, loss_function
         ("fann_tanh", 0, 1, 0.5, 0.5232481437645479, -np.log(3)),
         ("fann_tanh", 0, 1, 1, 2 * np.log(2), -17),
         ("fann_tanh", 3, 0, 1, 2 * np.log(2) + 34, 17),
+        ("poisson", 2, 3, 1, 2 - 3 * np.log(2), 1 - 3 / (2 + 1e-8)),
+        ("poisson", 2, 0, 1, 2, 1),
+        ("poisson", 0, 0, 1, 0, 1), ("poisson", 0, 1, 1, 8 * np.log(10), 1 - 1e8),
     ],
 )
 def test_values_known_by_hand(name, y, t, half, value, slope):
@@ -32,6 +35,19 @@ def test_values_known_by_hand(name, y, t, half, value, slope):
     arguments.append(np.array([half], np.float64))
     assert row.value(*arguments).item() == pytest.approx(value, rel=3e-6, abs=1e-12)
     assert row.gradient(*arguments).item() == pytest.approx(slope, rel=1e-9, abs=1e-12)
+
+
+def test_poisson_is_pytorchs_of_rates():
+    torch = pytest.importorskip("torch")
+    rng, row = np.random.default_rng(0), loss_function("poisson")
+    y, t = rng.uniform(0, 9, (2, 5, 3))
+    rate = torch.tensor(y, requires_grad=True)
+    theirs = torch.nn.PoissonNLLLoss(log_input=False, reduction="sum")(
+        rate, torch.tensor(t)
+    )
+    theirs.backward()
+    assert row.value(y, t, np.ones(3)).sum() == pytest.approx(theirs.item(), rel=1e-12)
+    np.testing.assert_allclose(row.gradient(y, t, np.ones(3)), rate.grad, rtol=1e-12)
 
 
 def test_categorical_cross_entropy():

@@ -54,7 +54,7 @@ def test_every_optimiser_passes(name):
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss_passes(loss):
-    network = net(LOSSES[loss].fused or "tanh")
+    network = net(LOSSES[loss].activation or "tanh")
     program = program_of(network, None, loss)
     tried = Trial(session(DEVICE), network, program)
     steps = plan_training(

@@ -313,6 +313,18 @@ def test_a_loss_of_clnet():
     assert found.score(X_REGRESSION, Y_REGRESSION) > 0.3
 
 
+def test_counts_by_poissons_loss():
+    rng = np.random.default_rng(0)
+    x = rng.normal(0, 1, (300, 3))
+    rate = np.exp(x[:, 0] / 2 + x[:, 1] / 3)
+    options = {"loss": "poisson", "hidden_layer_sizes": (16,), "random_state": 0}
+    for solver in ("adam", "lbfgs"):
+        model = MLPRegressor(solver=solver, alpha=1.0, **options)
+        y = model.fit(x, rng.poisson(rate)).predict(x)
+        assert y.min() > 0
+        assert np.corrcoef(y, rate)[0, 1] > 0.8
+
+
 def test_class_weights_are_weights_of_samples():
     options = {"random_state": 0, "max_iter": 5}
     weights = {0: 1.0, 1: 3.0, 2: 0.5}
@@ -329,7 +341,7 @@ def test_class_weights_are_weights_of_samples():
 @pytest.mark.parametrize(("options", "weights", "sentence"), [
     ({"dropout": 0.5, "solver": "lbfgs"}, None, "dropout needs a stochastic solver"),
     ({"activation": "relo"}, None, "activation 'relo'"),
-    ({"loss": "poisson"}, None, "loss 'poisson'"),
+    ({"loss": "poisson"}, None, "loss poisson does not fit a last layer of softmax"),
     ({"optimiser": "lbfgs"}, None, "optimiser 'lbfgs' is unclear"),
     ({"activation": 3}, None, "The 'activation' parameter"),
     ({"device": 3}, None, "The 'device' parameter"),

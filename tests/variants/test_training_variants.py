@@ -98,7 +98,7 @@ def test_derivatives_of_fann(name):
 @pytest.mark.unoptimised
 @pytest.mark.parametrize(("loss", "planned"), alternate(LOSSES, [False, True]))
 def test_every_loss(loss, planned):
-    last = LOSSES[loss].fused or "tanh"
+    last = LOSSES[loss].activation or "tanh"
     network = Network(5, [Dense(6, "tanh"), Dense(3, last, initialiser="he")], seed=3)
     check_gradients(network, loss, 67, weighted=True, planned=planned, samples=60)
 

@@ -125,7 +125,7 @@ def fit_cascade(
     seed = int(np.random.SeedSequence().entropy % SEEDS) if seed is None else as_whole(  # type: ignore[operator]
         "a seed", seed, 0, SEEDS - 1
     )
-    warn_of_classes(network, t)
+    warn_of_classes(network, t, row)
     warn_of_reach(
         network,
         [activation(one.activation).limits for one in

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clnet.nn.activations import FANN_SIGMOID_ENDS, FANN_TANH_END, activation
-from clnet.nn.losses import FANN_TANH_ERROR, FANN_TANH_LIMIT, HUBER_DELTA, loss_function
+from clnet.nn.losses import (
+    FANN_TANH_ERROR,
+    FANN_TANH_LIMIT,
+    HUBER_DELTA,
+    POISSON_EPS,
+    loss_function,
+)
 from clnet.variants.macros import kernel_call, number
 
 if TYPE_CHECKING:
@@ -52,6 +58,7 @@ def loss_function_defines(name: str, span: Typed) -> dict[str, int | str]:
         "SIGMOID": int(row.fused == "sigmoid"), "SOFTMAX": int(row.fused == "softmax"),
         "MEAN": int(row.mean),
         "HUBER_DELTA": number(HUBER_DELTA, span),
+        "POISSON_EPS": number(POISSON_EPS, span),
         "FANN_TANH_LIMIT": number(FANN_TANH_LIMIT, span),
         "FANN_TANH_ERROR": number(FANN_TANH_ERROR, span), **functions,
     }

@@ -104,7 +104,8 @@ def network_of(hidden, n_out, loss, activation="tanh", dtype="float32", **option
 
 @pytest.mark.unoptimised
 @pytest.mark.parametrize(("loss", "weighted"), selected(
-    {loss: loss for loss in LOSSES}, {"plain": False, "weighted": True},
+    {name: name for name, row in LOSSES.items() if not row.positive},
+    {"plain": False, "weighted": True},
     quick=lambda loss, weighted: loss % 2 == weighted,
 ))
 def test_every_loss(loss, weighted):

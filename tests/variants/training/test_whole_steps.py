@@ -229,7 +229,7 @@ def test_layers_of_blocks_and_elements():
 @pytest.mark.unoptimised
 @pytest.mark.parametrize(("variant", "loss"), selected(LOSSES, KINDS))
 def test_every_loss_with_weights(variant, loss):
-    last = LOSSES[loss].fused or "tanh"
+    last = LOSSES[loss].activation or "tanh"
     network = Network(5, [Dense(6, "sigmoid"), Dense(3, last)], seed=3)
     check(network, loss, 67, None, variant, weighted=True)
 
@@ -325,7 +325,7 @@ def test_single_samples_in_sequence(rule):
 @on_cpu
 @pytest.mark.parametrize(("loss", "n_in"), alternate(LOSSES, [1, 4, 7, 8, 9, 33]))
 def test_single_samples_of_every_loss(loss, n_in):
-    last = LOSSES[loss].fused or "tanh"
+    last = LOSSES[loss].activation or "tanh"
     network = Network(n_in, [Dense(n_in + 3, "relu"), Dense(n_in, last)], seed=3)
     check(network, loss, 1, SGD(0.01), Sequential(), n=9)
 

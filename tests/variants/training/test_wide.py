@@ -96,7 +96,7 @@ def local(n_out, activation="tanh", bias="shared", dtype="float32", **options):
 ))
 def test_every_loss(loss, device):
     """Parts of samples, the last not full; weights; padding samples."""
-    activation = LOSSES[loss].fused or "sigmoid"
+    activation = LOSSES[loss].activation or "sigmoid"
     network = Network(9, [clnet.Dense(2500, activation)], seed=1)
     assert [Loss] in check(network, loss, 3, device, samples=2, weighted=True)
     if device is GPU:  # several samples per group, the last group not full
