@@ -191,6 +191,17 @@ def test_weights_of_a_sparse_matrix_are_those_of_the_whole_set(monkeypatch, batc
     np.testing.assert_allclose(found.loss_curve_, dense.loss_curve_, 1e-9)
 
 
+@pytest.mark.parametrize("target", ["classes", "numbers"])
+def test_steps_on_a_wide_sparse_matrix_are_scikit_learns(target):
+    matrix = scipy.sparse.random(len(X), 1500, 0.01, "csr", random_state=0)
+    ours, theirs = pair(
+        target, solver="sgd", learning_rate_init=0.01, alpha=0.0, batch_size=50
+    )
+    for one in (ours, theirs):
+        one.fit(matrix, TARGETS[target])
+    assert_alike(ours, theirs)
+
+
 @pytest.mark.parametrize("solver", ["adam", "sgd", "lbfgs"])
 def test_a_wide_sparse_matrix_stays_sparse(monkeypatch, solver):
     x = scipy.sparse.random(80, 1500, 0.01, "csr", random_state=0)
