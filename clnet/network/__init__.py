@@ -382,7 +382,8 @@ class Network(Predictor):
             The result is that of one device, except for the order of summation and the
             elements that dropout drops.
         desired_error : float or None
-            Stop when the training error is at most this.
+            Stop when the training error that an epoch reports is at most this. The
+            network has the parameters after the epoch.
         stop : {"mse", "bit_fail"} or None
             The error of `desired_error`; None: that of the ``.net`` file, else the MSE.
         schedule : str, callable or None
