@@ -347,6 +347,7 @@ def judge(
         good |= np.isnan(steps).any(axis=0)  # what NaN chooses is not kept
     if kinds & {"Sin", "Cos"}:
         good |= largest > MANY_TURNS
+    good |= np.isinf(found) & (np.abs(right) > np.finfo(x.dtype).max)
     good |= np.isnan(a) & np.isfinite(x)  # overflow within the graph
     if not good.all():
         k = tuple(np.argwhere(~good)[0])

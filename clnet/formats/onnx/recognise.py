@@ -39,6 +39,7 @@ MOST_KNOWN = 64  # functions whose fits are remembered
 MOST_EDGES = 16  # of a function that is affine in pieces
 LOST = 2.0**-17  # relative error of terms' sum in float32, at most
 PROBES = (1.234567e-6, 0.001234567, 0.1357911, 0.8765432)  # places in a piece
+STEEP = 1e3  # ratio of slopes of a leaky_relu: a larger one may overflow
 TINY = 1e-30  # smaller values are zero but for rounding
 GRID = np.linspace(-12, 12, 97) + 1 / 64  # about a fit's zero: off what is round
 LEAST_FINITE = 0.5  # share of the points
@@ -172,10 +173,11 @@ def _of_lines(function: Piecewise, lines: list[tuple[float, float]]) -> Iterator
     if smooth and len(edges) == 1 and not any(bias for bias, _ in kept) and (
         len(rising) == 2 and edges[0].at == 0
     ):
-        slopes = [slope for _, slope in kept]
-        name = with_parameters("leaky_relu", slopes[0] / slopes[1])
-        yield Fit([(slopes[1], name, 1.0, 0.0), *points])
-        return
+        ratio = kept[0][1] / kept[1][1]
+        if 1 / STEEP <= abs(ratio) <= STEEP:
+            name = with_parameters("leaky_relu", ratio)
+            yield Fit([(kept[1][1], name, 1.0, 0.0), *points])
+            return
     if not edges and not rising:
         yield Fit([(1.0, "gaussian_stepwise", 1.0, 0.0), *points], 0.0, kept[0][0])
     places = [edge.at for edge in edges]
@@ -188,7 +190,7 @@ def _of_lines(function: Piecewise, lines: list[tuple[float, float]]) -> Iterator
     if edges and not rising:
         steps.insert(0, (FROM, ABOVE))
     fits = [_about(reference, edges, kept, kinds)
-            for reference, kinds in product(order, steps)]
+            for kinds, reference in product(steps, order)]
     for fit in sorted(fits, key=lambda fit: _loss(fit, places)):
         yield Fit([*fit.terms, *points], fit.slope, fit.bias)
 
