@@ -151,8 +151,8 @@ static inline __attribute__((always_inline))
 void compute_layer(Fragments *rows, int (*scales)[2], const int layer, const int terms,
                    const int neurons, const int last, Pipeline *pipeline,
                    __local uint4 *exchange, __local const float4 *biases,
-                   __local const int2 *steps, __local const float4 *factors,
-                   __global float *y, const int ldy, const int first, const int batch)
+                   __local const int2 *steps, __local const float4 *last_factors,
+                   __global const float4 *factors, __global float *y, const int ldy, const int first, const int batch)
 {
     const int lane = get_local_id(0) % WARP, g = lane / 4, t = lane % 4;
     const int code = last ? OUTER : INNER, stays_scaled = code == RELU || code == IDENTITY;
@@ -165,7 +165,7 @@ UNROLLED
     for (int m = 0; m < ROWS_M; ++m)
 UNROLLED
         for (int i = 0; i < 2; ++i) {
-            scales[m][i] += steps[layer].s0;
+            scales[m][i] += steps[layer].s0 >> 1;
             up[m][i] = power_of_two(scales[m][i]);
             // Two factors of large samples: that of the last layer's row is between them.
             const int half_down = last ? min(scales[m][i], 0) / 2 : 0;
@@ -178,6 +178,7 @@ UNROLLED
             scales[m][i] = min(next_scale, steps[layer + 1].s1);
             rescale_factor[m][i] = power_of_two(scales[m][i]);
         }
+    const bool apart = !last && (steps[layer].s0 & 1);  // rare: rows with factors
     PIPELINE_SEEK(pipeline, FORWARD_START(layer));
     STAGE_WORDS(rows, terms, exchange);
 UNROLLED
@@ -200,8 +201,9 @@ UNROLLED
         for (int i = 0; i < 2 * ROWS_M; ++i) {
             const int m = i / 2, at = i % 2;
             float4 v = sum_of(sums[m], low[m], at);
+            if (apart) v *= factors[(layer * MAX_NEURONS + n) / 4];
             if (last) {
-                v = v * down[m][at] * factors[n / 4] * down_further[m][at];
+                v = v * down[m][at] * last_factors[n / 4] * down_further[m][at];
                 v = activate_four(code, v);
                 // Samples past the end repeat the last one, and so do their outputs.
                 const int sample = min(first + 8 * i + g, batch - 1);
@@ -253,7 +255,7 @@ void fused_mma(__global const float *x, const int ldx, __global const uint4 *wei
     for (int i = get_local_id(0); i < LAYERS * MAX_NEURONS / 4; i += ITEMS)
         local_biases[i] = biases[i];
     for (int i = get_local_id(0); i < LAST * BLOCK / 4; i += ITEMS)
-        local_factors[i] = factors[i];
+        local_factors[i] = factors[(LAYERS - 1) * MAX_NEURONS / 4 + i];
     for (int i = get_local_id(0); i < LAYERS; i += ITEMS) local_steps[i] = steps[i];
     if (STAGES == 0) CP_ASYNC_WAIT(0);
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -264,7 +266,7 @@ void fused_mma(__global const float *x, const int ldx, __global const uint4 *wei
         pack_inputs(rows, scales, v, local_steps[0].s1, exchange);
 #define COMPUTE_LAYER(layer, terms, neurons, last)                                     \
     compute_layer(rows, scales, layer, terms, neurons, last, &pipeline, exchange,      \
-                  local_biases, local_steps, local_factors, y, ldy, first, batch)
+                  local_biases, local_steps, local_factors, factors, y, ldy, first, batch)
 #if LAYERS > 1 && FIRST != HIDDEN
         COMPUTE_LAYER(0, FIRST, HIDDEN, 0);
         layer = 1;

@@ -6,9 +6,9 @@
 // 4; its biases at most double it, as scales stay below the layer's `limit`: together
 // 2^GROWTH. After PERIOD layers the bound is 2^15, and samples are rescaled by their
 // largest values. The last layer's sums stay floats; each of its rows has a gain of its own.
-// A hidden layer's weights are rounded as halves beside its largest row: one that is 2^25
-// times smaller (at one split; at two 2^36) is lost. Weights that are not finite make their
-// neurons not finite and leave the others' as they are.
+// So have hidden rows far below their layer's largest, and those of far larger biases; a
+// layer without such rows, as nearly all are, needs no factors. Weights that are not finite
+// make their neurons not finite and leave the others' as they are.
 //
 // N_OUT, STRIDE, WEIGHTS, BIAS, FUNCTION, FUNCTIONS  as in chain.h
 // FIRST, HIDDEN, LAST, CHUNK, …  as in narrow_layers.h; REAL (float) as in activations.h

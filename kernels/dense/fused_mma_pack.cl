@@ -12,27 +12,47 @@
 #define MAX_BIAS 40       // exponent of the last layer's biases, scaled as their rows
 __constant float steepness_of[LAYERS] = STEEPNESS;
 
+#define MAX_SHIFT 126     // exponent of a hidden row beside its layer, at most
+#define APART 10          // of a hidden row that has a scale of its own, at least
+#define INPUT_BIAS 4      // exponent of such a row's bias beside its weights, at most
+
 // The exponent by which the weights of a row, or of a layer by its largest row, are scaled.
 static inline int gain_of(const uint norm)
 {
     return clamp(1 - exponent_of(norm), MIN_GAIN, MAX_GAIN);
 }
 
+// The exponent by which a row is scaled beside its layer's gain: of the last layer, whose
+// sums stay floats, all; of others, that of rows far below the largest, and of biases far
+// above it, which would limit the samples' scale.
+static inline int shift_of(const int last, const int gain, const uint norm, const uint bias)
+{
+    if (last)
+        return max(min(gain_of(norm), MAX_BIAS - exponent_of(bias)), MIN_GAIN);
+    const int shift =
+        gain_of(max(norm, magnitude(as_float(bias) * power_of_two(-INPUT_BIAS)))) - gain;
+    if (abs(shift) < APART || (norm == 0 && shift > 0)) return 0;
+    return clamp(shift, -MAX_SHIFT, min(MAX_SHIFT, MAX_SHIFT - exponent_of(bias)));
+}
+
 // Whether the bits of a magnitude are a number's, neither infinity's nor NaN's.
 static inline bool is_number(const uint bits) { return bits < as_uint(INFINITY); }
 
-// weights [ALL * BLOCK_VECTORS], biases [LAYERS, MAX_NEURONS]: times steepness and, of the
-//         last layer, its rows' scales
-// factors [BLOCK * LAST]: the inverse of the last layer's row scales
-// steps   [LAYERS] = (gain, limit); the last layer's rows have gains of their own, so that
-//         a row of large weights, or of infinity or NaN, leaves the others as they are
+// weights [ALL * BLOCK_VECTORS], biases [LAYERS, MAX_NEURONS]: times steepness and the
+//         rows' scales
+// factors [LAYERS, MAX_NEURONS]: the inverse of the rows' scales
+// steps   [LAYERS] = (2 * gain, limit), 2 * gain + 1 of a hidden layer with rows that are
+//         scaled apart; so a row of large weights, or of infinity or NaN, leaves the
+//         others as they are
 // index map: one work-group; a work-item: of each layer, every PACKERS-th row, then word
 __kernel __attribute__((reqd_work_group_size(PACKERS, 1, 1)))
 void fused_pack(__global const float *parameters, __global uint4 *weights,
                 __global float *biases, __global float *factors, __global int2 *steps)
 {
-    __local int row_gains[MAX_NEURONS];
-    __local uint largest[2];            // norm of a row, the sum of its magnitudes; bias
+    __local uint norms[MAX_NEURONS];    // of rows: the sum of magnitudes, as bits
+    __local int shifts[MAX_NEURONS];
+    __local uint largest[2];            // norm, and bias
+    __local int apart;                  // whether rows are scaled apart
     __local int gains[LAYERS], limits[LAYERS];
     const int id = get_local_id(0);
     for (int layer = 0; layer < LAYERS; ++layer) {
@@ -42,32 +62,35 @@ void fused_pack(__global const float *parameters, __global uint4 *weights,
         __global const float *a = parameters + weights_of[layer];
         __global const float *b = parameters + bias_of[layer];
         if (id < 2) largest[id] = 0;
+        if (id == 0) apart = 0;
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int row = id; row < neurons; row += PACKERS) {
             float sum = 0;
             for (int k = 0; k < terms; ++k) sum += fabs(a[row * stride_of[layer] + k]);
-            const uint norm = magnitude(sum * steepness);
-            uint bias = bias_of[layer] < 0 ? 0 : magnitude(b[row] * steepness);
-            if (last) {
-                const int gain = min(gain_of(norm), MAX_BIAS - exponent_of(bias));
-                row_gains[row] = max(gain, MIN_GAIN);
-                bias = magnitude(as_float(bias) * power_of_two(row_gains[row]));
-            }
-            if (is_number(norm)) atomic_max(largest, norm);
-            if (is_number(bias)) atomic_max(largest + 1, bias);
+            norms[row] = magnitude(sum * steepness);
+            if (is_number(norms[row])) atomic_max(largest, norms[row]);
         }
         barrier(CLK_LOCAL_MEM_FENCE);
         const int gain = last ? 0 : gain_of(largest[0]);
+        for (int row = id; row < neurons; row += PACKERS) {
+            const uint bias = bias_of[layer] < 0 ? 0 : magnitude(b[row] * steepness);
+            const int shift = shift_of(last, gain, norms[row], bias);
+            const uint scaled_bias = magnitude(as_float(bias) * power_of_two(shift));
+            shifts[row] = shift;
+            if (!last && shift) atomic_max(&apart, 1);
+            if (is_number(scaled_bias)) atomic_max(largest + 1, scaled_bias);
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
         if (id == 0) {
-            gains[layer] = gain;
+            gains[layer] = 2 * gain + apart;
             const int room = last ? MAX_GAIN : BOUND(layer) + GROWTH - 2;
             limits[layer] = min(room - exponent_of(largest[1]), MAX_GAIN);
         }
         for (int row = id; row < MAX_NEURONS; row += PACKERS) {
-            const int row_gain = last && row < neurons ? row_gains[row] : 0;
+            const int shift = row < neurons ? shifts[row] : 0;
             biases[layer * MAX_NEURONS + row] = row < neurons && bias_of[layer] >= 0
-                ? b[row] * steepness * power_of_two(row_gain) : 0;
-            if (last && row < BLOCK * LAST) factors[row] = power_of_two(-row_gain);
+                ? b[row] * steepness * power_of_two(shift) : 0;
+            factors[layer * MAX_NEURONS + row] = power_of_two(-shift);
         }
         const int across = TERMS_OF(layer);
         for (int i = id; i < NEURONS_OF(layer) * across * WARP; i += PACKERS) {
@@ -81,7 +104,7 @@ void fused_pack(__global const float *parameters, __global uint4 *weights,
                 if (row < neurons) {
                     __global const float *from = a + row * stride_of[layer] + k;
                     v = (float2)(k < terms ? from[0] : 0, k + 1 < terms ? from[1] : 0);
-                    v *= steepness * power_of_two(last ? row_gains[row] : gain);
+                    v *= steepness * power_of_two(gain + shifts[row]);
                 }
                 high[word] = pack_half2(v.s0, v.s1);
                 v = (v - unpack_half2(high[word])) * LOW_SCALE;
@@ -100,7 +123,7 @@ void fused_pack(__global const float *parameters, __global uint4 *weights,
         int limit = limits[layer];
         if ((layer + 1) % PERIOD > 0 && layer + 1 < LAYERS)
             limit = min(limit, limits[layer + 1]);
-        limits[layer] = min(limit - gains[layer], MAX_GAIN);  // also of samples of zeros
+        limits[layer] = min(limit - (gains[layer] >> 1), MAX_GAIN);  // also of zeros
         steps[layer] = (int2)(gains[layer], limits[layer]);
     }
 }

@@ -212,14 +212,14 @@ def _shape(span: Span, device: Device) -> _Shape:
 
 
 def _packed(span: Span, device: Device) -> tuple[Packed, Packed, Packed, Packed]:
-    """Return weights, biases, factors of the last layer's rows, and steps of scales."""
+    """Return weights, biases, factors of rows, and steps of scales."""
     layers, shape = chain(span), _shape(span, device)
     key = f"fused_mma {[layer.apply.weights.offset for layer in layers]} in "
     key += f"{shape.splits} splits"
     return (
         Packed(key, shape.size),
         Packed(f"{key}, biases", 4 * len(layers) * shape.biases),
-        Packed(f"{key}, factors", 4 * BLOCK * shape.last),
+        Packed(f"{key}, factors", 4 * len(layers) * shape.biases),
         Packed(f"{key}, steps", STEP_BYTES * len(layers)),
     )
 

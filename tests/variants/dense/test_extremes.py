@@ -173,6 +173,22 @@ def test_a_huge_error_beside_a_huge_input(shape):
     assert np.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("value", [0.0, 1e-40, 1e4, 1e8, 1e12, 1e30, 3e38])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_in_a_hidden_neurons_weights_and_biases(variant, value):
+    """The others of its layer, which alone are read, are as they were."""
+    plan = Plan(variant, (20, 17, 16, 5), hidden="tanh")
+    x = np.random.default_rng(0).uniform(-1, 1, (BATCH, 20)).astype(np.float32)
+    for layer in (0, 1):
+        following, end = slots(plan, layer + 1)
+        for offset in slots(plan, layer):
+            parameters = plan.parameters.copy()
+            parameters[offset] = value
+            stride = plan.span.layers[layer + 1].apply.storage.stride
+            parameters[following:end:stride] = 0
+            plan.check(x, parameters)
+
+
 @pytest.mark.parametrize("value", [0.0, 1e-40, 1e12, 1e30, 3e38, np.inf, np.nan])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_in_the_last_layers_weights_and_biases(variant, value):
