@@ -69,7 +69,8 @@ def check_training(
         for height, value in zip(heights, program.inputs, strict=True)
     ]
     _check(
-        device, [*trained, *data], f"{counted(max(heights), 'sample')} of training",
+        device, [*trained, *data],
+        f"{counted(heights[-1], 'sample')} of training",  # the rows of the targets
         "pass fewer, or a memory map or batches with a smaller `buffer`, or take "
         "another device",
     )

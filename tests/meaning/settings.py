@@ -35,7 +35,8 @@ RUNS, MORE_RUNS = 8, 128  # copies of the oracle; those of a case that seems wro
 SPREAD = 4.0  # the tolerance, by the spread of the copies
 SUM_ULPS, FUNCTION_ULPS = 2.0, 16.0  # of a sum's terms, each; of a function's value
 CHAOTIC = 1e-3  # change by roundings, besides a parameter, after which none is compared
-RATES = 4  # learning rates of a case
+RATES = 3  # learning rates of a case, each a program of its own
+SCHEDULED = 12  # those that share one
 EPOCHS = 3
 FANN_CLAMP = 1500.0
 HIDDEN = {
@@ -614,32 +615,42 @@ def case(seed: int) -> Counter[str]:
     base = drawn(rng)
     start = base.network.parameters
     rates = [decade(rng) for _ in range(RATES - 1)] + [decade(rng, 2)]
-    if not hasattr(base.rule, "learning_rate"):
-        rates = rates[:1]
-    of_rates = [base.at(rate) for rate in rates]
+    has_rate = hasattr(base.rule, "learning_rate")
+    of_rates = [base.at(rate) for rate in (rates if has_rate else rates[:1])]
     for setting in of_rates:
         setting.network.parameters = start
-        try:
-            history, texts = trained(
-                setting, setting.network, optimiser=setting.rule, epochs=EPOCHS
-            )
-        except (clnet.errors.ClnetError, ArithmeticError, ValueError) as error:
-            raise AssertionError(
-                f"{type(error).__name__} {error}: {setting}"
-            ) from error
-        parameters = setting.network.parameters.astype(np.float64)
-        setting.network.parameters = start
-        assert history.diverged == any("diverged" in text for text in texts), (
-            f"a divergence without a warning: {setting}"
-        )
-        kind = judged(
-            setting, parameters, list(history.loss), history.diverged, seed
-        )
-        counts[f"{setting.rule.name}: {kind}"] += 1
+        _judge_fit(setting, seed, counts, optimiser=setting.rule)
         counts["compared with torch.optim"] += compare_torch(setting)
-    if base.network.dtype == "float32" and rng.random() < 0.3:
+    # Of one program, by a schedule and from other parameters.
+    kind = base.network.dtype
+    for rate in [decade(rng) for _ in range(SCHEDULED)]:
+        base.network.parameters = (start * rng.choice([-1, 0.01, 1, 30])).astype(kind)
+        scheduled = {"schedule": lambda epoch, rate=rate: rate} if has_rate else {}
+        _judge_fit(
+            base.at(rate), seed, counts, optimiser=base.at(1.0).rule, **scheduled
+        )
+    if kind == "float32" and rng.random() < 0.3:
         _judge_population(of_rates, start, seed, counts)
     return counts
+
+
+def _judge_fit(
+    setting: Setting, seed: int, counts: Counter[str], **options: Any
+) -> None:
+    """Train the network, which keeps its parameters."""
+    network = setting.network
+    start = network.parameters
+    try:
+        history, texts = trained(setting, network, epochs=EPOCHS, **options)
+    except (clnet.errors.ClnetError, ArithmeticError, ValueError) as error:
+        raise AssertionError(f"{type(error).__name__} {error}: {setting}") from error
+    parameters = network.parameters.astype(np.float64)
+    network.parameters = start
+    assert history.diverged == any("diverged" in text for text in texts), (
+        f"a divergence without a warning: {setting}"
+    )
+    kind = judged(setting, parameters, list(history.loss), history.diverged, seed)
+    counts[f"{setting.rule.name}: {kind}"] += 1
 
 
 def _judge_population(
