@@ -234,12 +234,13 @@ class TableSource(Source):
         with reading_rows(self.path, first):
             if _is_date(values.type):
                 kind = pa.timestamp("us", getattr(values.type, "tz", None))
-                values = values.cast(kind).cast(pa.int64()).cast(pa.float64())
+                values = values.cast(kind, safe=False).cast(pa.int64())
+                values = values.cast(pa.float64(), safe=False)
                 return np.asarray(values.to_numpy(zero_copy_only=False)) / MICROSECONDS
             if pa.types.is_decimal(values.type):
                 values = values.cast(pa.string()).cast(pa.float64())  # rounded once
-            elif values.null_count and not pa.types.is_floating(values.type):
-                values = values.cast(pa.float64())
+            elif pa.types.is_boolean(values.type) or pa.types.is_null(values.type):
+                values = values.cast(pa.float32())
             return np.asarray(values.to_numpy(zero_copy_only=False))
 
     def texts_of(self, first: int, batch: Any, at: int) -> Texts:

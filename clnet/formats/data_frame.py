@@ -222,19 +222,19 @@ def _frame(found: Any, what: str, kind: type[ClnetError]) -> FrameSource | None:
 
     def column(at: int) -> Any:
         values = series[at]
-        if values.dtype.is_integer() and not values.null_count():
-            return values.to_numpy()
         if values.dtype.is_integer() or values.dtype.is_float():
-            return values.cast(nw.Float64).to_numpy()
-        if values.dtype in (nw.Date, nw.Datetime):
-            if getattr(values.dtype, "time_zone", None):
-                values = values.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-            times = values.cast(nw.Datetime("us")).to_list()
-            return np.array(
-                [None if _is_missing(time) else time for time in times],
-                "datetime64[us]",
-            )
+            return values.to_numpy()  # with NaN for missing ones
+        if values.dtype == nw.Datetime:  # in UTC, if there is a zone
+            stamps = values.dt.timestamp("us").to_numpy()
+            known = ~np.isnan(stamps)
+            times = np.full(len(stamps), "NaT", "datetime64[us]")
+            times[known] = stamps[known].astype(np.int64).view("datetime64[us]")
+            return times
         found = values.to_list()
+        if values.dtype == nw.Date:
+            return np.array(
+                [None if _is_missing(day) else day for day in found], "datetime64[us]"
+            )
         if values.dtype in (nw.Categorical, nw.Enum):  # of numbers and intervals too
             found = [None if _is_missing(one) else as_text(one) for one in found]
         objects = np.empty(len(values), object)

@@ -187,3 +187,23 @@ def test_columns_that_are_no_text_are_refused(column):
     for table in (polars.DataFrame({"a": column}), pyarrow.table({"a": column})):
         with pytest.raises(InputError, match="row 0, column a: found"):
             load_table(table)
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_dates_of_all_frames_are_days_whatever_their_unit(zone):
+    day = 86_400 * 10**9
+    stamps = pyarrow.array([1, day + 1, None], pyarrow.timestamp("ns", zone))
+    table = pyarrow.table({"d": stamps, "b": [1, 2, 3]})
+    for one in (
+        table, table.to_pandas(), polars.from_arrow(table),
+        table.to_pandas().convert_dtypes(dtype_backend="pyarrow"),
+    ):
+        x = load_table(one, dates="d").x
+        assert x.tolist() == [[0, 0, 1], [1, 0, 2], [0.5, 1, 3]]
+
+
+def test_whole_numbers_beyond_doubles_beside_missing_ones():
+    table = pyarrow.table({"a": [2**62 + 1, None, 3]})
+    for one in (table, polars.from_arrow(table), table.to_pandas()):
+        x, _ = named_inputs(None, one)
+        assert x[:, 0].tolist()[::2] == [2.0**62, 3] and np.isnan(x[1, 0])

@@ -95,7 +95,7 @@ class _Case:
     def _kind(self) -> str:
         return self.rng.choice((
             "float", "float", "int", "int", "constant", "text", "text", "bool", "coded",
-            "short", "large", "date",
+            "short", "large", "date", "wide", "tiny",
         ))
 
     def _frame(self, rows: int, first: bool) -> pd.DataFrame:
@@ -126,6 +126,10 @@ class _Case:
                 pd.Timestamp(1970, 1, 1) + rng.randint(-9999, 20000) * DAY
                 + rng.choice((0, 0.5)) * DAY for _ in range(rows)
             ])
+        elif kind == "wide":
+            series = pd.Series([rng.randint(-(2**62), 2**62) for _ in range(rows)])
+        elif kind == "tiny":
+            series = pd.Series([rng.gauss(0, 1) * 1e-300 for _ in range(rows)])
         elif kind == "constant":
             series = pd.Series([rng.choice((14.62, 3.0, -1e-3))] * rows)
         else:
@@ -253,6 +257,8 @@ class _Case:
                     gap if pd.isna(value) else _number(value, decimal, groups)
                     for value in frame[name]
                 ]
+                if rng.random() < 0.1:
+                    table[name] = [f" {cell} " for cell in table[name]]
                 self.counts["thousands separators"] += groups
             elif self.kinds.get(name) == "bool":
                 word = rng.choice((str, lambda one: str(one).lower(),
@@ -265,6 +271,8 @@ class _Case:
             quoting=rng.choice(QUOTING),
             lineterminator=rng.choice(("\n", "\r\n")),
         )
+        if rng.random() < 0.1:
+            text = f"\n{text}\n"
         encodings = ["utf-8", "utf-8-sig", "utf-16"]
         if all(ord(one) < 256 for one in text):
             encodings.append("latin-1")
@@ -345,7 +353,9 @@ class _Case:
             assert np.array_equal(t[:, 0], expected.to_numpy()), f"{t}: {[*expected]}"
 
     def _scaled(self, table: Any) -> None:
-        """Compare the scaling with that of scikit-learn."""
+        """Compare the scaling with that of scikit-learn, of numbers of some size."""
+        if {"wide", "tiny"} & {*self.kinds.values()}:
+            return
         scaler = StandardScaler().fit(table.x)
         scaling = Scaling.of(table.x, np.zeros((len(table.x), 1)))
         found = scaling.scale_input(table.x)
