@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.formats.onnx import piecewise
+from clnet.formats.onnx.functions import DOMAIN, GELU
 from clnet.formats.onnx.graph import RefusalError, attributes
 from clnet.formats.onnx.piecewise import Piecewise, chosen, compared, logical
 from clnet.formats.onnx.trace import Tensor, Trace, as_float, scalar
@@ -141,6 +142,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "Softplus": simple("softplus"), "Softsign": simple("elliot_symmetric"),
     "Sin": simple("sin_symmetric"), "Cos": simple("cos_symmetric"),
     "Mish": simple("mish"), "HardSwish": simple("hardswish"), "Gelu": _gelu,
+    f"{DOMAIN}:{GELU}": simple("gelu"),
     "LeakyRelu": lambda given: _leaky(np.asarray(given.get("alpha", 0.01))),
     "PRelu": lambda given, slope: _leaky(as_float(slope)),
     "Elu": _elu, "Selu": _selu, "Celu": _celu, "Clip": _clip,

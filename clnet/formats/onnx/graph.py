@@ -15,6 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from clnet.errors import FormatError, quoted
 from clnet.formats.files import check_memory, read, reading
+from clnet.formats.onnx.functions import gelu
 
 Array = NDArray[Any]
 
@@ -89,7 +90,9 @@ def read_graph(path: Path, memory_limit: int | None) -> Graph:
     with reading(f"{path} is not an ONNX file"):
         model = onnx.load_model_from_string(content)
         if model.functions:
-            model = inliner.inline_local_functions(model)
+            known = [(one.domain, one.name) for one in model.functions
+                     if one == gelu(one.opset_import[0].version)]
+            model = inliner.inline_selected_functions(model, known, exclude=True)
     del content
     found = model.graph
     if not found.node or not found.output:

@@ -21,8 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 from onnx import helper, numpy_helper
 
 from clnet import __version__
-from clnet.errors import FormatError, warn
+from clnet.errors import FormatError
 from clnet.formats.files import write
+from clnet.formats.onnx.functions import DOMAIN, GELU, VERSION, gelu
 from clnet.nn.activations import (
     LEAK,
     SELU_ALPHA,
@@ -100,9 +101,13 @@ class _Graph:
             for name, width in (("x", self.network.n_in), ("y", self.network.n_out))
         )
         graph = helper.make_graph(self.nodes, "network", [x], [y], self.constants)
+        opsets, functions = [helper.make_opsetid("", OPSET)], []
+        if any(node.domain == DOMAIN for node in self.nodes):
+            opsets.append(helper.make_opsetid(DOMAIN, VERSION))
+            functions.append(gelu(OPSET))
         model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", OPSET)],
-            ir_version=IR_VERSION, producer_name="clnet", producer_version=__version__,
+            graph, opset_imports=opsets, functions=functions, ir_version=IR_VERSION,
+            producer_name="clnet", producer_version=__version__,
         )
         columns = self.network.columns
         names = {
@@ -195,10 +200,7 @@ class _Graph:
         row = activation(name)
         function = _FUNCTIONS[row.family]
         if self.dtype == np.float64 and row.name == "gelu":
-            warn(
-                "the file has Erf in float64, which ONNX Runtime lacks: expected "
-                "gelu_tanh, or a network of float32, for that runtime"
-            )
+            return self.node(GELU, v, domain=DOMAIN)
         if self.dtype == np.float64:
             function = _DOUBLE_FUNCTIONS.get(row.family, function)
         return function(self.node, v, *row.parameters)
