@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 WARP_MMA, WARP_GROUP_MMA = 80, 90
 """Matrix units of a warp and of a warp group, by the generation of PTX of each."""
 _SM_90A = "//sm_90a "  # prefix of instructions hidden from the compiler as comments
-_INCLUDE = re.compile(r'^#include "([\w./]+)"[^\n]*$', re.MULTILINE)
+# An include; and the end of a branch, where an include that was left out has no #line.
+_INCLUDE = re.compile(
+    r'^#(?:include "([\w./]+)"|(?:else|endif)\b)[^\n]*$', re.MULTILINE
+)
 
 
 @cache
@@ -70,10 +73,12 @@ def kernel_text(source: str) -> str:
 
     def included(found: re.Match[str]) -> str:
         after = text.count("\n", 0, found.start()) + 2
-        header = kernel_text(found[1]).rstrip("\n")
-        return f'#line 1 "{found[1]}"\n{header}\n#line {after} "{source}"'
+        lines = found[0]
+        if found[1] is not None:
+            lines = f'#line 1 "{found[1]}"\n' + kernel_text(found[1]).rstrip("\n")
+        return f'{lines}\n#line {after} "{source}"'
 
-    return _INCLUDE.sub(included, text)
+    return _INCLUDE.sub(included, text) if '#include "' in text else text
 
 
 @cache

@@ -203,6 +203,8 @@ def test_build_errors_name_file_and_line(folder):
     for file, place in {
         wrong: r"wrong\.cl:2:", '#include "a.h"' + wrong: r"wrong\.cl:2:",
         '\n#include "a.h"\n#include "b.h"\n': r"b\.h:2:",
+        '#if 0\n#include "a.h"\n#endif' + wrong: r"wrong\.cl:4:",
+        '#if 0\n#include "a.h"\n#else' + wrong + "#endif\n": r"wrong\.cl:4:",
     }.items():
         (folder / "wrong.cl").write_text(file)
         kernel_text.cache_clear()
