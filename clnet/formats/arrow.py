@@ -240,7 +240,7 @@ class TableSource(Source):
             if pa.types.is_decimal(values.type):
                 values = values.cast(pa.string()).cast(pa.float64())  # rounded once
             elif pa.types.is_boolean(values.type) or pa.types.is_null(values.type):
-                values = values.cast(pa.float32())
+                values = values.cast(pa.float64())
             return np.asarray(values.to_numpy(zero_copy_only=False))
 
     def texts_of(self, first: int, batch: Any, at: int) -> Texts:

@@ -34,7 +34,7 @@ UNKNOWN = ("zeros", "refuse")
 NUMBER, TEXT, DATE = "number", "text", "date"
 """Kinds of columns; booleans are text."""
 MICROSECONDS = 86_400 * 1_000_000  # of a day
-MANY = 20  # samples, of which most may differ by chance
+MANY = 20  # different texts that are no chance
 SHOWN = 8  # columns that a note names
 UNNAMED = "Unnamed: 0"  # pandas' name of a first column that has none
 _INDEX = re.compile(rf"{UNNAMED}|__index_level_\d+__")
@@ -297,6 +297,7 @@ def _learnt(
             texts = source.texts(at)
             column = Column(name, tuple(sorted(set(texts.names))))
             if at in choice.by_default:
+                _check_words(source, at, texts)
                 words[name] = len(column.categories)
         else:
             values = _values(source, at, at in choice.dated)
@@ -320,6 +321,19 @@ def _learnt(
         if names:
             notes.append(f"{what}: {names}")
     return found, inputs
+
+
+def _check_words(source: Source, at: int, texts: Texts) -> None:
+    """Raise the error of a text among numbers that makes its column one of text."""
+    odd = [number for number, text in enumerate(texts.found)
+           if text and not is_decimal(text)]
+    numbers = sum(map(is_decimal, texts.found))
+    if odd and numbers > max(len(odd), MANY):
+        row = int((texts.codes == odd[0]).argmax())
+        raise source.error(
+            f"found {quoted(texts.found[odd[0]])}, expected a number as most others of "
+            "the column, or its name among the categories", row, at,
+        )
 
 
 def number_column(name: str, values: NDArray[np.float64], date: bool) -> Column:
@@ -385,7 +399,7 @@ def _write_numbers(
             "the value is missing, expected a number", int(missing.argmax()), at
         )
     if lacking and column.mean is not None:
-        values = np.where(missing, column.mean, values)
+        values = np.where(missing, np.float64(column.mean), values)
     with np.errstate(over="ignore", invalid="ignore"):
         rows[:, 0] = values
     if finite and not all_finite(rows[:, 0]):

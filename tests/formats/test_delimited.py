@@ -253,3 +253,11 @@ def test_text_is_known_by_itself_before_its_common_form(table):
     assert columns.inputs[0].categories == ("", "1.0", "NA", "x")
     x = table("a\n1.0\nNA\nNone\n", columns=columns).x
     assert x.argmax(axis=1).tolist() == [1, 2, 0] and not x[2].any()
+
+
+def test_a_text_among_numbers_is_refused(table):
+    text = "a,b\n" + "".join(f"{i / 2},0\n" for i in range(30)) + "-,0\n"
+    sentence = "line 32, column a: found '-', expected a number as most others of the"
+    with pytest.raises(FormatError, match=sentence):
+        table(text, target="b")
+    assert table(text, target="b", categories="a").x.shape == (31, 31)
