@@ -177,6 +177,7 @@ class _Emission:
         records = self.trace.records
         self._forms: dict[Record, Form] = {}
         self._aliases: dict[Record, Rows] = {}
+        self._sums: set[Record] = set()
         self._numbers: dict[Record, int] = {records.all[0]: 0}
         record = self._plain(outputs)
         if not isinstance(record, Activated):
@@ -267,7 +268,9 @@ class _Emission:
             if len(parts) > 1 and isinstance(record, Linear):
                 return None  # the sum is as short as it is
             rows = parts[0] if len(parts) == 1 else self._summed(parts)
-            return rows.affine(1.0, fit.bias)
+            rows = rows.affine(1.0, fit.bias)
+            steps = any(name in STEPS for _, name, _, _ in fit.terms)
+            return self._exact(rows) if steps and fit.bias else rows
         return None
 
     def _term(self, root: Rows, term: tuple[float, str, float, float]) -> Rows:
@@ -300,17 +303,32 @@ class _Emission:
             name, rows = "threshold", Rows(rows.atoms, rows.scale, below.astype(float))
         return activated(self.trace, rows, name).affine(factor)
 
+    def _exact(self, rows: Rows) -> Rows:
+        """Return rows as a layer of their own, whose factors are not multiplied."""
+        places = np.arange(len(rows))
+        ones = Rows(rows.atoms, np.ones(len(rows)), np.zeros(len(rows)))
+        found = self.trace.linear(
+            ones, Entries(places, places, rows.scale), rows.bias)
+        record = self.trace.records.owner(found)
+        assert record is not None
+        self._sums.add(record)
+        return found
+
     def _summed(self, parts: Sequence[Rows]) -> Rows:
         rows = self.trace.sum_rows(parts)
         record = self.trace.records.owner(rows)
         if isinstance(record, Linear):
             record.curves = []  # it is recognised already
+            self._sums.add(record)
         return rows
 
     def _form(self, rows: Rows) -> Form:
-        """Return rows as pre-activations; a linear record that they read is folded."""
+        """Return rows as pre-activations; a linear record that they read is folded.
+
+        Not so a sum of activations, whose factors were found to keep its digits.
+        """
         record = self.trace.records.owner(rows)
-        if isinstance(record, Linear) and not (
+        if isinstance(record, Linear) and record not in self._sums and not (
             record.curves and self._recognised(record) is not None
         ):
             picked = rows.atoms - record.first

@@ -250,10 +250,10 @@ def compared(kind: str, a: Piecewise, b: Piecewise) -> Piecewise:
     difference, signs = (a - b).signed()
     parts = tuple(Ratio.of(float(function(sign, 0))) for sign in signs)
     last = len(difference.edges)
-    values = np.concatenate([
-        function(difference.values[:last], 0),
-        function(*(one.values[-len(FAR) :] for one in (a, b))),
-    ])
+    a, b = a.refined(difference.edges), b.refined(difference.edges)
+    values = function(a.values, b.values)
+    zeros = difference.values[:last] == 0  # but for rounding of both
+    values[:last][zeros] = function(0, 0)
     decided = {*(part.constant() for part in parts), *values[:last].astype(float)}
     if len(decided) == 1 and values[-1] not in decided:
         raise UnknownError  # it decides at NaN alone

@@ -267,7 +267,7 @@ def _factors(matrix: Array, y: Array) -> list[float] | None:
 def _loss(fit: Fit, edges: Sequence[float] = ()) -> float:
     """Return the largest relative error of a fit in float32, in all pieces and far.
 
-    It is of a third of the fit: a layer that reads it has factors of its own.
+    A sum of two terms has the same rounding in any order; more terms have a bound.
     """
     places = [-LARGE, LARGE, *PROBES, *(-share for share in PROBES)]
     for low, high in pairwise([-math.inf, *edges, math.inf]):
@@ -277,17 +277,18 @@ def _loss(fit: Fit, edges: Sequence[float] = ()) -> float:
         start = start if math.isfinite(start) else 0.0
         places += [start + sign * share * size for share in PROBES]
     x = np.array([*places, *edges], np.float32).astype(np.float64)
-    total = (fit.bias + fit.slope * x) / 3
-    rounded = (fit.slope * x / 3).astype(np.float32) + np.float32(fit.bias / 3)
+    terms = [np.full(len(x), fit.bias), fit.slope * x]
     for factor, name, scale, shift in fit.terms:
         v = scale * x + shift
         if name in STEPS:
-            term = factor * getattr(np, STEPS[name])(v, 0)
+            terms.append(factor * getattr(np, STEPS[name])(v, 0))
         else:
-            term = factor * activation(name).value(v)
-        total = total + term / 3
-        rounded = rounded + (term / 3).astype(np.float32)
-    error = np.abs(rounded - total)
+            terms.append(factor * activation(name).value(v))
+    total = np.sum(terms, axis=0)
+    singles = np.array(terms, np.float32)
+    error = np.abs(singles.sum(axis=0, dtype=np.float32) - total)
+    bound = np.abs(terms).sum(axis=0) * float(np.finfo(np.float32).eps)
+    error = np.where(np.count_nonzero(terms, axis=0) > 2, np.fmax(error, bound), error)
     return float((error / np.fmax(np.abs(total), TINY)).max())
 
 

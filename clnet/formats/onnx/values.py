@@ -237,10 +237,10 @@ class Records:
     def settled(self, rows: Rows) -> tuple[Rows, float, float] | None:
         """Return rows r and numbers s, b with ``rows = s r + b``.
 
-        The rows r are the first of which these are a multiple and a constant more. As
-        a function's argument they are near what the function is made for, whatever
-        the weights and biases of a neuron. None: the first row is a constant, or not
-        finite.
+        The rows r are those of the first of which these are a multiple and a constant
+        more, as plain as can be: atoms alone if they are alike. As a function's
+        argument they are near what the function is made for, whatever the weights and
+        biases of a neuron. None: the first row is a constant, or not finite.
         """
         if not len(rows) or rows.atoms[0] == NONE or not rows.scale[0]:
             return None
@@ -248,16 +248,21 @@ class Records:
             return None
         roots = self.roots.setdefault(rows.atoms.tobytes(), [])
         for root in roots:
-            at = np.nanargmin(np.abs(root.bias / root.scale))  # where least cancels
+            at = _plainest(root)
             scale = float(rows.scale[at] / root.scale[at])
             bias = float(rows.bias[at] - scale * root.bias[at])
             if abs(bias) <= NEAR * abs(rows.bias[at]):
                 bias = 0.0
             if same_rows(rows, root.affine(scale, bias)):
                 return root, scale, bias
+        at = _plainest(rows)
+        scale, bias = float(rows.scale[at]), float(rows.bias[at])
+        alike = (rows.scale == scale).all() and (rows.bias == bias).all()
+        bias = bias if alike else 0.0
+        root = rows.affine(1 / scale, -bias / scale)
         if len(roots) < MOST_ROOTS:
-            roots.append(rows)
-        return rows, 1.0, 0.0
+            roots.append(root)
+        return root, scale, bias
 
     def curves(self, rows: Rows) -> list[Curve]:
         """Return rows as functions of one variable: themselves, and their origins."""
@@ -279,6 +284,11 @@ class Records:
             curves += [Curve(one.root, one.function.affine(scale, bias), one.hints)
                        for one in record.curves]
         return curves[:MOST_ROOTS]
+
+
+def _plainest(rows: Rows) -> int:
+    """Return the row in whose zero least cancels."""
+    return int(np.nanargmin(np.abs(rows.bias / rows.scale)))
 
 
 def _equal_rows(array: Array) -> bool:
