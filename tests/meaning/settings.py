@@ -575,7 +575,7 @@ def compare_torch(setting: Setting) -> bool:
         oracle = Oracle(setting, RUNS, 0)
         for _ in range(EPOCHS):
             oracle.epoch()
-    if oracle.overflowed:
+    if oracle.overflowed or oracle.decided_by_rounding:
         return False
     decay = max(constants.get("betas", (0.0,)))
     rounding = 1e-12 + 4 * np.finfo(float).eps / (1 - decay)
