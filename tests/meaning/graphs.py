@@ -334,7 +334,7 @@ def judge(
     pairs = [node for node in graph.nodes if node.op_type in ("Max", "Min")
              and not {*node.input} & {*graph.constants}]
     if pairs:  # of two values: as exact as the larger in size, but for infinity
-        bounds = np.fmax(bounds, largest)
+        bounds = np.fmax(bounds, largest * max(1.0, *scalars, 0.0))
         right = np.where(np.isinf(x), np.nan, right)
     allowed = TINY + CLOSE * np.abs(right) + MOVED * bounds + 2 * slack
     good = np.zeros(x.shape, bool)

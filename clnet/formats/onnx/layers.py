@@ -258,10 +258,9 @@ class _Emission:
         if record in self._aliases:
             return self._aliases[record]
         self.trace.text = record.node
-        for curve in record.curves:
-            fit = recognised(curve)
-            if fit is None:
-                continue
+        fits = [(fit, curve) for curve in record.curves
+                if (fit := recognised(curve)) is not None]
+        for fit, curve in sorted(fits, key=lambda pair: pair[0].constants):
             parts = [self._term(curve.root, term) for term in fit.terms]
             if fit.slope or not parts:
                 parts.append(curve.root.affine(fit.slope))

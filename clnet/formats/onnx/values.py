@@ -237,10 +237,10 @@ class Records:
     def settled(self, rows: Rows) -> tuple[Rows, float, float] | None:
         """Return rows r and numbers s, b with ``rows = s r + b``.
 
-        The rows r are those of the first of which these are a multiple and a constant
-        more, as plain as can be: atoms alone if they are alike. As a function's
-        argument they are near what the function is made for, whatever the weights and
-        biases of a neuron. None: the first row is a constant, or not finite.
+        The rows r are a multiple of the first of which these are a multiple and a
+        constant more. As a function's argument they are near what the function is made
+        for, whatever the weights and biases of a neuron. None: the first row is a
+        constant, or not finite.
         """
         if not len(rows) or rows.atoms[0] == NONE or not rows.scale[0]:
             return None
@@ -255,14 +255,11 @@ class Records:
                 bias = 0.0
             if same_rows(rows, root.affine(scale, bias)):
                 return root, scale, bias
-        at = _plainest(rows)
-        scale, bias = float(rows.scale[at]), float(rows.bias[at])
-        alike = (rows.scale == scale).all() and (rows.bias == bias).all()
-        bias = bias if alike else 0.0
-        root = rows.affine(1 / scale, -bias / scale)
+        scale = float(rows.scale[_plainest(rows)])
+        root = rows.affine(1 / scale)
         if len(roots) < MOST_ROOTS:
             roots.append(root)
-        return root, scale, bias
+        return root, scale, 0.0
 
     def curves(self, rows: Rows) -> list[Curve]:
         """Return rows as functions of one variable: themselves, and their origins."""
@@ -272,6 +269,12 @@ class Records:
         root, scale, bias = found
         curves = [
             Curve(root, IDENTITY.affine(scale, bias), frozenset({(scale, bias)}))]
+        own = float(root.bias[0])
+        if own and (root.bias == own).all():  # also of the atoms alone
+            bias += scale * own
+            curves.append(Curve(
+                root.affine(1.0, -own), IDENTITY.affine(scale, bias),
+                frozenset({(scale, bias)})))
         record = self.owner(rows)
         if (
             record is not None and record.curves and len(rows) == record.size
