@@ -196,6 +196,8 @@ class _Emission:
             if fit is None or len(fit.terms) != 1:
                 continue
             (_, name, scale, shift), = fit.terms
+            if name == "identity":  # the rows themselves
+                continue
             if (name == "threshold" or name not in STEPS) and (
                 fit == Fit([(1.0, name, scale, shift)])):
                 return activated(self.trace, curve.root.affine(scale, shift), name)
