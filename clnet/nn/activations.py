@@ -5,8 +5,9 @@ reads, and the function's number in FANN's files. The OpenCL pair of row ``name`
 ``act_name`` in ``include/activations.h`` and ``grad_name`` in ``include/gradients.h``;
 a row with ``fann_gradient`` has ``fann_grad_name`` there too.
 
-A function with parameters is named with them, as ``clip(-5, inf)``. `FAMILIES` has the
-makers of such rows; the OpenCL of family ``name`` is ``name_of`` and ``grad_name_of``.
+A function with parameters is named with them, as ``clip(-5, inf)``. ``FAMILIES`` has
+the makers of such rows; the OpenCL of family ``name`` is ``name_of`` and
+``grad_name_of``.
 
 Every function is applied to ``v = steepness * (A x + b)``; ``value(v)`` and
 ``gradient(v, y)`` are elementwise, and the gradient is ``dy/dv``.

@@ -38,7 +38,7 @@ class Evaluation:
         with one output, of those where both are on the same side of the middle of the
         output function's range. For several-hot targets, the share of those with all
         outputs on the targets' sides: subset accuracy, scikit-learn's
-        `accuracy_score`. None: the targets are not classes.
+        ``accuracy_score``. None: the targets are not classes.
     hamming_loss : float or None
         For several-hot targets, the share of outputs on the wrong side, as
         scikit-learn's.
@@ -59,8 +59,8 @@ class Evaluation:
         two; 0 where there is no such sample, as in scikit-learn.
     auc : ndarray, shape [classes], or None
         On the command line: area under the receiver operating characteristic of each
-        class against all others, as scikit-learn's `roc_auc_score`; NaN for a class of
-        none or of all samples. None beyond ``MOST_SCORES`` outputs.
+        class against all others, as scikit-learn's ``roc_auc_score``; NaN for a class
+        of none or of all samples. None beyond ``MOST_SCORES`` outputs.
     support : ndarray, shape [classes], or None
         Samples of each class.
     """

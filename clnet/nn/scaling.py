@@ -78,7 +78,7 @@ class Scaling:
 
         One standard deviation below and above a column's mean map to the ends of the
         new range; values beyond are not clipped. The deviation of a column that is
-        constant up to rounding counts as 1, as in scikit-learn's `StandardScaler`.
+        constant up to rounding counts as 1, as in scikit-learn's ``StandardScaler``.
 
         Parameters
         ----------

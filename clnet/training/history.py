@@ -462,7 +462,7 @@ class History:
         return self.epochs.column("loss", validation=True)
 
     def tell_validation(self) -> str:
-        """Say in `stopped` whether validation losses are not finite; return it.
+        """Say in ``stopped`` whether validation losses are not finite; return it.
 
         Early stopping by such a loss never sees an improvement.
         """
