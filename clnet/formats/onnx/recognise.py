@@ -27,6 +27,7 @@ from clnet.formats.onnx.piecewise import (
     activated,
     compared,
 )
+from clnet.formats.onnx.values import EXACT
 from clnet.nn.activations import ACTIVATIONS, activation, with_parameters
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ GRID = np.linspace(-12, 12, 97) + 1 / 64  # about a fit's zero: off what is roun
 LEAST_FINITE = 0.5  # share of the points
 LARGEST = 3e38  # a jump's size: float32 holds it
 LARGE = 1e8  # argument of functions that are far from all edges
-EXACT = 1e-12  # relative difference of numbers in float64
 
 BEYOND = "beyond"  # a threshold that is 0 at 0
 FROM, ABOVE = "from", "above"  # threshold and BEYOND, but 0 at NaN
@@ -283,16 +283,18 @@ def _loss(fit: Fit, edges: Sequence[float] = ()) -> float:
         start = start if math.isfinite(start) else 0.0
         places += [start + sign * share * size for share in PROBES]
     x = np.array([*places, *edges], np.float32).astype(np.float64)
-    terms = [np.full(len(x), fit.bias), fit.slope * x]
+    pairs = [(fit.bias, np.ones(len(x))), (fit.slope, x)]
     for factor, name, scale, shift in fit.terms:
         v = scale * x + shift
         if name in STEPS:
-            terms.append(factor * getattr(np, STEPS[name])(v, 0))
+            pairs.append((factor, getattr(np, STEPS[name])(v, 0).astype(float)))
         else:
-            terms.append(factor * activation(name).value(v))
+            pairs.append((factor, activation(name).value(v)))
+    terms = [factor * values for factor, values in pairs]
+    singles = [np.float32(factor) * np.float32(values) for factor, values in pairs]
     total = np.sum(terms, axis=0)
     count = np.count_nonzero(terms, axis=0)
-    exact = (count == 2) & (total == 0) & (np.array(terms, np.float32).sum(axis=0) == 0)
+    exact = (count == 2) & (total == 0) & (np.sum(singles, axis=0) == 0)
     error = np.abs(terms).sum(axis=0) * float(np.finfo(np.float32).eps)
     error[(count < 2) | exact] = 0
     return float((error / np.fmax(np.abs(total), TINY)).max())

@@ -21,6 +21,7 @@ from clnet.formats.onnx.piecewise import IDENTITY, Piecewise
 Array = NDArray[Any]
 
 NONE = -1  # atom of a constant element
+EXACT = 1e-12  # relative difference of numbers in float64
 MOST_ROOTS = 6  # arguments that a curve is remembered as a function of
 
 
@@ -160,10 +161,10 @@ def same_rows(a: Rows, b: Rows) -> bool:
     """Return whether rows are equal, but for constants that were rounded."""
     if not np.array_equal(a.atoms, b.atoms):
         return False
-    sizes = np.abs(a.scale)
+    left = EXACT * max(np.abs(one.bias).max(initial=0.0) for one in (a, b))
     return bool(
-        (np.abs(a.scale - b.scale) <= NEAR * sizes).all()
-        and (np.abs(a.bias - b.bias) <= NEAR * np.maximum(sizes, np.abs(a.bias))).all()
+        (np.abs(a.scale - b.scale) <= NEAR * np.abs(a.scale)).all()
+        and (np.abs(a.bias - b.bias) <= NEAR * np.abs(a.bias) + left).all()
     )
 
 
