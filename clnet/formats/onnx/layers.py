@@ -283,11 +283,13 @@ class _Emission:
         factor, name, scale, shift = term
         if name == AT:
             v = root.affine(scale, shift)
-            if (v.bias.astype(self.dtype) != v.bias).any() or (
-                np.frexp(v.scale)[0] % 0.5).any():
+            if not isinstance(self.trace.records.owner(root), Inputs) or (
+                (v.bias.astype(self.dtype) != v.bias).any()
+                or (np.frexp(v.scale)[0] % 0.5).any()
+            ):
                 raise RefusalError(
-                    f"{self.trace.text} compares a sum with one number, which rounding "
-                    "decides")
+                    f"{self.trace.text} compares for equality what is not an input: "
+                    "rounding decides")
             parts = [self._term(root, (sign, kind, scale, shift))
                      for sign, kind in ((1.0, "threshold"), (-1.0, BEYOND))]
             return self._summed(parts).affine(factor)
