@@ -24,6 +24,7 @@ Key = tuple[int, tuple[float, ...], tuple[tuple[Factor, int], ...]]
 """Of a term: the power of x, the exponent's coefficients of x, x², …, and factors."""
 
 NEAR = 1e-6  # relative difference of constants that were rounded to float32
+LEFT = 1e-14  # of zero, by rounding in float64, over the size
 MOST_TERMS = 64
 MOST_POWER = 16
 ONE: Key = (0, (), ())
@@ -278,8 +279,15 @@ def _descending(exponent: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _checked(terms: dict[Key, tuple[float, float]]) -> Sum:
-    """Return a sum without terms of zero; raise UnknownError if it is too long."""
-    found = {key: value for key, value in terms.items() if value[0]}
+    """Return a sum without what float64's rounding has left of zero.
+
+    Raises
+    ------
+    UnknownError
+        If it is too long, or not finite.
+    """
+    found = {key: value for key, value in terms.items()
+             if not abs(value[0]) <= LEFT * value[1]}
     numbers = [one for value in found.values() for one in value]
     if len(found) > MOST_TERMS or not all(map(math.isfinite, numbers)):
         raise UnknownError
