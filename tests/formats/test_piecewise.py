@@ -31,6 +31,7 @@ from clnet.nn.activations import ACTIVATIONS, FAMILIES, activation
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of infinities
 X = IDENTITY
 number = Piecewise.of
+LEAST_FITS = 30  # of 40 random functions
 
 
 def fit(function):
@@ -118,9 +119,8 @@ def exact(found, x):
     return total
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_lines_with_bends_and_jumps(seed):
-    """Random choices between lines: exact at edges, beside them and far away."""
+def lines_are_exact(seed):
+    """Compare a random choice between lines with its fit; return whether it has one."""
     rng = np.random.default_rng(seed)
     function, value = X, lambda x: x
     for _ in range(rng.integers(1, 4)):
@@ -136,11 +136,17 @@ def test_lines_with_bends_and_jumps(seed):
         value = chosen_value
     found = fit(function)
     if found is None:
-        return
+        return False
     edges = np.array(function.edges)
     x = np.concatenate([rng.normal(0, 100, 50), edges, [1e9, -1e9], *(
         np.nextafter(edges, end) for end in (-np.inf, np.inf))])
     np.testing.assert_allclose(exact(found, x), value(x), 1e-9, 1e-9)
+    return True
+
+
+def test_lines_with_bends_and_jumps():
+    """They are exact at edges, beside them and far away; few would lose digits."""
+    assert sum(map(lines_are_exact, range(40))) >= LEAST_FITS
 
 
 def test_what_decides_at_nan_alone_is_unknown():
