@@ -40,11 +40,6 @@ def as_whole(
 
     Every whole number of a caller comes through here: NumPy's own would overflow in
     later arithmetic, and differ as text and as a key.
-
-    Raises
-    ------
-    InputError
-        If it is of another kind, or out of its bounds.
     """
     if isinstance(found, np.ndarray) and found.ndim == 0:
         found = found[()]
@@ -125,11 +120,6 @@ def checked_sparse(name: str, matrix: Any) -> Any:
     """Return a scipy.sparse matrix whose indices are within its shape.
 
     SciPy's constructors read few of them, and its conversions write wherever they say.
-
-    Raises
-    ------
-    InputError
-        If an index is not.
     """
     try:
         if hasattr(matrix, "check_format"):  # csr, csc, bsr
@@ -164,11 +154,6 @@ def as_array(name: str, found: Any) -> NDArray[Any]:
     gradient, be on a device, or be sparse. bfloat16 and other types that NumPy lacks
     become float32, objects that are numbers alone numbers. What a mask hides is
     missing: NaN, or None among objects that are no numbers.
-
-    Raises
-    ------
-    InputError
-        If it is ragged, or the host cannot read it.
     """
     check_open(name, found)
     tensor: Any = getattr(sys.modules.get("torch"), "Tensor", ())
@@ -240,11 +225,6 @@ def as_numbers(
     """Return `found` as an array of a dtype; None: of its own.
 
     Arrays of other libraries as for `as_array`; matrices of scipy.sparse become dense.
-
-    Raises
-    ------
-    InputError
-        If it is ragged, complex, not made of numbers, or the host cannot read it.
     """
     if type(found) is not np.ndarray and is_sparse(found):
         found = checked_sparse(name, found).toarray()
@@ -312,13 +292,7 @@ def column_hint(name: str, found: NDArray[Any], n_out: int) -> str:
 
 
 def as_real(name: str, found: object) -> float:
-    """Return `found` as a number that float32 holds, NaN and infinities included.
-
-    Raises
-    ------
-    InputError
-        If it is no number, or beyond float32's range.
-    """
+    """Return `found` as a number that float32 holds, NaN and infinities included."""
     if not is_number(found):
         raise InputError(f"{name} must be a number, not {quoted(found)}")
     try:
@@ -337,11 +311,6 @@ def as_finite(name: str, found: object) -> float:
     """Return `found` as a finite number that float32 holds.
 
     Every setting of a caller that a kernel takes comes through here.
-
-    Raises
-    ------
-    InputError
-        If it is no number, not finite, or beyond float32's range.
     """
     value = as_real(name, found)
     if not math.isfinite(value):

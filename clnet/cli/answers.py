@@ -29,26 +29,7 @@ NPY = ".npy"  # of outputs alone
 
 
 class Answers:
-    """The outputs of a network for samples; those that were yielded are counted.
-
-    Parameters
-    ----------
-    network : Network
-        The network.
-    plan : Plan or ParallelPlan
-        Its plan.
-    data : Samples
-        The samples.
-    scale : bool
-        Whether inputs and outputs are in the units of the network's scaling.
-    compares : bool
-        Whether outputs are compared with the targets.
-
-    Attributes
-    ----------
-    counts : Counter
-        The labels of the outputs.
-    """
+    """The outputs of a network for samples; those that were yielded are counted."""
 
     def __init__(
         self, network: Network, plan: Plan | ParallelPlan, data: Samples, scale: bool,

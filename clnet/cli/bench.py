@@ -42,15 +42,7 @@ def add_arguments(
     counts: Callable[[str], list[int]],
     names: Callable[[str], list[str]],
 ) -> None:
-    """Add the command's arguments, named like the fields of `Options`.
-
-    Parameters
-    ----------
-    sub : ArgumentParser
-        The command's parser.
-    counts, names : callable
-        Parse comma-separated whole numbers of at least 1, and names.
-    """
+    """Add the command's arguments, named like the fields of `Options`."""
     sub.epilog = EXAMPLES
     sub.add_argument("study", metavar="STUDY", nargs="?", help=STUDY)
     effort = sub.add_mutually_exclusive_group()

@@ -14,21 +14,11 @@ _FAILED = ": failed: "
 
 @dataclass(frozen=True)
 class Section:
-    """A paragraph of `Plan.explain`.
+    """A paragraph of `Plan.explain`."""
 
-    Attributes
-    ----------
-    title : str
-        Its first line; of the first paragraph all.
-    head : str
-        The names of a table's columns, or "".
-    entries : tuple of str
-        Its items, each of a line or more.
-    """
-
-    title: str
-    head: str
-    entries: tuple[str, ...]
+    title: str  # Its first line; of the first paragraph all
+    head: str  # The names of a table's columns, or ""
+    entries: tuple[str, ...]  # Its items, each of a line or more
 
 
 def sections_of(text: str) -> list[Section]:

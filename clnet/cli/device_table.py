@@ -13,17 +13,7 @@ if TYPE_CHECKING:
 
 
 def device_table(devices: Iterable[Device]) -> str:
-    """Return a table of devices for people, at most 80 columns wide.
-
-    Parameters
-    ----------
-    devices : iterable of Device
-
-    Returns
-    -------
-    str
-        A row for each device, and notes on each device below the table.
-    """
+    """Return a table of devices for people, at most 80 columns wide."""
     listed = tuple(devices)
     rows = [
         (

@@ -49,18 +49,6 @@ def prepare(arguments: argparse.Namespace, draws: bool) -> Path | None:
 
     A validation set may be drawn by the seed: the training that resumes has the one of
     the checkpoint.
-
-    Parameters
-    ----------
-    arguments : Namespace
-        The command's.
-    draws : bool
-        Whether a seed is drawn for a checkpoint that has none yet.
-
-    Raises
-    ------
-    InputError, FormatError
-        If options lack another one, or the file holds no training.
     """
     for option in ("resume", "checkpoint_every"):
         if getattr(arguments, option) and arguments.checkpoint is None:

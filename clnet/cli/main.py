@@ -32,13 +32,7 @@ COMPLETE_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status.
-
-    Parameters
-    ----------
-    argv : sequence of str or None
-        The arguments; None: those of the process.
-    """
+    """Run a command and return its exit status."""
     import warnings
 
     from clnet.errors import ClnetError, ClnetWarning, reason

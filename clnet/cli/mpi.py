@@ -35,13 +35,7 @@ def add_arguments(add: Callable[..., Any], count: Callable[[str], int]) -> None:
 
 
 def communicator(arguments: argparse.Namespace) -> Any:
-    """Return the communicator of all ranks; None: this process is alone.
-
-    Raises
-    ------
-    InputError
-        If there are ranks, and mpi4py is not installed, or none, and --blocks is given.
-    """
+    """Return the communicator of all ranks; None: this process is alone."""
     sizes = [os.environ.get(name, "") for name in SIZES]
     if not arguments.mpi and not any(
         size.isdecimal() and int(size) > 1 for size in sizes

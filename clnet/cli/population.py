@@ -116,13 +116,7 @@ def _value(text: str) -> Any:
 
 
 def asked(arguments: argparse.Namespace) -> bool:
-    """Return whether the command trains many networks; check its options.
-
-    Raises
-    ------
-    InputError
-        If options make no sense together.
-    """
+    """Return whether the command trains many networks; check its options."""
     from clnet.training.histories import report_file
 
     names = [

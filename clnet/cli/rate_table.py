@@ -64,15 +64,7 @@ def _shown(device: Device) -> list[str]:
 
 
 def draw_roofline(axes: Any, devices: Sequence[Device]) -> None:
-    """Draw devices' rooflines: operations a second over operations a byte read.
-
-    Parameters
-    ----------
-    axes : matplotlib.axes.Axes
-        The axes to draw on.
-    devices : sequence of Device
-        A colour for each.
-    """
+    """Draw devices' rooflines: operations a second over operations a byte read."""
     giga = 1e9
     for number, device in enumerate(devices):
         rates, colour = device.rates, f"C{number}"

@@ -47,30 +47,16 @@ TEXT_OPTIONS = ("header", "separator", "decimal")
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of a data file.
+    """The samples of a data file."""
 
-    Attributes
-    ----------
-    x : ndarray, shape [samples, n_in]
-        Inputs.
-    t : ndarray, shape [samples, n_out], or [samples]
-        Targets: numbers, or the labels of classes [samples].
-    columns : Columns or None
-        The columns of a table that was read by their names.
-    source : Source or None
-        The samples of a file larger than the buffer, of which x and t are the first.
-    rows : int
-        Samples of a part of the source.
-    notes : tuple of str
-        What was found in a table; see `Table`.
-    """
-
-    x: NDArray[Any]
-    t: NDArray[Any]
+    x: NDArray[Any]  # Inputs
+    t: NDArray[Any]  # Targets: numbers, or the labels of classes [samples]
+    # The columns of a table that was read by their names
     columns: Columns | None = None
+    # The samples of a file larger than the buffer, of which x and t are the first
     source: Source | None = None
-    rows: int = 1
-    notes: tuple[str, ...] = ()
+    rows: int = 1  # Samples of a part of the source
+    notes: tuple[str, ...] = ()  # What was found in a table; see `Table`
 
     def __len__(self) -> int:
         return len(self.x) if self.source is None else self.source.samples or 0
@@ -147,11 +133,6 @@ class Samples:
         """Return the weight of each sample with which all classes weigh alike.
 
         ``samples / (classes * samples of its class)``, scikit-learn's "balanced".
-
-        Raises
-        ------
-        InputError
-            If the targets are not classes, or are read by parts.
         """
         from clnet.nn.metrics import one_hot
 
@@ -250,21 +231,7 @@ def read(
     arguments: argparse.Namespace, path: str, dtype: str | None,
     columns: Columns | None = None, n_in: int | None = None,
 ) -> Samples:
-    """Return the samples of a file, as the options of tables say.
-
-    Parameters
-    ----------
-    arguments : Namespace
-        With the options of `add_arguments`.
-    path : str
-        The file.
-    dtype : {"float32", "float64"} or None
-        As for `load_data`.
-    columns : Columns or None
-        Those of the network; a table is read by their names, unless --outputs is given.
-    n_in : int or None
-        A file without names may hold so many inputs alone; None: it has targets too.
-    """
+    """Return the samples of a file, as the options of tables say."""
     suffixes = (*DATA_SUFFIXES, *SOURCE_SUFFIXES, *TEXT_SUFFIXES)
     suffix = suffix_of(path, suffixes, "data")
     outputs = arguments.outputs

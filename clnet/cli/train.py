@@ -34,15 +34,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
-    """Add the command's arguments.
-
-    Parameters
-    ----------
-    sub : ArgumentParser
-        The command's parser.
-    count : callable
-        Parses a whole number of at least 1.
-    """
+    """Add the command's arguments."""
     from clnet.nn.losses import LOSSES
     from clnet.nn.schedules import SCHEDULES
 

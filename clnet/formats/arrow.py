@@ -52,25 +52,7 @@ WIDE = 8  # bytes of integers that a double may not hold
 
 
 class TableSource(Source):
-    """A table of named columns in a file.
-
-    Parameters
-    ----------
-    path : Path
-        A ``.parquet``, ``.arrow`` or ``.feather`` file.
-    options, columns
-        As of `clnet.load_table`. Categories and means that are not known are read
-        once.
-
-    Raises
-    ------
-    FormatError
-        If the file is missing or damaged, or a column is missing or of another type; as
-        parts are read, if a value is missing, not finite or of no known category: with
-        its row, from 0.
-    ClnetError
-        If pyarrow is missing.
-    """
+    """A table of named columns in a file."""
 
     reads_ahead = True
 
@@ -347,13 +329,7 @@ class TableSource(Source):
     def _batches(
         self, columns: Sequence[int], rows: int, order: Order | None = None
     ) -> Generator[tuple[int, Any], None, None]:
-        """Yield record batches of some columns, each with its first row.
-
-        Raises
-        ------
-        FormatError
-            If a batch cannot be read: with its first row.
-        """
+        """Yield record batches of some columns, each with its first row."""
         chosen = list(dict.fromkeys(columns))
         size = min(rows, STEP // (8 * len(chosen)) or 1)
         first, last = self._rows.start, self._rows.stop

@@ -252,15 +252,7 @@ def check_pyarrow(path: Path) -> None:
 
 
 def opened(path: Path) -> ParquetFile | ArrowFile:
-    """Return the file of a path.
-
-    Raises
-    ------
-    FormatError
-        If it is missing, damaged, or has no column.
-    ClnetError
-        If pyarrow is missing.
-    """
+    """Return the file of a path."""
     check_pyarrow(path)
     check_readable(path)
     parquet = path.name.lower().endswith(PARQUET_SUFFIXES)

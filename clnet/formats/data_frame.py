@@ -39,23 +39,7 @@ _PLAIN = {str, bool, int, float, type(None)}
 
 
 class FrameSource:
-    """Samples in memory whose columns have names.
-
-    Parameters
-    ----------
-    names : sequence
-        The names of the columns; what is no text becomes text.
-    column : callable
-        Returns the values of a column by its position.
-    samples : int
-        Their number.
-    what : str
-        Their name, for errors.
-    single : bool
-        Whether they are one sample without an axis of samples.
-    kind : type
-        The class of errors.
-    """
+    """Samples in memory whose columns have names."""
 
     def __init__(
         self, names: Sequence[Hashable], column: Callable[[int], Any], samples: int,
@@ -159,22 +143,7 @@ class FrameSource:
 def frame_source(
     found: object, what: str, kind: type[ClnetError] = InputError
 ) -> FrameSource | None:
-    """Return samples whose values have names; None: they have none.
-
-    Parameters
-    ----------
-    found : object
-        A frame of pandas, polars, pyarrow and all others that narwhals knows, a mapping
-        of columns or of one sample's values, a pandas Series with an index of names,
-        a structured array, a list of such samples, or a source of these.
-    what, kind
-        Its name, and the class of errors.
-
-    Raises
-    ------
-    InputError
-        If names occur twice, or there is no sample.
-    """
+    """Return samples whose values have names; None: they have none."""
     if isinstance(found, FrameSource):
         return found
     if isinstance(found, np.ndarray):
@@ -306,20 +275,6 @@ def named_inputs(
     """Return inputs, and their columns: by name where they have names, or as they are.
 
     Missing numbers become NaN.
-
-    Parameters
-    ----------
-    columns : Columns or None
-        The columns of a network; None: all columns of a frame, which are numbers.
-    x : array_like or samples with names
-        The inputs; see `frame_source`.
-    name : str
-        Their name, for errors.
-
-    Raises
-    ------
-    InputError
-        If a column is missing, or a value is no number.
 
     Warns
     -----

@@ -69,34 +69,7 @@ _FORMS = {
 
 
 class DelimitedSource:
-    """A text file of named columns.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    asked : sequence
-        Names and numbers of columns that are asked for.
-    header : bool or None
-        Whether the first line holds names; None: if it holds one that is asked for, no
-        number, text above numbers beside whole numbers alone, or the columns' numbers
-        from 0, as pandas writes.
-        Columns of a table without names are named by their numbers, from 1.
-    separator, decimal : str or None
-        The characters between cells and before a fraction; None: they are found.
-    columns : Columns or None
-        The columns of a network.
-    memory_limit : int or None
-        As for `check_memory`.
-
-    Raises
-    ------
-    FormatError
-        If the file is missing, damaged, no table or only a header, or its numbers may
-        have either decimal sign.
-    ClnetError
-        If pyarrow is missing.
-    """
+    """A text file of named columns."""
 
     def __init__(
         self, path: Path, asked: Sequence[object] = (), *, header: bool | None = None,
@@ -369,13 +342,7 @@ class DelimitedSource:
         return found
 
     def _either(self, at: int, strings: Any) -> str:
-        """Return the decimal sign of numbers that have one of two, as 1,234.
-
-        Raises
-        ------
-        FormatError
-            If neither the file's other numbers nor its separator tell it.
-        """
+        """Return the decimal sign of numbers that have one of two, as 1,234."""
         comma = _any(strings, ",")
         if self.decimal and (comma or self._separator != ","):
             return self.decimal  # of the training

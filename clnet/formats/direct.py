@@ -32,15 +32,7 @@ class DirectFile(io.FileIO):
 
 
 class DirectRows:
-    """Arrays of one map that are read past the page cache.
-
-    Parameters
-    ----------
-    file : DirectFile
-        The map's file; closed by `close`.
-    arrays : sequence of (memmap or None)
-        Arrays of the map; others are None.
-    """
+    """Arrays of one map that are read past the page cache."""
 
     def __init__(self, file: DirectFile, arrays: Sequence[Any]) -> None:
         self._file, self._arrays = file, arrays
@@ -51,13 +43,7 @@ class DirectRows:
         self._map = one._mmap
 
     def read(self, rows: slice) -> list[Array | None]:
-        """Return rows of the arrays, in memory of their own; of others, None.
-
-        Raises
-        ------
-        OSError
-            If the system cannot read so.
-        """
+        """Return rows of the arrays, in memory of their own; of others, None."""
         found = [None if array is None else array[rows] for array in self._arrays]
         spans = [pages_of(self._map, array) for array in found if array is not None]
         begin = min(start for start, _ in spans)
@@ -120,11 +106,6 @@ def read_pages(file: DirectFile, start: int, size: int) -> Array:
     """Return bytes of a file, from a page's begin on, in memory of their own.
 
     There may be more of them, to the end of the last page.
-
-    Raises
-    ------
-    OSError
-        If the system cannot read so.
     """
     page = mmap.PAGESIZE
     room = np.empty((-(-size // page) + 1) * page, np.uint8)

@@ -57,30 +57,7 @@ M = TypeVar("M", bound="Model")
 
 
 def load(path: Path, kind: type[M], dtype: str | None = None) -> M:
-    """Return the network of a ``.net`` file.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    kind : type
-        The class of the network: `Model`, or one derived from it.
-    dtype : {"float32", "float64"} or None
-        Type of the numbers, which the file does not hold; None: float32, as in FANN's
-        usual build.
-
-    Returns
-    -------
-    Model, of class `kind`
-        Its ``fann_compatible`` is set; ``fann`` holds the training parameters,
-        ``scaling`` the scaling.
-
-    Raises
-    ------
-    FormatError
-        If the file is unreadable, truncated, malformed or not supported; with the line
-        and the expected content.
-    """
+    """Return the network of a ``.net`` file."""
     text = Text(path, read(path))
     version = _version(text)
     read_version = _read_1_1 if version == "FANN_FLO_1.1" else _read_2
@@ -99,12 +76,6 @@ def save(network: Model, path: Path) -> None:
     -----
     ClnetWarning
         If there are columns, or classes that are not the numbers of the outputs.
-
-    Raises
-    ------
-    FormatError
-        If FANN cannot express the network (with the layer and the reason), or the file
-        cannot be written.
     """
     structure, neurons = _converted(network, path)
     write(path, _text_2_1(network, structure, neurons))

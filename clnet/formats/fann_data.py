@@ -24,23 +24,7 @@ Array = NDArray[Any]
 def load(
     path: Path, dtype: str | None = None, memory_limit: int | None = None
 ) -> tuple[Array, Array]:
-    """Return inputs [samples, n_in] and targets [samples, n_out] of a data file.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    dtype : {"float32", "float64"} or None
-        Type of the numbers, which the file does not hold; None: float32.
-    memory_limit : int or None
-        As for `check_memory`.
-
-    Raises
-    ------
-    FormatError
-        If the file is unreadable, holds anything but numbers, or fewer or more numbers
-        than its first line announces; with the line.
-    """
+    """Return inputs [samples, n_in] and targets [samples, n_out] of a data file."""
     number_type = dtype or "float32"
     text = Text(path, unzipped(path, read(path), memory_limit))
     samples, n_in, n_out = (
@@ -82,11 +66,6 @@ def save(path: Path, x: Array, t: Array) -> None:
 
     Numbers are exact: each has as many digits as it needs to be read back unchanged.
     FANN's own writer keeps six decimals.
-
-    Raises
-    ------
-    FormatError
-        If the file cannot be written.
     """
     lines = _lines(x, t)
     if path.suffix.lower() == ".gz":

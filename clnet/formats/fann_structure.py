@@ -32,20 +32,12 @@ _LEAST_RATE = 1e-6  # the file has six decimals
 
 @dataclass(frozen=True)
 class Structure:
-    """The neurons of a network, and their possible connections.
+    """The neurons of a network, and their possible connections."""
 
-    Attributes
-    ----------
-    sizes : tuple of int
-        Neurons of each layer from the input on, biases included: ``layer_sizes``.
-    shortcut : bool
-        Whether layers read all earlier ones.
-    rate : float
-        ``connection_rate``; below 1 each neuron has its own set of connections.
-    """
-
+    # Neurons of each layer from the input on, biases included: `layer_sizes`
     sizes: tuple[int, ...]
-    shortcut: bool = False
+    shortcut: bool = False  # Whether layers read all earlier ones
+    # `connection_rate`; below 1 each neuron has its own set of connections
     rate: float = 1.0
 
     @property
@@ -122,41 +114,17 @@ def check_incoming(
 
 @dataclass(frozen=True)
 class Connections:
-    """The connections of one layer.
+    """The connections of one layer."""
 
-    Attributes
-    ----------
-    pattern : Pattern or None
-        The connections but the biases'; None: all [n_out, n_in].
-    weights : ndarray, shape [n_out, n_in] or [entries]
-        Their weights.
-    biases : ndarray, shape [n_out]
-        The biases.
-    """
-
-    pattern: Pattern | None
-    weights: Array
-    biases: Array
+    pattern: Pattern | None  # The connections but the biases'; None: all [n_out, n_in]
+    weights: Array  # Their weights
+    biases: Array  # The biases
 
 
 def read_connections(
     text: Text, structure: Structure, incoming: Array, items: Items, dtype: str
 ) -> list[Connections]:
-    """Read the connections and return those of each layer.
-
-    Parameters
-    ----------
-    text : Text
-        The file, at the list's start.
-    structure : Structure
-        The network's neurons and possible connections.
-    incoming : ndarray, shape [neurons]
-        Number of connections into each neuron.
-    items : Items
-        Shape of an item.
-    dtype : str
-        Type of the weights.
-    """
+    """Read the connections and return those of each layer."""
     start, stop = text.at, len(text.text)
     total = int(incoming.sum())
     pairs = text.items(

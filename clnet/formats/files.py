@@ -31,13 +31,7 @@ F = TypeVar("F", bound=io.FileIO)
 
 
 def as_path(path: object) -> Path:
-    """Return a file name as a Path.
-
-    Raises
-    ------
-    InputError
-        If it is not a file name.
-    """
+    """Return a file name as a Path."""
     try:
         if isinstance(path, (str, os.PathLike)) and b"\0" not in os.fsencode(path):
             return Path(os.fsdecode(path))
@@ -53,19 +47,7 @@ def check_readable(path: Path) -> None:
 
 @contextlib.contextmanager
 def reading(problem: str | Callable[[], str]) -> Iterator[None]:
-    """Turn any error of the library that reads a file into a FormatError.
-
-    Parameters
-    ----------
-    problem : str or callable
-        The sentence before the library's own words: the file, and its defect; or a
-        function that finds the defect's place, and returns the sentence.
-
-    Raises
-    ------
-    FormatError
-        If an error is raised within that is none of clnet's.
-    """
+    """Turn any error of the library that reads a file into a FormatError."""
     try:
         yield
     except ClnetError:
@@ -78,13 +60,7 @@ def reading(problem: str | Callable[[], str]) -> Iterator[None]:
 
 
 def read(path: Path) -> bytes:
-    """Return the bytes of a file.
-
-    Raises
-    ------
-    FormatError
-        If the file is missing, not a regular file, unreadable or empty.
-    """
+    """Return the bytes of a file."""
     return _read(path)
 
 
@@ -115,17 +91,6 @@ def check_memory(path: Path, needed: int, found: int, limit: int | None) -> None
 
     Formats whose sizes follow from the bytes that are there need no such check. It is
     for those that unpack: compressed data, and sparse layers stored with padding.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    needed : int
-        Bytes that it unpacks to; a list of numbers takes a few times its text.
-    found : int
-        Bytes of the file.
-    limit : int or None
-        As for `most_memory`.
     """
     limit = most_memory(found, limit)
     if needed > limit:
@@ -137,14 +102,7 @@ def check_memory(path: Path, needed: int, found: int, limit: int | None) -> None
 
 
 def unzipped(path: Path, content: bytes, memory_limit: int | None) -> bytes:
-    """Return the bytes of a file, unpacked if its name ends in ``.gz``.
-
-    Raises
-    ------
-    FormatError
-        If it is gzipped and its name says otherwise, is damaged, or unpacks to more
-        than `most_memory`.
-    """
+    """Return the bytes of a file, unpacked if its name ends in ``.gz``."""
     zipped = content.startswith(_GZIP_MAGIC)
     if path.suffix.lower() != ".gz":
         if zipped:
@@ -184,11 +142,6 @@ def write(path: Path, parts: Iterable[bytes]) -> None:
     is flushed to disk. An existing file keeps its permissions, which the temporary file
     has from its creation; a symbolic link stays one. Temporary files of killed
     processes are removed from the folder.
-
-    Raises
-    ------
-    FormatError
-        If the folder is missing or the file cannot be written.
     """
     with _temporary(path) as (file, temporary, target):
         for part in parts:
@@ -204,15 +157,7 @@ def write(path: Path, parts: Iterable[bytes]) -> None:
 
 @contextlib.contextmanager
 def _temporary(path: Path) -> Iterator[tuple[BinaryIO, Path, Path]]:
-    """Create a temporary file for a path; remove it in the end, if it is still there.
-
-    Yields
-    ------
-    file : binary file
-        The temporary file, locked until it is closed.
-    temporary, target : Path
-        Its name, once it has one, and the file that the path refers to.
-    """
+    """Create a temporary file for a path; remove it in the end, if still there."""
     try:
         target = Path(os.path.realpath(path))
         mode = _permissions(path, target)

@@ -34,28 +34,7 @@ def named(which: object) -> tuple[Path, str | None]:
 
 
 class DataSet:
-    """A data set of numbers or text, which is sliced by rows.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    name : str
-        The data set's.
-
-    Raises
-    ------
-    FormatError
-        If there is no such file or data set, or it holds neither numbers nor text; as
-        a slice is read, if it is damaged: with the first row that cannot be read.
-    ClnetError
-        If h5py is missing.
-
-    Attributes
-    ----------
-    map : memmap or None
-        Its numbers, where they lie in the file as in an array.
-    """
+    """A data set of numbers or text, which is sliced by rows."""
 
     def __init__(self, path: Path, name: str) -> None:
         with reading(f"{path}:{name} cannot be read"), ExitStack() as closing:
@@ -117,25 +96,7 @@ class DataSet:
 
 
 def data_sets(data: object, t: object) -> tuple[Any, Any]:
-    """Return the arrays of inputs and targets; the second may be missing, None.
-
-    Parameters
-    ----------
-    data : str or path
-        A file with the data sets x and t; or one data set, as in ``a.h5:images``.
-    t : str, path or None
-        The data set of the targets; without a file, one of the first file.
-
-    Returns
-    -------
-    memmap or DataSet
-        For each.
-
-    Raises
-    ------
-    FormatError, ClnetError
-        As `DataSet`.
-    """
+    """Return the arrays of inputs and targets; the second may be missing, None."""
     path, name = named(data)
     if t is not None:
         where, target = named(t)

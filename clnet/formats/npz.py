@@ -24,21 +24,7 @@ _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # that NumPy writes
 
 
 def load_arrays(path: Path, memory_limit: int | None) -> dict[str, NDArray[Any]]:
-    """Return the arrays of an archive by name.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    memory_limit : int or None
-        As for `check_memory`.
-
-    Raises
-    ------
-    FormatError
-        If the file is unreadable, damaged, holds anything but plain arrays, or unpacks
-        to more than the limit.
-    """
+    """Return the arrays of an archive by name."""
     content = read(path)
     if not content.startswith(_BEGINS):  # zipfile allows anything before an archive
         raise FormatError(f"{path} is not a .npz file: it begins as no archive")
@@ -56,13 +42,7 @@ def load_arrays(path: Path, memory_limit: int | None) -> dict[str, NDArray[Any]]
 
 
 def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return the shape, whether it is by columns, and the type of an array in a file.
-
-    Raises
-    ------
-    Exception
-        Nearly any, if the file is damaged.
-    """
+    """Return shape, whether it is by columns, and the type of an array in a file."""
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
         raise ValueError(f"version {version} of an array is not known")

@@ -100,15 +100,9 @@ def _is_word(token: bytes) -> bool:
 
 @dataclass(frozen=True)
 class Items:
-    """The shape of a list's items: numbers and punctuation, with any white space.
+    """The shape of a list's items: numbers and punctuation, with any white space."""
 
-    Attributes
-    ----------
-    shape : str
-        ``"n"`` stands for a number: ``"n"``, ``"(n,n)"``, ``"(nn)"``.
-    """
-
-    shape: str
+    shape: str  # `"n"` stands for a number: `"n"`, `"(n,n)"`, `"(nn)"`
 
     @property
     def width(self) -> int:
@@ -118,27 +112,7 @@ class Items:
     def parse(
         self, text: bytes, start: int, stop: int, dtype: str, result: str = "float64"
     ) -> tuple[NDArray[Any], int | None]:
-        """Return the items of text[start:stop], up to the first bad one.
-
-        Parameters
-        ----------
-        text : bytes
-            The text that holds the list.
-        start, stop : int
-            The list's range in the text.
-        dtype : {"float32", "float64"}
-            Type whose range the numbers must not exceed.
-        result : {"float32", "float64"}
-            Type of the result.
-
-        Returns
-        -------
-        items : ndarray, shape [items, width]
-            The numbers.
-        bad : int or None
-            Offset of the first text that is not an item, or holds a finite number
-            beyond the dtype's range; None: all items are good.
-        """
+        """Return the items of text[start:stop], up to the first bad one."""
         found = [np.zeros((0, self.width), result)]
         size, bad = _BLOCK, None
         while start < stop and bad is None:
@@ -252,15 +226,7 @@ def skip_space(text: bytes, at: int) -> int:
 
 
 class Text:
-    """A file's text and a read position; errors name file, line, found and expected.
-
-    Parameters
-    ----------
-    path : Path
-        The file, for the errors.
-    text : bytes
-        Its content.
-    """
+    """A file's text and a read position; errors name file, line, found and expected."""
 
     def __init__(self, path: Path, text: bytes) -> None:
         self.path = path
@@ -335,24 +301,7 @@ class Text:
     def items(
         self, items: Items, count: int, stop: int, what: str, then: str, dtype: str
     ) -> Array:
-        """Read a list of exactly `count` items up to `stop` and return it.
-
-        Parameters
-        ----------
-        items : Items
-            Shape of an item.
-        count, stop : int
-            Number of items, and the offset of their end.
-        what, then : str
-            Names of an item and of the text after the list, for the errors.
-        dtype : {"float32", "float64"}
-            Type whose range the numbers must not exceed.
-
-        Returns
-        -------
-        ndarray of float64, shape [count, items.width]
-            The numbers, all within the dtype's range.
-        """
+        """Read a list of exactly `count` items up to `stop` and return it."""
         start = self.at
         found, bad = items.parse(self.text, start, stop, dtype)
         if len(found) < count:

@@ -220,15 +220,7 @@ class _Rows:
 
 
 class _Picked:
-    """Columns of an array that is read by rows.
-
-    Parameters
-    ----------
-    rows : _Rows
-        The rows, shared by those that pick other columns.
-    columns : list of int
-        Those to keep.
-    """
+    """Columns of an array that is read by rows."""
 
     chunks = None
 

@@ -53,15 +53,7 @@ def forget(array: Any) -> None:
 
 
 def drop_pages(mapped: mmap.mmap, start: int = 0, size: int | None = None) -> None:
-    """Let the system drop pages of a map from the process's memory, where it can.
-
-    Parameters
-    ----------
-    mapped : mmap
-        The map.
-    start, size : int
-        The first byte, at a page's begin, and the bytes; None: all.
-    """
+    """Let the system drop pages of a map from the process's memory, where it can."""
     advice = getattr(mmap, "MADV_DONTNEED", None)
     if advice is not None:
         mapped.madvise(advice, start, len(mapped) - start if size is None else size)

@@ -39,13 +39,7 @@ def colour(name: str) -> tuple[str, int]:
 
 
 def picture_file(path: str | PathLike[str]) -> Path:
-    """Return the file of a picture.
-
-    Raises
-    ------
-    InputError, FormatError
-        If the suffix is of no picture, or the file cannot be written.
-    """
+    """Return the file of a picture."""
     file = as_path(path)
     suffix = file.suffix.lower()
     if suffix not in PICTURES:
@@ -55,13 +49,7 @@ def picture_file(path: str | PathLike[str]) -> Path:
 
 
 def figure() -> Any:
-    """Return a new matplotlib figure without a window; a notebook shows it.
-
-    Raises
-    ------
-    ClnetError
-        If matplotlib is not installed.
-    """
+    """Return a new matplotlib figure without a window; a notebook shows it."""
     try:
         if in_notebook():
             from matplotlib import pyplot
@@ -79,22 +67,7 @@ def figure() -> Any:
 def drawn(
     draw: Callable[[Any], None], path: str | PathLike[str] | None, axes: Any
 ) -> Any:
-    """Draw on axes, write their figure to a file, and return the axes.
-
-    Parameters
-    ----------
-    draw : callable
-        Draws on the axes it is given.
-    path : str, path or None
-        A file for the picture, written whole or not at all; None: no file.
-    axes : matplotlib.axes.Axes or None
-        None: those of a new `figure`.
-
-    Raises
-    ------
-    ClnetError, InputError, FormatError
-        As `figure` and `picture_file`; if `axes` are none.
-    """
+    """Draw on axes, write their figure to a file, and return the axes."""
     file = None if path is None else picture_file(path)
     if axes is None:
         axes = figure().subplots()
@@ -109,13 +82,7 @@ def drawn(
 
 
 def svg(draw: Callable[[Any], None]) -> str:
-    """Return a drawing as the element of a page.
-
-    Raises
-    ------
-    ClnetError
-        As `figure`.
-    """
+    """Return a drawing as the element of a page."""
     axes = figure().subplots()
     draw(axes)
     text = _content(axes, "svg").decode()

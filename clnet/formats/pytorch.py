@@ -218,16 +218,7 @@ def as_floats(name: str, found: Any) -> Array:
 
 
 def _linears(found: Mapping[Any, Any], *, in_order: bool) -> list[Pair]:
-    """Return weights and biases of the linear modules of a state dict, in order.
-
-    Parameters
-    ----------
-    found : mapping
-        Tensors by name: ``"weight"`` and ``"bias"`` behind the name of each module.
-    in_order : bool
-        Whether names come in the modules' order. It is of no account where names differ
-        by numbers alone, by which they are then ordered.
-    """
+    """Return weights and biases of the linear modules of a state dict, in order."""
     modules: dict[str, dict[str, Array]] = {}
     for name, tensor in found.items():
         if isinstance(tensor, Mapping):

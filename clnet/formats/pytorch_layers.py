@@ -42,37 +42,18 @@ class TracedLayer:
 
 @dataclass(frozen=True)
 class Traced:
-    """A value of the graph: columns of layers' outputs, 0 being the input.
+    """A value of the graph: columns of layers' outputs, 0 being the input."""
 
-    Attributes
-    ----------
-    sources : tuple of int
-        The layers, side by side.
-    scale, shift : ndarray or None
-        Factor and shift of each column.
-    alone : bool
-        Whether no other part of the graph reads the same layer.
-    tensor : object
-        Identity of the memory, which calls in place change.
-    """
-
-    sources: tuple[int, ...]
-    scale: Array | None = None
+    sources: tuple[int, ...]  # The layers, side by side
+    scale: Array | None = None  # Factor and shift of each column
     shift: Array | None = None
-    alone: bool = False
+    alone: bool = False  # Whether no other part of the graph reads the same layer
+    # Identity of the memory, which calls in place change
     tensor: object = field(default_factory=object)
 
 
 class Emission:
-    """The layers that are emitted, in their order.
-
-    Attributes
-    ----------
-    n_in : int or None
-        Inputs of the network, once a layer or a module has told it.
-    layers : list of TracedLayer
-        So far.
-    """
+    """The layers that are emitted, in their order."""
 
     def __init__(self) -> None:
         self.n_in: int | None = None

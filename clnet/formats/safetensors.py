@@ -69,24 +69,6 @@ M = TypeVar("M", bound="Model")
 def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
     """Return the network of a ``.safetensors`` file that `save` wrote.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    kind : type
-        The class of the network: `Model`, or one derived from it.
-    memory_limit : int or None
-        As for `check_memory`.
-
-    Raises
-    ------
-    FormatError
-        If the file is unreadable, truncated, not clnet's, of a later version, its
-        tensors do not match its description, or its sparse layers take more than the
-        memory limit without padding too.
-    InputError
-        If the description is of no network.
-
     Warns
     -----
     ClnetWarning
@@ -109,13 +91,7 @@ def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
 
 
 def load_part(path: Path, part: str) -> tuple[Any, dict[str, Array]]:
-    """Return one of `PARTS` of a file: what its JSON holds, and its arrays.
-
-    Raises
-    ------
-    FormatError
-        As `load`, and if the file does not have the part.
-    """
+    """Return one of `PARTS` of a file: what its JSON holds, and its arrays."""
     metadata, tensors, _ = _read(path)
     if f"{_KEY}.{part}" not in metadata:
         raise FormatError(
@@ -162,22 +138,7 @@ def save(
     network: Model, path: Path,
     **parts: tuple[dict[str, Any], dict[str, Array]],
 ) -> None:
-    """Write a network, its description, and all that it carries beside it.
-
-    Parameters
-    ----------
-    network : Model
-        The network.
-    path : Path
-        The file.
-    **parts : dict and dict of ndarray
-        Some of `PARTS`, as `load_part` returns them.
-
-    Raises
-    ------
-    FormatError
-        If the format does not know the type of a layer, or the file cannot be written.
-    """
+    """Write a network, its description, and all that it carries beside it."""
     layers = [_layer(path, layer) for layer in network.layers]
     tensors: dict[str, Array] = {}
     for number, (layer, matrix) in enumerate(
@@ -227,11 +188,6 @@ def _encoded(
     The library's writer runs without Python's lock: a daemon thread in it when the
     interpreter ends aborts the process. Large types come first, so that all tensors are
     aligned.
-
-    Raises
-    ------
-    TypeError
-        If the format lacks the type of an array.
     """
     header: dict[str, Any] = {"__metadata__": metadata}
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))

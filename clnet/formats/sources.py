@@ -54,21 +54,11 @@ as the disk reads it, and one more in float64."""
 
 
 class Part(NamedTuple):
-    """Consecutive samples of a source.
+    """Consecutive samples of a source."""
 
-    Attributes
-    ----------
-    first : int
-        The number of the first one in the source.
-    x : array_like, shape [samples, n_in]
-        Inputs.
-    t, weight : array_like or None
-        Targets and weights, as for `Network.fit`; None: there are none.
-    """
-
-    first: int
-    x: Any
-    t: Any = None
+    first: int  # The number of the first one in the source
+    x: Any  # Inputs
+    t: Any = None  # Targets and weights, as for `Network.fit`; None: there are none
     weight: Any = None
 
     def rows(self, start: int, stop: int) -> Part:
@@ -79,29 +69,15 @@ class Part(NamedTuple):
 
 
 class Source(ABC):
-    """Samples that are read by parts.
+    """Samples that are read by parts."""
 
-    Attributes
-    ----------
-    samples : int or None
-        Their number; None: it is known at the end.
-    name : str
-        What errors begin with: empty, or a file and a colon and a space.
-    once : bool
-        Whether they can be read only once.
-    reads_ahead : bool
-        Whether a thread reads the next part from the disk while one is used.
-    columns : Columns or None
-        The names of the columns.
-    classes : tuple of labels, or None
-        The classes of the targets that are labels, where they are known.
-    """
-
-    samples: int | None = None
-    name: str = ""
-    once: bool = False
+    samples: int | None = None  # Their number; None: it is known at the end
+    name: str = ""  # What errors begin with: empty, or a file and a colon and a space
+    once: bool = False  # Whether they can be read only once
+    # Whether a thread reads the next part from the disk while one is used
     reads_ahead: bool = False
-    columns: Columns | None = None
+    columns: Columns | None = None  # The names of the columns
+    # The classes of the targets that are labels, where they are known
     classes: Classes | None = None
 
     def peek(self) -> Part:
@@ -110,15 +86,7 @@ class Source(ABC):
 
     @abstractmethod
     def parts(self, rows: int, order: Order | None = None) -> Iterator[Part]:
-        """Yield all samples, in parts of about so many rows.
-
-        Parameters
-        ----------
-        rows : int
-            Samples of a part.
-        order : callable or None
-            The order of the units that the source is read in; None: its own.
-        """
+        """Yield all samples, in parts of about so many rows."""
 
     def targets(self, rows: int) -> Iterator[Any]:
         """Yield the targets alone, in parts of about so many rows."""
@@ -133,18 +101,7 @@ class Source(ABC):
         return None
 
     def section(self, rows: slice) -> Source:
-        """Return the source of some rows, of which no others are used.
-
-        Parameters
-        ----------
-        rows : slice
-            Their numbers, with a start and a stop.
-
-        Raises
-        ------
-        InputError
-            If they can be read with all others alone.
-        """
+        """Return the source of some rows, of which no others are used."""
         raise InputError(
             f"{self.name}x is {quoted(type(self).__name__)}, whose rows ranks cannot "
             "share: give an array, a memory map, an array of h5py, or a file by "
@@ -157,22 +114,7 @@ class Source(ABC):
 
 
 class ArraySource(Source):
-    """Arrays that are sliced.
-
-    Parameters
-    ----------
-    x : array, shape [samples, n_in]
-        Inputs: a memory map, an array of h5py or zarr, a matrix of scipy.sparse.
-    t, weight : array_like or None
-        Targets and weights, of any of these kinds or in memory.
-    name : str
-        As of `Source`.
-
-    Raises
-    ------
-    InputError
-        If their numbers of samples differ.
-    """
+    """Arrays that are sliced."""
 
     def __init__(
         self, x: Any, t: Any = None, weight: Any = None, name: str = ""
@@ -281,14 +223,7 @@ class ArraySource(Source):
 
 
 class BatchSource(Source):
-    """An iterable of batches: x, (x, t) or (x, t, weight), each with any samples.
-
-    Parameters
-    ----------
-    batches : iterable
-        If it is its own iterator, as generators are, it is read once. It is read in a
-        thread of its own, one batch ahead: a batch must not change afterwards.
-    """
+    """An iterable of batches: x, (x, t) or (x, t, weight), each with any samples."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self._batches = batches
@@ -393,19 +328,7 @@ def is_batches(found: object) -> bool:
 
 
 def source_of(x: Any, t: Any = None, weight: Any = None) -> Source | None:
-    """Return the source that arguments are; None: they are arrays in memory.
-
-    Parameters
-    ----------
-    x, t, weight
-        As of `ArraySource`; or x is a source or an iterable of batches, which have
-        targets and weights of their own.
-
-    Raises
-    ------
-    InputError
-        If such an x comes with targets or weights.
-    """
+    """Return the source that arguments are; None: they are arrays in memory."""
     if type(x) is np.ndarray:
         return None
     for name, given in (("x", x), ("t", t), ("sample_weight", weight)):
@@ -437,15 +360,7 @@ def check_buffer(buffer: object) -> int:
 
 
 def grouped(parts: Iterable[Part], rows: int) -> Iterator[list[Part]]:
-    """Yield parts, cut and in groups of so many rows, but for the last.
-
-    Parameters
-    ----------
-    parts : iterable of Part
-        Of arrays.
-    rows : int
-        Samples of a group.
-    """
+    """Yield parts, cut and in groups of so many rows, but for the last."""
     held: list[Part] = []
     count = 0
     for part in parts:

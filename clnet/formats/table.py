@@ -51,22 +51,7 @@ _TARGET = re.compile(r"t\d*|target.*", re.IGNORECASE)
 def load_npz(
     path: Path, dtype: str | None = None, memory_limit: int | None = None
 ) -> tuple[Array, Array]:
-    """Return inputs [samples, n_in] and targets [samples, n_out] of a ``.npz`` file.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    dtype : {"float32", "float64"} or None
-        None: float32 if that holds the arrays' type, else float64.
-    memory_limit : int or None
-        As for `check_memory`.
-
-    Raises
-    ------
-    FormatError
-        If the file is unreadable, damaged, or does not hold the arrays.
-    """
+    """Return inputs [samples, n_in] and targets [samples, n_out] of a ``.npz`` file."""
     arrays = load_arrays(path, memory_limit)
     x = arrays.pop("x", None)
     t = arrays.pop("t", None)
@@ -92,13 +77,7 @@ def load_npz(
 
 
 def save_npz(path: Path, x: Array, t: Array) -> None:
-    """Write the arrays x [samples, n_in] and t [samples, n_out].
-
-    Raises
-    ------
-    FormatError
-        If the file cannot be written.
-    """
+    """Write the arrays x [samples, n_in] and t [samples, n_out]."""
     buffer = io.BytesIO()
     np.savez(buffer, x=x, t=t)
     write(path, [buffer.getvalue()])
@@ -108,21 +87,6 @@ def load_csv(
     path: Path, dtype: str | None = None, outputs: int | None = None
 ) -> tuple[Array, Array]:
     """Return inputs [samples, n_in] and targets [samples, n_out] of a ``.csv`` file.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    dtype : {"float32", "float64"} or None
-        Type of the numbers, which the file does not hold; None: float32.
-    outputs : int or None
-        Number of target columns, the last ones; None: the columns named so.
-
-    Raises
-    ------
-    FormatError
-        If the file is unreadable or not a table of numbers, with the line; or if
-        `outputs` is None and no column is named as a target.
 
     Warns
     -----
@@ -148,27 +112,7 @@ def save_csv(
     path: Path, x: Array, t: Array, columns: Columns | None = None,
     beside: Mapping[str, Array] | None = None,
 ) -> None:
-    """Write a table with a header.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    x : ndarray, shape [samples, n_in]
-        Inputs.
-    t : ndarray, shape [samples, n_out], or [samples]
-        Targets: numbers, or labels [samples].
-    columns : Columns or None
-        The names of the columns; inputs of categories become these again. None: x0, x1,
-        … and t0, t1, …, or ``class`` for labels.
-    beside : mapping of str to ndarray of shape [samples], or None
-        More columns, after the targets.
-
-    Raises
-    ------
-    FormatError
-        If the file cannot be written.
-    """
+    """Write a table with a header."""
     width = 1 if t.ndim == 1 else t.shape[1]
     if columns is None:
         columns = Columns(tuple(Column(f"x{i}") for i in range(x.shape[1])))

@@ -57,24 +57,6 @@ def candidates_epoch(
     Candidate c's squared error is the sum over samples and outputs j of ``(y_c u_cj -
     r_j)^2``. Its gradient by the output weights u is exact, that by the input weights
     half of it, as in FANN.
-
-    Parameters
-    ----------
-    inputs : ndarray, shape [n_in, samples]
-        Values of earlier neurons.
-    residuals : ndarray, shape [outputs, samples]
-        Scaled errors r of the outputs.
-    neurons : sequence of Neuron
-        The candidates.
-    weights : ndarray, shape [candidates, n_in + outputs]
-        Of each.
-
-    Returns
-    -------
-    gradients : ndarray, shape of `weights`
-        To be subtracted.
-    squares : ndarray, shape [candidates]
-        Squared errors.
     """
     n_in = len(inputs)
     gradients, squares = np.empty_like(weights), np.empty(len(weights), weights.dtype)

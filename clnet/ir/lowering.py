@@ -69,13 +69,6 @@ def lower(network: Model, sparse: SparseShape | None = None) -> Program:
     """Return the program of a network: two ops per layer, three with softmax.
 
     A layer of several storages or sources has one `Apply` for each.
-
-    Parameters
-    ----------
-    network : Model
-        The description; its parameters are not read.
-    sparse : SparseShape or None
-        As for `lower_training`.
     """
     x = _value("x", network.n_in, inner=False)
     rows = None if sparse is None else SparseRows.of(sparse)
@@ -112,40 +105,6 @@ def lower_training(
 
     Layers without a connection to the output, as pruning may leave them, are left out:
     their gradients are zero.
-
-    Parameters
-    ----------
-    network : Model
-        The description; its parameters are not read.
-    loss : LossFunction
-        The loss to minimise.
-    optimiser : Optimiser or None
-        The rule of the last op; None: the gradients are the program's outputs.
-    samples : int or None
-        Rows of the data set that a batch is gathered from; None: the batch is the whole
-        data set, read in place.
-    shuffled : bool
-        Whether batches follow the epoch's random order.
-    weighted : bool
-        Whether samples have weights: a third input.
-    regularisation : Regularisation
-        Penalties and clipping, which precede the rule.
-    dropout : bool
-        Whether layers drop outputs; False: for evaluation.
-    sparse : SparseShape or None
-        Size of a data set whose inputs are sparse, for a network that `reads_sparse`;
-        None: they are dense.
-
-    Returns
-    -------
-    Program
-        Inputs: x, of sparse ones the arrays of `SparseRows`, targets, sample weights if
-        any; outputs: the totals, and the parameters or gradients.
-
-    Raises
-    ------
-    InputError
-        If the loss does not fit the last layer.
     """
     widths = {"x": network.n_in, "t": network.n_out}
     if weighted:
@@ -342,17 +301,7 @@ def nonlinearity(
     steepness: float | tuple[float, ...],
     fann_compatible: bool,
 ) -> Nonlinearity:
-    """Return the nonlinearity of a layer's activation and steepness.
-
-    Parameters
-    ----------
-    names : str or tuple of str
-        One activation, or one per neuron; softmaxes are the identity here.
-    steepness : float or tuple of float
-        Likewise.
-    fann_compatible : bool
-        Whether pre-activations are clipped as in FANN's `fann_run`.
-    """
+    """Return the nonlinearity of a layer's activation and steepness."""
     rows = [
         activation("identity" if name in SOFTMAXES else name)
         for name in each_activation(names)

@@ -24,28 +24,17 @@ VALUE_ALIGNMENT = 4  # values; rows of inner values can be read as float4
 
 @dataclass(frozen=True)
 class Value:
-    """An array [batch, width], or [rows, width], that ops read and write.
+    """An array [batch, width], or [rows, width], that ops read and write."""
 
-    Attributes
-    ----------
-    name : str
-        Unique within a program.
-    width : int
-        Elements per sample.
-    stride : int
-        Elements from one sample to the next. The input and the output of a program are
-        contiguous; inner values have padded rows. Padding is zero: kernels may read it
-        and must not write anything else there.
-    rows : int or None
-        Rows of an array whose size does not depend on the batch; None: one per sample.
-    whole : bool
-        Whether its elements are of int32, and not of the program's type.
-    """
-
-    name: str
-    width: int
+    name: str  # Unique within a program
+    width: int  # Elements per sample
+    # Elements from one sample to the next. The input and the output of a program are
+    # contiguous; inner values have padded rows. Padding is zero: kernels may read it
+    # and must not write anything else there.
     stride: int
+    # Rows of an array whose size does not depend on the batch; None: one per sample
     rows: int | None = None
+    # Whether its elements are of int32, and not of the program's type
     whole: bool = False
 
     def height(self, batch: int) -> int:
@@ -59,20 +48,11 @@ class Value:
 
 @dataclass(frozen=True)
 class Nonlinearity:
-    """``y = f(v)``, ``v = steepness * (A x + b)``, clipped to ±limit if there is one.
+    """``y = f(v)``, ``v = steepness * (A x + b)``, clipped to ±limit if any."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        One activation for all neurons, or one a neuron.
-    steepness : tuple of float
-        Likewise.
-    limits : tuple of float or None
-        FANN's limits of v, likewise; None: v is not clipped.
-    """
-
-    names: tuple[str, ...]
-    steepness: tuple[float, ...] = (1.0,)
+    names: tuple[str, ...]  # One activation for all neurons, or one a neuron
+    steepness: tuple[float, ...] = (1.0,)  # Likewise
+    # FANN's limits of v, likewise; None: v is not clipped
     limits: tuple[float, ...] | None = None
 
     @property
@@ -99,14 +79,9 @@ class Nonlinearity:
 
 @dataclass(frozen=True)
 class Op:
-    """Base of all ops; every op names the values that it reads and writes.
+    """Base of all ops; every op names the values that it reads and writes."""
 
-    Attributes
-    ----------
-    READS, WRITES : tuple of str
-        Names of the attributes that hold those values: one Value, a tuple, or None.
-    """
-
+    # Names of the attributes that hold those values: one Value, a tuple, or None
     READS: ClassVar[tuple[str, ...]] = ()
     WRITES: ClassVar[tuple[str, ...]] = ()
 
@@ -205,15 +180,9 @@ class Softmax(Op):
 
 @dataclass(frozen=True)
 class LayerOps:
-    """The ops of one layer, ``y = f(A x + b)``, found in a span.
+    """The ops of one layer, ``y = f(A x + b)``, found in a span."""
 
-    Attributes
-    ----------
-    apply, act : Apply, BiasAct
-        The two ops.
-    """
-
-    apply: Apply
+    apply: Apply  # The two ops
     act: BiasAct
 
     @property
@@ -229,28 +198,15 @@ class LayerOps:
 
 @dataclass(frozen=True)
 class Span:
-    """A contiguous part of a program for one batch size: the unit of a variant.
+    """A contiguous part of a program for one batch size: the unit of a variant."""
 
-    Attributes
-    ----------
-    ops : tuple of Op
-        In order.
-    batch : int
-        Samples.
-    dtype : str
-        ``"float32"`` or ``"float64"``.
-    outputs : tuple of Value
-        Written values that are read outside the span: a variant writes these or
-        refuses. All others need not exist.
-    precision : str
-        Precision of its products, one of `PRECISIONS`.
-    """
-
-    ops: tuple[Op, ...]
-    batch: int
-    dtype: str
+    ops: tuple[Op, ...]  # In order
+    batch: int  # Samples
+    dtype: str  # `"float32"` or `"float64"`
+    # Written values that are read outside the span: a variant writes these or refuses.
+    # All others need not exist.
     outputs: tuple[Value, ...]
-    precision: str = PRECISIONS[0]
+    precision: str = PRECISIONS[0]  # Precision of its products, one of `PRECISIONS`
 
     @cached_property
     def inputs(self) -> tuple[Value, ...]:
@@ -323,28 +279,14 @@ class Span:
 
 @dataclass(frozen=True)
 class Program:
-    """A network's ops in order.
+    """A network's ops in order."""
 
-    Attributes
-    ----------
-    ops : tuple of Op
-        Every op reads only values written before it, or an input.
-    inputs, outputs : tuple of Value
-        Values that the caller gives and receives.
-    layout : Layout
-        The flat parameter buffer's.
-    dtype : str
-        ``"float32"`` or ``"float64"``.
-    precision : str
-        One of `PRECISIONS`.
-    """
-
-    ops: tuple[Op, ...]
-    inputs: tuple[Value, ...]
+    ops: tuple[Op, ...]  # Every op reads only values written before it, or an input
+    inputs: tuple[Value, ...]  # Values that the caller gives and receives
     outputs: tuple[Value, ...]
-    layout: Layout
-    dtype: str = "float32"
-    precision: str = PRECISIONS[0]
+    layout: Layout  # The flat parameter buffer's
+    dtype: str = "float32"  # `"float32"` or `"float64"`
+    precision: str = PRECISIONS[0]  # One of `PRECISIONS`
 
     def __hash__(self) -> int:
         return self._hash
@@ -358,13 +300,7 @@ class Program:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def at(self, precision: str) -> Program:
-        """Return the program with products of a precision of `PRECISIONS`.
-
-        Raises
-        ------
-        InputError
-            If there is no such precision, or the network is float64.
-        """
+        """Return the program with products of a precision of `PRECISIONS`."""
         check_precision(precision)
         if precision != PRECISIONS[0] and self.dtype != "float32":
             raise InputError(

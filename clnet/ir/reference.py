@@ -76,17 +76,7 @@ def silent_caller() -> Callable[..., None]:
 
 
 def run(program: Program, x: Array, parameters: Array) -> Array:
-    """Return the output [batch, n_out] of a program for x [batch, n_in].
-
-    Parameters
-    ----------
-    program : Program
-        The ops to run.
-    x : ndarray, shape [batch, n_in]
-        Inputs; computed in their dtype.
-    parameters : ndarray, shape [layout.size]
-        The flat parameter buffer, in the dtype of `x`.
-    """
+    """Return the output [batch, n_out] of a program for x [batch, n_in]."""
     values: dict[str, Array] = {program.input.name: x}
     run_ops(program.ops, values, parameters)
     return values[program.output.name]

@@ -29,15 +29,9 @@ STRIDE = 0.618  # of trials' column numbers, relative to the columns
 
 
 class SparseShape(NamedTuple):
-    """Size of a sparse data set.
+    """Size of a sparse data set."""
 
-    Attributes
-    ----------
-    samples, entries : int
-        Rows, and room for nonzero numbers.
-    """
-
-    samples: int
+    samples: int  # Rows, and room for nonzero numbers
     entries: int
 
     @classmethod
@@ -51,13 +45,7 @@ class SparseShape(NamedTuple):
 
 
 def csr_rows(name: str, matrix: Any, dtype: str) -> Any:
-    """Return a CSR matrix in a dtype, whose rows name no column twice.
-
-    Raises
-    ------
-    InputError
-        If it is not made of numbers.
-    """
+    """Return a CSR matrix in a dtype, whose rows name no column twice."""
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()
@@ -76,20 +64,13 @@ class SparseRows:
     """The inputs of a data set in CSR form; no row names a column twice.
 
     Sample b of a batch is row ``order(first + b)``, as of `Gather`.
-
-    Attributes
-    ----------
-    starts : Value
-        [samples + 1, 1]: row i has entries ``starts[i]`` … ``starts[i + 1] - 1``.
-    columns, numbers : Value
-        [entries, 1]: the input that an entry is of, and its number.
-    shuffled : bool
-        Whether the order is `nn.random.permuted` by the epoch's key.
     """
 
+    # [samples + 1, 1]: row i has entries `starts[i]` … `starts[i + 1] - 1`
     starts: Value
-    columns: Value
+    columns: Value  # [entries, 1]: the input that an entry is of, and its number
     numbers: Value
+    # Whether the order is `nn.random.permuted` by the epoch's key
     shuffled: bool = False
 
     @classmethod

@@ -36,21 +36,16 @@ class Gather(Op):
 
     ``first`` is set before each step. Beyond the data set's end the order wraps around;
     the loss ignores those rows.
-
-    Attributes
-    ----------
-    data, batch : tuple of Value
-        The data set's arrays, of equally many rows, and the batch's.
-    shuffled : bool
-        Whether the order is `nn.random.permuted` by the epoch's key; else it is the
-        data set's own.
     """
 
     READS: ClassVar[tuple[str, ...]] = ("data",)
     WRITES: ClassVar[tuple[str, ...]] = ("batch",)
 
+    # The data set's arrays, of equally many rows, and the batch's
     data: tuple[Value, ...]
     batch: tuple[Value, ...]
+    # Whether the order is `nn.random.permuted` by the epoch's key; else it is the data
+    # set's own
     shuffled: bool
 
     @property
@@ -73,24 +68,15 @@ class Dropout(Op):
     overfitting", 2014; scaled in training, so that inference needs no change. The mask
     is a hash of the seed, the step's count, the layer, the sample's index in the batch,
     and the neuron.
-
-    Attributes
-    ----------
-    x, y : Value
-        Read, and written.
-    layer : int
-        Number of the layer, counted from 1.
-    fraction : float
-        Share that is dropped, at least 0 and below 1.
     """
 
     READS: ClassVar[tuple[str, ...]] = ("x",)
     WRITES: ClassVar[tuple[str, ...]] = ("y",)
 
-    x: Value
+    x: Value  # Read, and written
     y: Value
-    layer: int
-    fraction: float
+    layer: int  # Number of the layer, counted from 1
+    fraction: float  # Share that is dropped, at least 0 and below 1
 
     @property
     def threshold(self) -> int:
@@ -118,39 +104,23 @@ class Loss(Op):
     """The samples' losses, their derivatives, and the record of each sample.
 
     Rows of the batch from ``samples`` on, which is set before each step, are ignored.
-
-    Attributes
-    ----------
-    y : Value
-        The outputs, or the logits if the loss is fused with sigmoid or softmax.
-    t : Value
-        Targets.
-    weight : Value or None
-        Factor [batch, 1] of each sample's loss, of mean 1 over the step; None: 1.
-    dy : Value
-        Derivative of the loss by `y`.
-    record : Value
-        Written, [batch, 3]: `RECORD`; the weight scales all but the bit fails.
-    loss : str
-        A name of `losses`.
-    halved : tuple of bool
-        Outputs whose error is halved, as FANN does for symmetric activations: one for
-        all, or one an output.
-    bit_fail_limit : float
-        Errors of at least this size are bit fails.
     """
 
     READS: ClassVar[tuple[str, ...]] = ("y", "t", "weight")
     WRITES: ClassVar[tuple[str, ...]] = ("dy", "record")
 
-    y: Value
-    t: Value
+    y: Value  # The outputs, or the logits if the loss is fused with sigmoid or softmax
+    t: Value  # Targets
+    # Factor [batch, 1] of each sample's loss, of mean 1 over the step; None: 1
     weight: Value | None
-    dy: Value
+    dy: Value  # Derivative of the loss by `y`
+    # Written, [batch, 3]: `RECORD`; the weight scales all but the bit fails
     record: Value
-    loss: str
+    loss: str  # A name of `losses`
+    # Outputs whose error is halved, as FANN does for symmetric activations: one for
+    # all, or one an output
     halved: tuple[bool, ...]
-    bit_fail_limit: float
+    bit_fail_limit: float  # Errors of at least this size are bit fails
 
     @property
     def signature(self) -> str:
@@ -160,22 +130,15 @@ class Loss(Op):
 
 @dataclass(frozen=True)
 class Tally(Op):
-    """Records summed over the batch, and added to those of the epoch so far.
-
-    Attributes
-    ----------
-    record : Value
-        One row per sample.
-    totals : Value
-        [1, 6]: the sums of `RECORD`, then the rounding error of each so far
-        (compensated summation), which keeps long epochs exact. They start at zero where
-        ``fresh`` is set.
-    """
+    """Records summed over the batch, and added to those of the epoch so far."""
 
     READS: ClassVar[tuple[str, ...]] = ("record",)
     WRITES: ClassVar[tuple[str, ...]] = ("totals",)
 
-    record: Value
+    record: Value  # One row per sample
+    # [1, 6]: the sums of `RECORD`, then the rounding error of each so far (compensated
+    # summation), which keeps long epochs exact. They start at zero where `fresh` is
+    # set.
     totals: Value
 
     @property
@@ -186,29 +149,19 @@ class Tally(Op):
 
 @dataclass(frozen=True)
 class ActGrad(Op):
-    """``dz = dy * f'(v) * steepness``, with ``v = steepness * (z + bias)``.
-
-    Attributes
-    ----------
-    dy, dz : Value
-        Derivatives of the loss by the layer's output, and by its pre-activation.
-    y, z : Value or None
-        Arguments of the functions' derivatives; None: no derivative reads it.
-    bias : Slot or None
-        The layer's biases.
-    nonlinearity : Nonlinearity
-        f; where it is FANN-compatible, so are its derivatives.
-    """
+    """``dz = dy * f'(v) * steepness``, with ``v = steepness * (z + bias)``."""
 
     READS: ClassVar[tuple[str, ...]] = ("dy", "y", "z")
     WRITES: ClassVar[tuple[str, ...]] = ("dz",)
 
+    # Derivatives of the loss by the layer's output, and by its pre-activation
     dy: Value
     dz: Value
+    # Arguments of the functions' derivatives; None: no derivative reads it
     y: Value | None
     z: Value | None
-    bias: Slot | None
-    nonlinearity: Nonlinearity
+    bias: Slot | None  # The layer's biases
+    nonlinearity: Nonlinearity  # f; where it is FANN-compatible, so are its derivatives
 
     @property
     def shared(self) -> bool:
@@ -297,32 +250,18 @@ class BiasGrad(Op):
 
 @dataclass(frozen=True)
 class GradientNorm(Op):
-    """The Euclidean norm of the mean gradient, penalties of weights included.
-
-    Attributes
-    ----------
-    gradients : tuple of Value
-        Gradients of the slots that the loss depends on; those of others are zero.
-    slots : tuple of Slot
-        Their slots.
-    norm : Value
-        Written, [1, 1].
-    regularisation : Regularisation
-        The penalties.
-    layout : Layout
-        Layout of the flat buffer.
-    storages : tuple of Storage
-        Storages of all layers, which know the live elements.
-    """
+    """The Euclidean norm of the mean gradient, penalties of weights included."""
 
     READS: ClassVar[tuple[str, ...]] = ("gradients",)
     WRITES: ClassVar[tuple[str, ...]] = ("norm",)
 
+    # Gradients of the slots that the loss depends on; those of others are zero
     gradients: tuple[Value, ...]
-    slots: tuple[Slot, ...]
-    norm: Value
-    regularisation: Regularisation
-    layout: Layout
+    slots: tuple[Slot, ...]  # Their slots
+    norm: Value  # Written, [1, 1]
+    regularisation: Regularisation  # The penalties
+    layout: Layout  # Layout of the flat buffer
+    # Storages of all layers, which know the live elements
     storages: tuple[Storage, ...]
 
     @property
@@ -333,45 +272,24 @@ class GradientNorm(Op):
 
 @dataclass(frozen=True)
 class Update(Op):
-    """One step of an optimiser over the live elements of the flat buffer.
-
-    Attributes
-    ----------
-    gradients : tuple of Value
-        Gradients of the slots that the loss depends on; those of others are zero.
-    slots : tuple of Slot
-        Their slots.
-    totals : Value
-        Totals of the epoch so far, for optimisers that read its error.
-    parameters : Value
-        Written: the flat buffer itself, [1, size].
-    optimiser : Optimiser
-        The rule, and its constants.
-    layout : Layout
-        Layout of the flat buffer.
-    storages : tuple of Storage
-        Storages of all layers, which know the live elements.
-    outputs : int
-        Outputs per sample: the epoch's error is averaged over them.
-    regularisation : Regularisation
-        Penalties and clipping, which precede the rule.
-    norm : Value or None
-        Norm of the gradient, where it is clipped by it.
-    """
+    """One step of an optimiser over the live elements of the flat buffer."""
 
     READS: ClassVar[tuple[str, ...]] = ("gradients", "totals", "norm")
     WRITES: ClassVar[tuple[str, ...]] = ("parameters",)
 
+    # Gradients of the slots that the loss depends on; those of others are zero
     gradients: tuple[Value, ...]
-    slots: tuple[Slot, ...]
-    totals: Value
-    parameters: Value
-    optimiser: Optimiser
-    layout: Layout
+    slots: tuple[Slot, ...]  # Their slots
+    totals: Value  # Totals of the epoch so far, for optimisers that read its error
+    parameters: Value  # Written: the flat buffer itself, [1, size]
+    optimiser: Optimiser  # The rule, and its constants
+    layout: Layout  # Layout of the flat buffer
+    # Storages of all layers, which know the live elements
     storages: tuple[Storage, ...]
-    outputs: int
+    outputs: int  # Outputs per sample: the epoch's error is averaged over them
+    # Penalties and clipping, which precede the rule
     regularisation: Regularisation = PLAIN
-    norm: Value | None = None
+    norm: Value | None = None  # Norm of the gradient, where it is clipped by it
 
     @property
     def signature(self) -> str:

@@ -78,11 +78,5 @@ PLACEMENTS: dict[str, Placement] = {"uniform": _uniform, "rows": _rows, "fann": 
 
 
 def placement(name: str) -> Placement:
-    """Return the rule of a name.
-
-    Raises
-    ------
-    InputError
-        If there is no rule of that name.
-    """
+    """Return the rule of a name."""
     return known_row("placement", name, PLACEMENTS)

@@ -85,15 +85,7 @@ def stored(
 
 
 def _with_layers(network: M, layers: Sequence[Layer]) -> M:
-    """Return a network of other layers with the same weights, bit for bit, and biases.
-
-    Parameters
-    ----------
-    network : Model
-        Source of the weights.
-    layers : sequence of layers
-        Of the same sizes and sources. Entries that the network lacks are zero.
-    """
+    """Return the network with other layers: the same weights, bit for bit, and biases."""
     new = type(network)(
         network.n_in, layers, seed=0, dtype=network.dtype,
         fann_compatible=network.fann_compatible, fann=network.fann,

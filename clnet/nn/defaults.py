@@ -19,15 +19,6 @@ def default_optimiser(network: Model, samples: int, batch_size: int | None) -> s
     gradients of successive steps, trains where a step takes the whole training set:
     `batch_size` says so, or the set has no more samples than a mini-batch. Adam trains
     by mini-batches.
-
-    Parameters
-    ----------
-    network : Model
-        The network to train.
-    samples : int
-        Of the training set.
-    batch_size : int or None
-        Samples a step, if given.
     """
     from clnet.nn.optimisers import FANN, MINI_BATCH, Adam, Rprop
 

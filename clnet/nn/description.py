@@ -22,18 +22,7 @@ DTYPES = ("float32", "float64")
 
 
 class Description(Uncached):
-    """The immutable part of a network: layers in a row.
-
-    Parameters
-    ----------
-    n_in, layers, dtype, fann_compatible
-        As for `Network`.
-
-    Raises
-    ------
-    InputError
-        If a size, type or name is not as above.
-    """
+    """The immutable part of a network: layers in a row."""
 
     def __init__(
         self, n_in: int, layers: Sequence[Layer], dtype: str, fann_compatible: bool
@@ -141,13 +130,7 @@ class Description(Uncached):
         return layout(self.storages, [bias_size(layer) for layer in self._layers])
 
     def layer_number(self, layer: int) -> int:
-        """Return the number of a layer, counted from 0, if the layer exists.
-
-        Raises
-        ------
-        InputError
-            If it does not.
-        """
+        """Return the number of a layer, counted from 0, if the layer exists."""
         try:
             return as_whole("layer", layer, 0, len(self._layers) - 1)
         except InputError:

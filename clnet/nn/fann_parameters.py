@@ -65,11 +65,6 @@ class FannParameters:
 
     Names, order and defaults are FANN's; enumerations and activations are by name.
     ``cascade_activation_steepnesses`` are FANN's steepnesses.
-
-    Raises
-    ------
-    InputError
-        If a value is of the wrong kind or an unknown name.
     """
 
     learning_rate: float = 0.7

@@ -16,17 +16,7 @@ Array = NDArray[Any]
 
 
 def folds_of(classes: Array | None, samples: int, count: int, seed: int) -> list[Array]:
-    """Return the samples of each fold, in a random order.
-
-    Parameters
-    ----------
-    classes : ndarray, shape [samples], or None
-        Each class is spread evenly over the folds; None: there are no classes.
-    samples, count : int
-        Number of samples, and of folds.
-    seed : int
-        Of the order.
-    """
+    """Return the samples of each fold, in a random order."""
     order = shuffled(samples, key(seed, 0), 0)
     if classes is not None:
         order = order[np.argsort(classes[order], kind="stable")]
@@ -35,25 +25,14 @@ def folds_of(classes: Array | None, samples: int, count: int, seed: int) -> list
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """The scores of settings over folds; see `Population.cross_validate`.
+    """The scores of settings over folds; see `Population.cross_validate`."""
 
-    Attributes
-    ----------
-    params : list of dict
-        The settings.
-    scores : ndarray, shape [settings, folds]
-        The accuracy of each on the samples that its fold leaves out, or R² where the
-        targets are not classes.
-    measure : {"accuracy", "r2"}
-        The score.
-    histories : Histories
-        Of all trainings, those of the first setting's folds first.
-    """
-
-    params: list[dict[str, Any]]
+    params: list[dict[str, Any]]  # The settings
+    # The accuracy of each on the samples that its fold leaves out, or R² where the
+    # targets are not classes
     scores: Array
-    measure: str
-    histories: Any
+    measure: str  # The score
+    histories: Any  # Of all trainings, those of the first setting's folds first
 
     @property
     def best(self) -> dict[str, Any]:

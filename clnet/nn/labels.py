@@ -30,20 +30,7 @@ Classes = tuple[Label, ...]
 
 
 def as_classes(found: object, n_out: int) -> Classes:
-    """Return the classes of a network's outputs, checked.
-
-    Parameters
-    ----------
-    found : sequence of str, int or bool
-        One for each output; two for a single output: below and above its middle.
-    n_out : int
-        Outputs.
-
-    Raises
-    ------
-    InputError
-        If they are not labels of one kind, all different, of that number.
-    """
+    """Return the classes of a network's outputs, checked."""
     classes = tuple(_label(one) for one in as_list("classes", found))
     if len(classes) != max(n_out, 2):
         raise InputError(
@@ -72,24 +59,6 @@ def encoded(
     whole numbers. They become one-hot: the class's output is 1, the others are 0, or -1
     where the outputs' functions reach from -1 to 1. One output stands for two classes.
     Numbers [samples] for one output become a column. All else is returned as it is.
-
-    Parameters
-    ----------
-    network : Description
-        The network whose targets they are.
-    t : array_like
-        The targets.
-    classes : tuple of labels, or None
-        The classes that the labels are of; None: those that are found, sorted, or the
-        numbers of the outputs if all labels are among these.
-    name : str
-        The name of the targets, for errors.
-
-    Raises
-    ------
-    InputError
-        If a label is missing, of another kind or of no class, or their number is not
-        that of the outputs.
     """
     if is_sparse(t):
         return t, classes
@@ -186,22 +155,7 @@ def are_labels(network: Description, t: ArrayLike) -> bool:
 def decided(
     outputs: NDArray[Any], middle: float | None, classes: Classes | None
 ) -> NDArray[Any]:
-    """Return the labels of outputs [batch, n_out] or [n_out].
-
-    Parameters
-    ----------
-    outputs : ndarray
-        The class of several is that of the largest.
-    middle : float or None
-        Of a single output, above which it stands for the second class.
-    classes : tuple of labels, or None
-        None: the numbers of the outputs, from 0.
-
-    Raises
-    ------
-    InputError
-        If a single output has no middle.
-    """
+    """Return the labels of outputs [batch, n_out] or [n_out]."""
     unknown = np.isnan(outputs).any(axis=-1)
     if unknown.any():
         at = f" of sample {int(unknown.argmax())}" * unknown.ndim

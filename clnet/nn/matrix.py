@@ -24,24 +24,13 @@ CHUNK = 1 << 16  # random numbers drawn at a time
 
 @dataclass(frozen=True)
 class Part:
-    """The matrix of one `ops.Apply`.
+    """The matrix of one `ops.Apply`."""
 
-    Attributes
-    ----------
-    source : int
-        Value that it multiplies: 0 the network's input, k the k-th layer's output.
-    column : int
-        Its first column in the layer's matrix.
-    storage : Storage
-        Rows and columns of its entries.
-    weights : Slot
-        Slot of their values.
-    """
-
+    # Value that it multiplies: 0 the network's input, k the k-th layer's output
     source: int
-    column: int
-    storage: Storage
-    weights: Slot
+    column: int  # Its first column in the layer's matrix
+    storage: Storage  # Rows and columns of its entries
+    weights: Slot  # Slot of their values
 
     @property
     def columns(self) -> slice:
@@ -54,34 +43,20 @@ class Part:
 
 
 class MatrixEntries(NamedTuple):
-    """The live entries of a matrix, row by row.
+    """The live entries of a matrix, row by row."""
 
-    Attributes
-    ----------
-    rows, columns, offsets : ndarray of int64, shape [entries]
-        Indices into the matrix, and into the flat buffer.
-    """
-
-    rows: NDArray[np.int64]
+    rows: NDArray[np.int64]  # Indices into the matrix, and into the flat buffer
     columns: NDArray[np.int64]
     offsets: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A layer's matrix A [n_out, n_in]: blocks for each source, each a sum of parts.
+    """A layer's matrix A [n_out, n_in]: blocks for each source, each a sum of parts."""
 
-    Attributes
-    ----------
-    n_out, n_in : int
-        Neurons, and their inputs: those of all sources, side by side.
-    parts : tuple of Part
-        At least one.
-    """
-
-    n_out: int
+    n_out: int  # Neurons, and their inputs: those of all sources, side by side
     n_in: int
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...]  # At least one
 
     @property
     def full(self) -> bool:

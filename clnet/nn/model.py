@@ -30,23 +30,6 @@ class Model(Description):
 
     The description changes by cascade training alone (`become`); the parameters may be
     replaced. Everything below the façade, `clnet.Network`, names this class.
-
-    Parameters
-    ----------
-    n_in, layers, seed, dtype, fann_compatible, parameters, fann, scaling, classes,
-    columns
-        As for `clnet.Network`.
-
-    Attributes
-    ----------
-    fann : FannParameters or None
-        FANN's training parameters; ``fit`` by one of FANN's algorithms records its own
-        here, for ``.net`` files.
-
-    Raises
-    ------
-    InputError
-        If a size, type or name is not as above.
     """
 
     def __init__(
@@ -217,12 +200,6 @@ class Model(Description):
         live entries [entries], row by row; of a locally connected one its windows
         [n_out, window]. A shared bias is [1].
 
-        Raises
-        ------
-        InputError
-            If a shape is wrong, biases are given for a layer that has none, or weights
-            where there is no connection.
-
         Examples
         --------
         >>> net = clnet.Network(2, [clnet.Dense(1)])
@@ -257,22 +234,6 @@ class Model(Description):
         seed: int | None = None,
     ) -> None:
         """Draw weights and biases anew.
-
-        Parameters
-        ----------
-        name : str or None
-            A rule for all layers: as for `Dense`, or ``"widrow_nguyen"``, which reads
-            the inputs' range as FANN does; None: each layer's own.
-        x : array_like, shape [samples, n_in], or None
-            The inputs, scaled as they are trained on; for ``"widrow_nguyen"`` alone.
-        seed : int or None
-            None: drawn from the operating system.
-
-        Raises
-        ------
-        InputError
-            If there is no such rule, x is missing, superfluous, of a wrong shape or
-            without a range, or the network has no hidden neuron to spread.
 
         Examples
         --------

@@ -100,17 +100,7 @@ def mixed(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def permuted(i: NDArray[Any], n: int, words: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return the images of numbers i in the permutation of 0 … n-1 by a key.
-
-    Parameters
-    ----------
-    i : ndarray of whole numbers
-        Larger ones are taken as n - 1: a walk is sure to end only from below n.
-    n : int
-        Below 2**31.
-    words : ndarray of uint32, shape [ROUNDS]
-        The key.
-    """
+    """Return the images of numbers i in the permutation of 0 … n-1 by a key."""
     bits = np.uint32(half_bits(n))
     mask = np.uint32((1 << int(bits)) - 1)
     x = np.minimum(np.asarray(i, np.uint32), np.uint32(n - 1))

@@ -21,28 +21,15 @@ class Regularisation:
     The mean loss gets ``l1 * sum |w| + l2 * sum w^2`` over all weights, without biases,
     as Keras' kernel regularisers do. (An optimiser's ``weight_decay`` acts on biases
     too, as PyTorch's, and after clipping.) The mean gradient is then clipped.
-
-    Attributes
-    ----------
-    l1, l2 : float
-        At least 0.
-    clip_norm : float or None
-        The largest Euclidean norm of the whole gradient: a longer one is scaled down
-        (Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural
-        networks", 2013).
-    clip_value : float or None
-        The largest absolute value of each of its elements.
-
-    Raises
-    ------
-    InputError
-        If a number is out of its range or float32's, or both kinds of clipping are
-        asked for.
     """
 
-    l1: float = 0.0
+    l1: float = 0.0  # At least 0
     l2: float = 0.0
+    # The largest Euclidean norm of the whole gradient: a longer one is scaled down
+    # (Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural
+    # networks", 2013)
     clip_norm: float | None = None
+    # The largest absolute value of each of its elements
     clip_value: float | None = None
 
     def __post_init__(self) -> None:
@@ -66,17 +53,7 @@ class Regularisation:
         return self.l1 > 0 or self.l2 > 0
 
     def penalised(self, w: Array, g: Array, samples: int, weights: int) -> Array:
-        """Return gradients g [n] of the sum over samples plus those of the penalties.
-
-        Parameters
-        ----------
-        w, g : ndarray, shape [n]
-            Parameters, of which the first are weights, and gradients.
-        samples : int
-            Samples whose gradients were summed.
-        weights : int
-            Elements before the first bias.
-        """
+        """Return gradients g [n] of the samples' sum plus those of the penalties."""
         if not self.penalises:
             return g
         found = g.copy()
@@ -88,17 +65,7 @@ class Regularisation:
         return found
 
     def clipped(self, g: Array, samples: int, norm: float) -> Array:
-        """Return gradients g [n] of the sum over samples, clipped.
-
-        Parameters
-        ----------
-        g : ndarray, shape [n]
-            Gradients, those of the penalties included.
-        samples : int
-            Samples whose gradients were summed.
-        norm : float
-            Norm of the mean gradient; read where `clip_norm` is given.
-        """
+        """Return gradients g [n] of the sum over samples, clipped."""
         real = g.dtype.type
         if self.clip_value is not None:
             limit = real(self.clip_value * samples)

@@ -19,18 +19,12 @@ class Relayout:
     """The offsets of live elements in the flat buffers of two layouts.
 
     It serves an optimiser's state too, which is laid out as parameters are.
-
-    Attributes
-    ----------
-    source, target : ndarray of int64, shape [live]
-        Offset of each live element in the one buffer, and in the other.
-    size : int
-        Elements of the second buffer.
     """
 
+    # Offset of each live element in the one buffer, and in the other
     source: NDArray[np.int64]
     target: NDArray[np.int64]
-    size: int
+    size: int  # Elements of the second buffer
 
     @classmethod
     def between(cls, source: Description, target: Description) -> Relayout:
@@ -44,15 +38,7 @@ class Relayout:
         return found
 
     def backward(self, values: Array, padding: Array) -> Array:
-        """Return values [..., size of target] as [..., size of source].
-
-        Parameters
-        ----------
-        values : ndarray, shape [..., size of target]
-            Values of the second layout.
-        padding : ndarray, shape [..., size of source]
-            Source of the padding.
-        """
+        """Return values [..., size of target] as [..., size of source]."""
         found = padding.copy()
         found[..., self.source] = values[..., self.target]
         return found

@@ -15,25 +15,7 @@ def run_child(
     command: Sequence[str], given: bytes = b"", seconds: float = SECONDS,
     **environment: str,
 ) -> str:
-    """Run a command with further environment variables.
-
-    Parameters
-    ----------
-    command : sequence of str
-        The program and its arguments.
-    given : bytes
-        Its standard input.
-    seconds : float
-        The timeout.
-    **environment : str
-        The further variables.
-
-    Returns
-    -------
-    str
-        Empty after success, else the failure: the signal that killed the process, its
-        last line of output, or a timeout.
-    """
+    """Run a command with further environment variables."""
     # The child finds this clnet even if it is not installed.
     path = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     paths = os.pathsep.join(filter(None, path))

@@ -28,22 +28,7 @@ UNTRIED = "the call was not made"
 def survives(
     store: Store, key: str, function: Callable[..., object], *arguments: object
 ) -> bool:
-    """Return whether a call leaves its process alive, tried once per driver.
-
-    Parameters
-    ----------
-    store : Store
-        Of the device; remembers the outcome.
-    key : str
-        The store's key of the call.
-    function : callable
-        Of a module. Errors that it raises in the child are no outcome: the caller meets
-        them too.
-    *arguments
-        Devices are found again in the child; where one is missing, the answer is no,
-        but only this time. Arguments that cannot be pickled, such as a caller's own
-        variant, are not tried.
-    """
+    """Return whether a call leaves its process alive, tried once per driver."""
     name = f"survives {key}"
     survived = store.fact(name)
     if survived is None:

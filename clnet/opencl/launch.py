@@ -42,30 +42,23 @@ class State:
 
 @dataclass(frozen=True)
 class Scalar:
-    """Argument: a number that changes from step to step of a training.
+    """Argument: a number that changes from step to step of a training."""
 
-    Attributes
-    ----------
-    name : str
-        ``first``, the index of the batch's first sample in the epoch's order;
-        ``samples`` of the batch; ``seen`` in the epoch, this batch included; ``fresh``,
-        whether the totals start at zero; the learning ``rate``; the ``count`` of steps
-        before; the ``seed`` of the optimiser's random numbers; ``key0``, ``key1`` …,
-        the words of the key of the epoch's order. A launch that takes ``steps``
-        computes that many steps in a row, with ``samples`` in all; the other scalars
-        describe the first. A launch that takes ``record_stride`` computes as many
-        epochs of those samples as there are steps for; the totals of the first begin
-        at element ``record_offset``, those of the next ``record_stride`` elements on.
-        With ``scheduled``, order and rate of the second epoch and later ones are in the
-        `EpochTable`. The launch ends early after an epoch whose totals are not finite,
-        or whose squared errors or bit fails are below ``squares_limit`` or
-        ``fails_limit``; the number of its epochs is behind the first one's totals.
-        `gradient_sum` and `members` have their own names.
-    kind : {"int", "uint", "real"}
-        Its OpenCL type; ``"real"``: the network's.
-    """
-
+    # `first`, the index of the batch's first sample in the epoch's order; `samples` of
+    # the batch; `seen` in the epoch, this batch included; `fresh`, whether the totals
+    # start at zero; the learning `rate`; the `count` of steps before; the `seed` of the
+    # optimiser's random numbers; `key0`, `key1` …, the words of the key of the epoch's
+    # order. A launch that takes `steps` computes that many steps in a row, with
+    # `samples` in all; the other scalars describe the first. A launch that takes
+    # `record_stride` computes as many epochs of those samples as there are steps for;
+    # the totals of the first begin at element `record_offset`, those of the next
+    # `record_stride` elements on. With `scheduled`, order and rate of the second epoch
+    # and later ones are in the `EpochTable`. The launch ends early after an epoch whose
+    # totals are not finite, or whose squared errors or bit fails are below
+    # `squares_limit` or `fails_limit`; the number of its epochs is behind the first
+    # one's totals. `gradient_sum` and `members` have their own names.
     name: str
+    # Its OpenCL type; `"real"`: the network's
     kind: Literal["int", "uint", "real"] = "int"
 
 
@@ -131,62 +124,32 @@ class MemberEnds:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Argument: a workspace of the plan, zero at first, persistent between calls.
+    """Argument: a workspace of the plan, zero at first, persistent between calls."""
 
-    Attributes
-    ----------
-    name : str
-        Launches of one span that name the same workspace share the buffer.
-    size : int
-        Bytes.
-    """
-
-    name: str
-    size: int
+    name: str  # Launches of one span that name the same workspace share the buffer
+    size: int  # Bytes
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Argument: packed parameters, refilled when the parameters change.
+    """Argument: packed parameters, refilled when the parameters change."""
 
-    Attributes
-    ----------
-    key : str
-        Equal keys within a network mean equal contents: spans share the buffer.
-    size : int
-        Bytes.
-    """
-
-    key: str
-    size: int
+    key: str  # Equal keys within a network mean equal contents: spans share the buffer
+    size: int  # Bytes
 
 
 @dataclass(frozen=True)
 class Table:
-    """Argument: a constant array, uploaded once.
+    """Argument: a constant array, uploaded once."""
 
-    Attributes
-    ----------
-    key : str
-        Equal keys within a network mean equal contents.
-    make : callable
-        Returns the array; called once.
-    contents : Contents, Records or None
-        What kernels assume of the array; None: they use it as values alone.
-    """
-
-    key: str
+    key: str  # Equal keys within a network mean equal contents
+    # Returns the array; called once
     make: Callable[[], NDArray[Any]] = field(compare=False)
+    # What kernels assume of the array; None: they use it as values alone
     contents: Contents | Records | None = field(default=None, compare=False)
 
     def values(self) -> NDArray[Any]:
-        """Return the array, checked.
-
-        Raises
-        ------
-        DeviceError
-            If it is not as kernels assume, and they would read elsewhere.
-        """
+        """Return the array, checked."""
         found = self.make()
         fault = None if self.contents is None else self.contents.fault(found)
         if fault is not None:
@@ -251,50 +214,31 @@ Argument = (
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch.
+    """One kernel launch."""
 
-    Attributes
-    ----------
-    source : str
-        File in ``kernels/``, or an absolute path.
-    kernel : str
-        Function in it.
-    defines : mapping of str to int or str
-        Macros of the build. `program.source_text` adds those of the device's
-        capabilities.
-    global_size, local_size : tuple of int
-        Work-items of the launch, and of a work-group.
-    arguments : tuple
-        In the kernel's order.
-    when : {"call", "parameters", "inputs"}
-        ``"call"``: it runs at each call or training step. ``"parameters"``,
-        ``"inputs"``: it runs before those, and only after the parameters or the
-        program's inputs have changed (the data set of a training; of a call, its
-        inputs).
-    device : Device or None
-        A companion of the step's device that runs it; None: the device itself.
-        Launches of one step on different devices run concurrently.
-    standby : bool
-        True: it runs beside calls, on a queue of its own, and may outlast them. A call
-        starts it unless it is still running.
-    registers : int or None
-        The most registers of a work-item, where the device's compiler has an option for
-        it, so that more work-groups share a compute unit; None: as the compiler likes.
-    gathers : Value or None
-        The batch's inputs, if it only gathers a batch from the data set: a packing of
-        these may gather it instead.
-    """
-
-    source: str
-    kernel: str
+    source: str  # File in `kernels/`, or an absolute path
+    kernel: str  # Function in it
+    # Macros of the build. `program.source_text` adds those of the device's
+    # capabilities.
     defines: Mapping[str, int | str]
-    global_size: tuple[int, ...]
+    global_size: tuple[int, ...]  # Work-items of the launch, and of a work-group
     local_size: tuple[int, ...]
-    arguments: tuple[Argument, ...]
+    arguments: tuple[Argument, ...]  # In the kernel's order
+    # `"call"`: it runs at each call or training step. `"parameters"`, `"inputs"`: it
+    # runs before those, and only after the parameters or the program's inputs have
+    # changed (the data set of a training; of a call, its inputs).
     when: When = "call"
+    # A companion of the step's device that runs it; None: the device itself. Launches
+    # of one step on different devices run concurrently.
     device: Device | None = None
+    # True: it runs beside calls, on a queue of its own, and may outlast them. A call
+    # starts it unless it is still running.
     standby: bool = False
+    # The most registers of a work-item, where the device's compiler has an option for
+    # it, so that more work-groups share a compute unit; None: as the compiler likes
     registers: int | None = None
+    # The batch's inputs, if it only gathers a batch from the data set: a packing of
+    # these may gather it instead
     gathers: Value | None = None
 
 

@@ -31,22 +31,7 @@ LARGE_COPY = 1 << 22  # bytes from which threads pay: their start takes 50 to 12
 
 
 class Memory:
-    """A buffer of a session, zero at first.
-
-    Attributes
-    ----------
-    size : int
-        Bytes.
-    argument : object
-        The buffer, as a kernel's `set_arg` accepts it.
-    array : ndarray of uint8 or None
-        The host's view of the buffer, where device and host share memory.
-
-    Raises
-    ------
-    OutOfMemoryError
-        If the device lacks the memory.
-    """
+    """A buffer of a session, zero at first."""
 
     def __init__(self, session: Session, size: int) -> None:
         import pyopencl as cl
@@ -264,11 +249,6 @@ def staging_array(session: Session, shape: tuple[int, ...], dtype: str) -> Array
     """Return a host array of zeros that a device copies from and to at full speed.
 
     For a GPU it is pinned memory: the driver needs no copy of its own, and no wait.
-
-    Raises
-    ------
-    OutOfMemoryError
-        If pinned memory runs out.
     """
     import pyopencl as cl
 
@@ -293,13 +273,7 @@ def staging_array(session: Session, shape: tuple[int, ...], dtype: str) -> Array
 
 
 class Uploader:
-    """Copies to buffers on a queue of its own, while the session's computes.
-
-    Parameters
-    ----------
-    session : Session
-        Of the buffers.
-    """
+    """Copies to buffers on a queue of its own, while the session's computes."""
 
     def __init__(self, session: Session) -> None:
         import pyopencl as cl

@@ -76,19 +76,7 @@ def _answer(
     defines: Mapping[str, int | str],
     probe: Probe,
 ) -> bool:
-    """Return a probe's answer, from the store if it is there; no answer is False.
-
-    Parameters
-    ----------
-    device : Device
-        Probed in a context of its own.
-    capability : str
-        Stem of the kernel's file; with the file's hash, the answer's key in the store.
-    defines : mapping
-        The kernel's macros.
-    probe : callable
-        A function of a module.
-    """
+    """Return a probe's answer, from the store if it is there; no answer is False."""
     import pyopencl as cl
 
     store, source = Store(device), f"probes/{capability}.cl"

@@ -32,13 +32,6 @@ def check_process() -> None:
     """Note that this process uses OpenCL, which it may do no longer.
 
     Called before the first of several enqueued commands, and before locks.
-
-    Raises
-    ------
-    DeviceError
-        If the process is a fork of one that has used OpenCL.
-    SystemExit
-        If the process ends, and this is not its main thread: the thread ends too.
     """
     global _used
     if _used and not _forked and not _ends:

@@ -50,18 +50,7 @@ def kernel_directory() -> Path:
 
 @cache
 def kernel_text(source: str) -> str:
-    """Return a kernel file's text with its includes in place.
-
-    Parameters
-    ----------
-    source : str
-        File in ``kernels/``, or an absolute path.
-
-    Raises
-    ------
-    InputError
-        If there is no such file.
-    """
+    """Return a kernel file's text with its includes in place."""
     path = kernel_directory() / source
     try:
         text = path.read_text(encoding="utf-8")
@@ -88,17 +77,7 @@ def source_hash(source: str) -> str:
 
 
 def source_text(source: str, defines: Mapping[str, int | str], device: Device) -> str:
-    """Return the full text of a program: macros, then the kernel file.
-
-    Parameters
-    ----------
-    source : str
-        As for `kernel_text`.
-    defines : mapping of str to int or str
-        The launch's macros.
-    device : Device
-        Its capabilities become macros too.
-    """
+    """Return the full text of a program: macros, then the kernel file."""
     double = defines.get("REAL") == "double"
     shared: dict[str, int | str] = {
         # The operator-only forms are for float32.
@@ -135,11 +114,6 @@ def build(
     """Return a `pyopencl.Program` built for one device of a context.
 
     `registers` is the limit of `Launch`.
-
-    Raises
-    ------
-    BuildError
-        If the build fails; with the compiler's log and the full text.
     """
     import pyopencl as cl
 

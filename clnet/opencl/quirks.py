@@ -39,51 +39,27 @@ TESTED = {
 
 @dataclass(frozen=True)
 class Quirk:
-    """One row of the table.
+    """One row of the table."""
 
-    Attributes
-    ----------
-    match : callable
-        Whether the row applies to a device, from its record alone.
-    effect : mapping of str to value or callable
-        The fields to edit; a callable takes the record and returns the new value.
-    reason : str
-        One sentence: what the driver does, and the drivers affected.
-    """
-
+    # Whether the row applies to a device, from its record alone
     match: Callable[[Device], bool]
+    # The fields to edit; a callable takes the record and returns the new value
     effect: Mapping[str, Any]
-    reason: str
+    reason: str  # One sentence: what the driver does, and the drivers affected
 
 
 @dataclass(frozen=True)
 class EnvironmentQuirk:
-    """One row of the table of environment variables.
+    """One row of the table of environment variables."""
 
-    Attributes
-    ----------
-    effect : mapping of str to str
-        The variables to set, unless the user did.
-    reason : str
-        One sentence: what the driver does, and the drivers affected.
-    match : callable
-        Whether the row applies.
-    """
-
-    effect: Mapping[str, str]
-    reason: str
-    match: Callable[[], bool] = lambda: True
+    effect: Mapping[str, str]  # The variables to set, unless the user did
+    reason: str  # One sentence: what the driver does, and the drivers affected
+    match: Callable[[], bool] = lambda: True  # Whether the row applies
 
 
 @functools.cache
 def host_memory() -> int:
-    """Return the memory available to this process, of the host or its container.
-
-    Returns
-    -------
-    int
-        The minimum of the physical memory and the control group's limit, in bytes.
-    """
+    """Return the memory available to this process, of the host or its container."""
     limits = [
         _limit(Path("/sys/fs/cgroup/memory.max")),
         _limit(Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")),
@@ -290,13 +266,7 @@ ENVIRONMENT_QUIRKS: tuple[EnvironmentQuirk, ...] = (
 
 
 def apply_environment_quirks(environment: MutableMapping[str, str]) -> None:
-    """Set the variables of every row that applies; a user's own setting stays.
-
-    Parameters
-    ----------
-    environment : mutable mapping of str to str
-        The process's environment, before OpenCL is loaded.
-    """
+    """Set the variables of every row that applies; a user's own setting stays."""
     for quirk in ENVIRONMENT_QUIRKS:
         if quirk.match():
             set_variables(quirk.effect, environment)
@@ -333,18 +303,7 @@ def registers_option(device: Device, registers: int | None) -> tuple[str, ...]:
 
 
 def apply_quirks(device: Device) -> Device:
-    """Return the record with the edits and reasons of every matching row.
-
-    Parameters
-    ----------
-    device : Device
-        Capabilities as the driver reports them.
-
-    Returns
-    -------
-    Device
-        The same record if no row matches.
-    """
+    """Return the record with the edits and reasons of every matching row."""
     for quirk in QUIRKS:
         if quirk.match(device):
             edits = {

@@ -300,15 +300,7 @@ def _latency_launch(timed: Session, kernel: str, groups: int, group: int) -> Lau
 
 
 def launch_seconds(plain: Session, device: Device) -> tuple[float, float]:
-    """Return the seconds of a launch among many, and how much longer one alone takes.
-
-    Parameters
-    ----------
-    plain : Session
-        Without profiling, which costs time.
-    device : Device
-        Of the session, or a companion.
-    """
+    """Return seconds of a launch among many, and how much longer one alone takes."""
     queue, to = plain.queues[device], Memory(plain, 4)
     groups = 2 * device.compute_units  # each unit has work
     launch = Launch("probes/launch.cl", "launch", {}, (groups,), (1,), ())
@@ -354,19 +346,7 @@ def event_seconds(event: Any) -> float:
 def enqueuer(
     target: Session, launch: Launch, *arguments: Any, device: Device | None = None
 ) -> Callable[[], Any]:
-    """Return a function that enqueues a kernel, and keeps its memory alive.
-
-    Parameters
-    ----------
-    target : Session
-        The session, for its queue and device.
-    launch : Launch
-        The kernel and its sizes.
-    *arguments
-        The kernel's arguments: `Memory` and NumPy numbers.
-    device : Device or None
-        A companion; None: the session's device.
-    """
+    """Return a function that enqueues a kernel, and keeps its memory alive."""
     import pyopencl as cl
 
     where = device or target.device

@@ -34,39 +34,21 @@ class Reported(Protocol):
 
 @dataclass(frozen=True)
 class Rates:
-    """Speeds of one device, all compute units together.
+    """Speeds of one device, all compute units together."""
 
-    Attributes
-    ----------
-    flops : float
-        Float32 operations a second of multiply-adds.
-    matrix, warp_group : float
-        Operations a second of halves, added in float32, on matrix units of a warp, and
-        on those of a warp group; where there are none, on the next best.
-    memory, cache : float
-        Bytes a second read from memory, and from the last cache before it.
-    cache_bytes : float
-        Bytes that this cache holds.
-    latency : float
-        Seconds of a load from it that needs the load before.
-    handover : float
-        Seconds from a value that each work-group stores until all groups have all.
-    launch : float
-        Seconds of a launch among many.
-    sync : float
-        Further seconds until the host sees the end of one alone.
-    """
-
-    flops: float
+    flops: float  # Float32 operations a second of multiply-adds
+    # Operations a second of halves, added in float32, on matrix units of a warp, and on
+    # those of a warp group; where there are none, on the next best
     matrix: float
     warp_group: float
-    memory: float
+    memory: float  # Bytes a second read from memory, and from the last cache before it
     cache: float
-    cache_bytes: float
-    latency: float
+    cache_bytes: float  # Bytes that this cache holds
+    latency: float  # Seconds of a load from it that needs the load before
+    # Seconds from a value that each work-group stores until all groups have all
     handover: float
-    launch: float
-    sync: float
+    launch: float  # Seconds of a launch among many
+    sync: float  # Further seconds until the host sees the end of one alone
 
     def bandwidth(self, size: float) -> float:
         """Return the bytes a second of reading an array of so many bytes again."""
@@ -123,13 +105,7 @@ def estimated(device: Reported) -> Rates:
 
 
 def data_sheet(device: Reported) -> dict[str, float]:
-    """Return the rates that follow from clock, units and lanes, where these are known.
-
-    Returns
-    -------
-    dict of str to float
-        By the names of `Rates`; without those that no driver reports.
-    """
+    """Return rates that follow from clock, units and lanes, where these are known."""
     if not device.clock or (device.type != "cpu" and not device.compute_capability):
         return {}
     names = ("flops", "matrix", "warp_group")

@@ -33,30 +33,7 @@ class Buffer(Protocol):
 
 
 class Session:
-    """One context of a device and its companions, with an in-order queue for each.
-
-    Parameters
-    ----------
-    device : Device
-        As `clnet.device` returns it.
-    profiling : bool
-        Whether the queues record the times of commands.
-
-    Attributes
-    ----------
-    errors : tuple of type
-        Exceptions of a device that fails: see `failed`.
-    queues : dict of Device to pyopencl.CommandQueue
-        Of the device and each companion.
-    queue : pyopencl.CommandQueue
-        Of the device itself.
-    parameter_stores : weak dict of Model to ParameterStore
-        The device's copies of networks' parameters.
-    kept : dict
-        Bindings kept for later use, by what they are for; dropped if memory runs out.
-    unread : weak set
-        Results on the device; if memory runs out, their `read` brings them to the host.
-    """
+    """One context of a device and its companions, with an in-order queue for each."""
 
     def __init__(self, device: Device, profiling: bool = False) -> None:
         import pyopencl as cl

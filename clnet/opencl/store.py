@@ -55,43 +55,15 @@ def cache_directory() -> Path:
 
 @dataclass(frozen=True)
 class Timing:
-    """A measured time.
+    """A measured time."""
 
-    Attributes
-    ----------
-    seconds : float
-        Time of one run among many, back to back.
-    latency : float
-        Time of one run alone, until the host has seen its end.
-    spread : float
-        Interquartile range of the rounds' times, relative to the median.
-    """
-
-    seconds: float
-    latency: float
-    spread: float
+    seconds: float  # Time of one run among many, back to back
+    latency: float  # Time of one run alone, until the host has seen its end
+    spread: float  # Interquartile range of the rounds' times, relative to the median
 
 
 class Store:
-    """Remembered times of one device.
-
-    Parameters
-    ----------
-    device : Device
-        Name, platform, driver and compute units are the key: another driver measures
-        anew.
-    directory : Path, optional
-        Instead of `cache_directory`.
-
-    Attributes
-    ----------
-    path : Path
-        The file of all devices, made at the first write.
-    key : str
-        Of the device.
-    kept : dict
-        Decisions of this process by the times, which stay however the times change.
-    """
+    """Remembered times of one device."""
 
     def __init__(self, device: Device, directory: Path | None = None) -> None:
         self.path: Path = (directory or cache_directory()) / f"tuning-{SCHEMA}.sqlite3"
@@ -109,15 +81,7 @@ class Store:
         self._checked = False
 
     def get(self, span: str, key: str) -> Timing | None:
-        """Return the remembered time of `key` for a span's signature, or None.
-
-        Parameters
-        ----------
-        span : str
-            `Span.signature`.
-        key : str
-            Of a step: variant, configuration, device, fingerprint.
-        """
+        """Return the remembered time of `key` for a span's signature, or None."""
         return self.times_of(span).get(key)
 
     def times_of(self, span: str) -> Mapping[str, Timing]:

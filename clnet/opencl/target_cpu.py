@@ -37,13 +37,7 @@ _replaced: set[int] = set()  # addresses of the names that were put in place
 
 
 def is_unknown(handle: Any) -> bool:
-    """Return whether PoCL's LLVM did not know the processor of a device.
-
-    Parameters
-    ----------
-    handle : pyopencl.Device or None
-        A CPU of PoCL's.
-    """
+    """Return whether PoCL's LLVM did not know the processor of a device."""
     found = _find(handle)
     return found is not None and (found[1] in _replaced or _is_wrong(found[2]))
 
@@ -60,15 +54,7 @@ def best_name() -> str:
 
 
 def set_name(handle: Any, name: str) -> None:
-    """Have PoCL compile for another processor, if it does not know the device's.
-
-    Parameters
-    ----------
-    handle : pyopencl.Device or None
-        Any device.
-    name : str
-        A name that LLVM knows.
-    """
+    """Have PoCL compile for another processor, if it does not know the device's."""
     found = _find(handle)
     if found is None or not _is_wrong(found[2]):
         return

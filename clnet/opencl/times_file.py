@@ -68,20 +68,7 @@ def given_rates(device: Device) -> Device:
 
 
 def export_times(device: Device, path: str | Path) -> int:
-    """Write a device's times and rates of the user's store to a file.
-
-    Returns
-    -------
-    int
-        Times written.
-
-    Raises
-    ------
-    InputError
-        If nothing is measured yet.
-    FormatError
-        If the file cannot be written.
-    """
+    """Write a device's times and rates of the user's store to a file."""
     from clnet.formats.files import as_path, write
 
     found: dict[str, dict[str, Timing]] = {}
@@ -108,18 +95,7 @@ def export_times(device: Device, path: str | Path) -> int:
 
 
 def import_times(path: str | Path) -> tuple[Path, dict[str, Any]]:
-    """Copy a file of times to the user's cache, where plans find it.
-
-    Returns
-    -------
-    (Path, dict)
-        The copy, and its content.
-
-    Raises
-    ------
-    FormatError
-        If it is no such file, or is of another version of clnet.
-    """
+    """Copy a file of times to the user's cache, where plans find it."""
     from clnet.formats.files import as_path, read, write
 
     source = as_path(path)
@@ -173,13 +149,7 @@ def _readable(path: Path, name: bytes) -> dict[str, Any] | None:
 
 
 def _parsed(path: Path, text: bytes) -> dict[str, Any]:
-    """Return a file's content.
-
-    Raises
-    ------
-    FormatError
-        If it is none of times, or of another version.
-    """
+    """Return a file's content."""
     try:
         content = json.loads(text)
         form, version = content[KIND], content["clnet"]

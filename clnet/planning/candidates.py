@@ -39,24 +39,7 @@ def eligible(
     configs: Configs,
     refusals: Refusals,
 ) -> Iterator[Candidate]:
-    """Yield every eligible candidate.
-
-    Parameters
-    ----------
-    program : Program
-        The program to cover.
-    batch, measured_batch : int
-        Samples of the steps; and of the representative batch, which gives the
-        configurations and the modelled times.
-    variants : iterable of Variant
-        The variants to search.
-    device : Device
-        The device, with its companions.
-    configs : callable
-        Returns the configurations of a variant to consider for a span.
-    refusals : dict of (variant name, sentence) to list of (start, stop)
-        The refused spans are added to it.
-    """
+    """Yield every eligible candidate."""
     shapes: dict[tuple[object, ...], int] = {}
 
     @cache

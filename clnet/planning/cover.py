@@ -24,27 +24,14 @@ TIE_RATIO = 1.05  # time over the best, up to which simpler covers and formats w
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to compute one span.
+    """One way to compute one span."""
 
-    Attributes
-    ----------
-    start, stop : int
-        The span's ops in the program.
-    step : Step
-        Variant, configuration and device; its span has the plan's batch.
-    modelled : float
-        Seconds by the cost model.
-    timing : Timing or None
-        The measured time; None: not measured.
-    fault : str or None
-        Why it cannot be used after all: it failed, or its results were wrong.
-    """
-
-    start: int
+    start: int  # The span's ops in the program
     stop: int
-    step: Step
-    modelled: float
-    timing: Timing | None = None
+    step: Step  # Variant, configuration and device; its span has the plan's batch
+    modelled: float  # Seconds by the cost model
+    timing: Timing | None = None  # The measured time; None: not measured
+    # Why it cannot be used after all: it failed, or its results were wrong
     fault: str | None = None
 
     def timed(self, timing: Timing | None) -> Candidate:
@@ -71,20 +58,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Cover:
-    """Candidates that compute the whole program, in order.
+    """Candidates that compute the whole program, in order."""
 
-    Attributes
-    ----------
-    candidates : tuple of Candidate
-        In the order of their spans.
-    span_seconds : float
-        Sum of their times, and of the synchronisation where the device changes.
-    timing : Timing or None
-        Time of the whole, host arrays in and out; None: not measured.
-    """
-
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...]  # In the order of their spans
+    # Sum of their times, and of the synchronisation where the device changes
     span_seconds: float
+    # Time of the whole, host arrays in and out; None: not measured
     timing: Timing | None = None
 
     @property
@@ -105,59 +84,34 @@ class Cover:
 
 @dataclass
 class PlanReport:
-    """Results of a search, for `explain`.
+    """Results of a search, for `explain`."""
 
-    Attributes
-    ----------
-    candidates : list of Candidate
-        All eligible ones.
-    refusals : dict of (variant name, sentence) to list of (start, stop)
-        Refused spans.
-    failures : list of str
-        Failures of eligible candidates, a sentence each.
-    too_large : OutOfMemoryError or None
-        The last failure for want of memory.
-    covers : list of Cover
-        The covers compared, best first.
-    unmeasured : str
-        Why candidates have no measured times; "": no reason is printed.
-    formats : list of (str, float)
-        Formats of the layers of format ``"auto"``, and seconds of a whole call or step
-        of training, the chosen one first, then by time; empty: nothing to choose.
-    untried : list of (str, str)
-        Formats that were not tried, and why.
-    devices : list of (str, float)
-        Devices, and seconds of a whole call, best first; empty: one was named.
-    """
-
-    candidates: list[Candidate] = field(default_factory=list)
+    candidates: list[Candidate] = field(default_factory=list)  # All eligible ones
+    # Refused spans
     refusals: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
+    # Failures of eligible candidates, a sentence each
     failures: list[str] = field(default_factory=list)
-    too_large: OutOfMemoryError | None = None
-    covers: list[Cover] = field(default_factory=list)
+    too_large: OutOfMemoryError | None = None  # The last failure for want of memory
+    covers: list[Cover] = field(default_factory=list)  # The covers compared, best first
+    # Why candidates have no measured times; "": no reason is printed
     unmeasured: str = ""
+    # Formats of the layers of format `"auto"`, and seconds of a whole call or step of
+    # training, the chosen one first, then by time; empty: nothing to choose
     formats: list[tuple[str, float]] = field(default_factory=list)
+    # Formats that were not tried, and why
     untried: list[tuple[str, str]] = field(default_factory=list)
+    # Devices, and seconds of a whole call, best first; empty: one was named
     devices: list[tuple[str, float]] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)
 class _Path:
-    """Candidates from cut 0 on: the last one, and the path before it.
+    """Candidates from cut 0 on: the last one, and the path before it."""
 
-    Attributes
-    ----------
-    last : Candidate or None
-        None: the empty path.
-    before : _Path or None
-        The path that the last candidate extends.
-    seconds, synced : float
-        Their times, with the synchronisation between them; and until the host sees the
-        end.
-    """
-
-    last: Candidate | None = None
-    before: _Path | None = None
+    last: Candidate | None = None  # None: the empty path
+    before: _Path | None = None  # The path that the last candidate extends
+    # Their times, with the synchronisation between them; and until the host sees the
+    # end
     seconds: float = 0.0
     synced: float = 0.0
 

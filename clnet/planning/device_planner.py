@@ -34,19 +34,6 @@ def fastest_planner(
     """Return the planner of the device on which a whole call takes the shortest time.
 
     Its report lists the others.
-
-    Parameters
-    ----------
-    devices : sequence of Device
-        At least one; only the first of several alike is measured.
-    planner : callable
-        Makes the planner of a device.
-
-    Raises
-    ------
-    DeviceError
-        If no device computes the network, or a time is not remembered and may not be
-        measured.
     """
     timed: list[tuple[float, Device, Planner]] = []
     faults = []

@@ -48,25 +48,6 @@ class NetworkView(Model):
     """A view of a network with another storage format of its ``"auto"`` layers.
 
     Its parameters are always those of the network, in the view's layout.
-
-    Parameters
-    ----------
-    network : Model
-        The network to view.
-    format : str
-        A name of `clnet.nn.storage.FORMATS`.
-
-    Attributes
-    ----------
-    format : str
-        As given.
-    relayout : Relayout
-        The permutation between the two layouts.
-
-    Raises
-    ------
-    InputError
-        If the format needs more than a layer's memory limit.
     """
 
     def __init__(self, network: Model, format: str) -> None:  # noqa: A002
@@ -141,15 +122,6 @@ def best_format(network: Model, device: Device, planner: Callable[[Model], P]) -
 
     Of formats whose times are within `TIE_RATIO` of the least it is the network's own,
     else the first: whole calls vary by more than such formats differ.
-
-    Parameters
-    ----------
-    network : Model
-        The network to plan.
-    device : Device
-        The device to plan for.
-    planner : callable
-        Makes the planner of a network or view.
     """
     best = planner(network)
     formats, untried = _alternatives(network, device)

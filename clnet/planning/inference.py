@@ -117,20 +117,6 @@ def plan_on(
     Times that are not remembered are measured, for `SEARCH_SECONDS`; but not for the
     first calls on one device, until these have taken as long. They are answered by
     kernels of remembered times, or by NumPy, for which nothing is built.
-
-    Parameters
-    ----------
-    network : Model
-        The network to run.
-    where : str or tuple of Device
-        The result of `resolve_devices`.
-    batch : int
-        Samples a call.
-    precision, progress
-        As for `Network.compile`.
-    calls : float
-        How often the plan is called, as far as it is known. The plan's `calls_left`
-        says how often it may be called before measuring pays.
     """
     batch = as_whole("batch", batch, most=INT_MAX)
     if calls < inf and not isinstance(where, str) and len(where) == 1:
@@ -287,16 +273,6 @@ def pipelined(
     Double buffering: while devices compute a chunk, the host copies the inputs of the
     next one and the outputs of the one before. Devices that are alike take chunks in
     turn, each in a thread of its own.
-
-    Parameters
-    ----------
-    network, plan_for, device, precision
-        As of `predict`.
-    chunks : iterable of (x, out)
-        Inputs, of one length but for the last ones, and the array for their outputs;
-        None: a new one.
-    calls : float
-        The number of chunks, at most.
     """
     parameters = network.parameters  # of all chunks
     takers = in_turn(resolve_devices(device)) or (device,)

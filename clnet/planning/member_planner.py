@@ -44,22 +44,7 @@ def plan_members(
     network: Model, program: Program, device: Device, batch: int,
     variants: Sequence[MemberVariant], tune: bool | None, search: Search,
 ) -> TrainingPlan:
-    """Return the fastest plan, of one step, for many networks.
-
-    Parameters
-    ----------
-    network : Model
-        The shape of all.
-    program, device, batch, tune, search
-        As for `plan_training`.
-    variants : sequence of MemberVariant
-        The variants to search: one alone is a forced choice.
-
-    Raises
-    ------
-    DeviceError
-        If no variant takes the networks, or gives right results.
-    """
+    """Return the fastest plan, of one step, for many networks."""
     return plan_training(
         network, program, device, batch, tune=tune, search=search, kind=MemberPlanner,
         variants=cast("Sequence[Variant]", variants),

@@ -14,17 +14,7 @@ UNIT = 1e6  # a second, in us
 
 
 def draw_covers(axes: Any, bars: Sequence[Bar], ends: Sequence[str]) -> None:
-    """Draw covers as bars from top to bottom, each span as wide as its time.
-
-    Parameters
-    ----------
-    axes : matplotlib.axes.Axes
-        The axes to draw on.
-    bars : sequence of Bar
-        The covers, the chosen one first.
-    ends : sequence of str
-        The text after each: the time of the whole.
-    """
+    """Draw covers as bars from top to bottom, each span as wide as its time."""
     widest = max(sum(seconds for *_, seconds in bar) for bar in bars)
     shown = set()
     for row, (bar, end) in enumerate(zip(bars, ends, strict=False)):

@@ -57,33 +57,7 @@ NEAR_RATIO = 2.0  # time over the best, up to which other configurations are mea
 
 
 class Planner:
-    """The planner of one network for one device and batch size.
-
-    Parameters
-    ----------
-    network : Model
-        The network to plan.
-    device : Device
-        The device, with its companions.
-    batch : int
-        Samples a call.
-    tune : bool or None
-        As for `Network.compile`.
-    variants : tuple of Variant
-        The variants to search.
-    program : Program or None
-        The program to cover; None: the network's own.
-    search : Search or None
-        The limit of the time for measuring; None: no limit.
-    own : bool
-        Whether only times of the user's store count, as if all are to be measured:
-        their kernels are built already.
-
-    Attributes
-    ----------
-    report : PlanReport
-        The results of the search, for `explain`.
-    """
+    """The planner of one network for one device and batch size."""
 
     def __init__(
         self,
@@ -131,11 +105,6 @@ class Planner:
         """Return the best cover with the time of a whole call.
 
         None if the time is not remembered and may not be measured.
-
-        Raises
-        ------
-        DeviceError
-            If no cover exists.
         """
         best = self._find_cover()
         if self.tune is False:

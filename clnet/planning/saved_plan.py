@@ -12,29 +12,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class SavedPlan:
-    """A `TrainingPlan` by names, for JSON; see `training_planner.saved_plan`.
+    """A `TrainingPlan` by names, for JSON; see `training_planner.saved_plan`."""
 
-    Attributes
-    ----------
-    device : str
-        `Store.key` of the device.
-    batch : int
-        Samples a step.
-    format : str or None
-        Of the `NetworkView`; None: the network itself is trained.
-    steps : list of dict
-        Of each step: the number of its ops, the variant's name, its configuration, and
-        the number of the device among `Device.places`.
-
-    Raises
-    ------
-    ValueError
-        If the format or a step is not as above.
-    """
-
-    device: str
-    batch: int
-    format: str | None
+    device: str  # `Store.key` of the device
+    batch: int  # Samples a step
+    format: str | None  # Of the `NetworkView`; None: the network itself is trained
+    # Of each step: the number of its ops, the variant's name, its configuration, and
+    # the number of the device among `Device.places`
     steps: list[dict[str, Any]]
 
     def __post_init__(self) -> None:

@@ -29,17 +29,6 @@ def predict_sparse(
 
     Kernels are planned as those of a validation are: in steps of samples of one data
     set, which is here a part of the matrix.
-
-    Parameters
-    ----------
-    network : Model
-        The network, which `reads_sparse` this matrix.
-    x : CSR matrix of scipy.sparse, shape [samples, n_in]
-        Inputs.
-    device : Device
-        The device.
-    precision : str
-        As for `Network.compile`.
     """
     rows = csr_rows("x", x, network.dtype)
     n = rows.shape[0]

@@ -76,24 +76,12 @@ TRAINING_VARIANTS: tuple[Variant, ...] = (
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """The plan of a program of training.
+    """The plan of a program of training."""
 
-    Attributes
-    ----------
-    network : Model
-        The network, or a `NetworkView` of it, whose layout the steps use.
-    program : Program
-        The program, lowered from it.
-    steps : tuple of Step
-        The chosen cover, in order.
-    explanation : str
-        The text of `explain`.
-    """
-
-    network: Model
-    program: Program
-    steps: tuple[Step, ...]
-    explanation: str
+    network: Model  # The network, or a `NetworkView` of it, whose layout the steps use
+    program: Program  # The program, lowered from it
+    steps: tuple[Step, ...]  # The chosen cover, in order
+    explanation: str  # The text of `explain`
 
     def explain(self) -> str:
         """Return the chosen cover, the losers with their times, and the refusals."""
@@ -112,36 +100,7 @@ def plan_training(
     search: Search | None = None,
     kind: type[TrainingPlanner] | None = None,
 ) -> TrainingPlan:
-    """Return the cheapest steps for a program of training.
-
-    Parameters
-    ----------
-    network : Model
-        The network of the program.
-    program : Program
-        The program of one step.
-    device : Device
-        The device, with its companions.
-    batch : int
-        Samples a step.
-    tune : bool or None
-        As for `Network.compile`.
-    variants : sequence of Variant or None
-        The variants to search; None: all of training.
-    lowered : callable or None
-        Lowers the same program from a `NetworkView`; layers of format ``"auto"`` get
-        the format of the shortest step. None: formats stay.
-    search : Search or None
-        The limit of the time for measuring, the number of steps of the training, and
-        the progress line; None: no limit.
-    kind : type or None
-        The planner; None: `TrainingPlanner`.
-
-    Raises
-    ------
-    DeviceError
-        If no cover of the program exists.
-    """
+    """Return the cheapest steps for a program of training."""
     chosen = TRAINING_VARIANTS if variants is None else tuple(variants)
     search = search or Search()
     last = program.ops[-1]
@@ -203,21 +162,7 @@ def plan_as_saved(
     lowered: Callable[[Model], Program] | None = None,
     search: Search | None = None,
 ) -> TrainingPlan | None:
-    """Return a plan by its names, compared with the oracle on this device.
-
-    Parameters
-    ----------
-    saved : SavedPlan
-        The names.
-    network, program, device, batch, lowered, search
-        As for `plan_training`.
-
-    Returns
-    -------
-    TrainingPlan or None
-        None: the names are of another device, batch or program, or a variant refuses or
-        fails here.
-    """
+    """Return a plan by its names, compared with the oracle on this device."""
     ops = sum(step["ops"] for step in saved.steps)
     here = store_of(device).key, batch, len(program.ops)
     if (saved.device, saved.batch, ops) != here:
@@ -237,23 +182,13 @@ def plan_as_saved(
 
 @dataclass(frozen=True)
 class _Kept:
-    """A plan without its network: trainings alike have the first one's plan.
+    """A plan without its network: trainings alike have the first one's plan."""
 
-    Attributes
-    ----------
-    format : str or None
-        Of the `NetworkView`; None: the network itself is trained.
-    program, steps, explanation
-        As of `TrainingPlan`.
-    seconds : float
-        Of a step.
-    """
-
-    format: str | None
-    program: Program
+    format: str | None  # Of the `NetworkView`; None: the network itself is trained
+    program: Program  # As of `TrainingPlan`
     steps: tuple[Step, ...]
     explanation: str
-    seconds: float
+    seconds: float  # Of a step
 
     def plan(self, network: Model) -> TrainingPlan:
         """Return the plan for a network with the same program."""
@@ -308,13 +243,7 @@ class TrainingPlanner(Planner):
         return f"even {MAX_SPEEDUP:g} times as fast as modelled it would be no faster"
 
     def plan_of(self, steps: Sequence[Mapping[str, Any]]) -> TrainingPlan | None:
-        """Return the plan of steps by name, or None if one refuses or fails.
-
-        Parameters
-        ----------
-        steps : sequence of mapping
-            As `SavedPlan.steps`.
-        """
+        """Return the plan of steps by name, or None if one refuses or fails."""
         start, wanted = 0, []
         for step in steps:
             stop = start + step["ops"]
@@ -394,14 +323,7 @@ class TrainingPlanner(Planner):
     def _best_first(
         self, candidates: list[Candidate], among: Sequence[int], limit: float
     ) -> float:
-        """Measure candidates until the shortest path by lower bounds has times alone.
-
-        Returns
-        -------
-        float
-            The path's seconds; infinite, if the lower bound of all exceeds the limit,
-            or no other candidate pays.
-        """
+        """Measure until the shortest path by lower bounds has times alone."""
         while True:
             incumbent = self._incumbent(candidates)
             if incumbent is not None and not self.search.pays(incumbent.seconds):

@@ -35,17 +35,7 @@ def cross_validation(
     grid: Mapping[str, Sequence[Any]] | None, folds: int | Sequence[ArrayLike],
     options: Mapping[str, Any],
 ) -> CrossValidation:
-    """Return the scores of all settings on samples that their training leaves out.
-
-    Parameters
-    ----------
-    made : callable
-        Returns the `Population` of the network's shape with other parameters.
-    network, x, t, grid, folds
-        As for `Population.cross_validate`.
-    options : mapping of str
-        Arguments of `Population.fit`, among them the seed.
-    """
+    """Return the scores of all settings on samples that their training leaves out."""
     settings = _settings(grid)
     x, _ = named_inputs(network.columns, x)
     x, t = as_numbers("x", x), as_array("t", t)

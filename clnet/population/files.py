@@ -37,13 +37,7 @@ def save(
 
 
 def load(path: str | PathLike[str]) -> tuple[Network, Array, Array | None]:
-    """Return the network of a file, and its population's parameters and dropout.
-
-    Raises
-    ------
-    FormatError
-        As `Population.load`.
-    """
+    """Return the network of a file, and its population's parameters and dropout."""
     file = as_path(path)
     suffix_of(file, (SUFFIX,), "populations")
     described, arrays = safetensors.load_part(file, "population")

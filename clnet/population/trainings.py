@@ -28,17 +28,7 @@ EACH = (  # arguments of `Population.fit` that may be lists of one value a netwo
 def trainings(
     network: Network, dropout: Array, given: Mapping[str, Any]
 ) -> tuple[Members, Samples, Device]:
-    """Return the trainings of networks, their data and their device.
-
-    Parameters
-    ----------
-    network : Network
-        The shape of all, which gets the classes of the data.
-    dropout : ndarray, shape [networks, layers]
-        The fractions that each drops.
-    given : mapping of str
-        The arguments of `Population.fit` by their names.
-    """
+    """Return the trainings of networks, their data and their device."""
     from clnet.opencl.discovery import device as find_device
     from clnet.training.data_set import warn_of_classes
     from clnet.training.members import members_of, rule_with_rate, samples_of

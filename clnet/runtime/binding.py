@@ -42,23 +42,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Step:
-    """A span of a program with the variant that computes it.
+    """A span of a program with the variant that computes it."""
 
-    Attributes
-    ----------
-    span : Span
-        The ops.
-    variant : Variant
-        Of all ops of the span.
-    config : mapping of str to int
-        A point of the variant's tuning space.
-    device : Device or None
-        The device or its companion that runs the step; None: the host.
-    """
-
-    span: Span
-    variant: Variant
-    config: Config
+    span: Span  # The ops
+    variant: Variant  # Of all ops of the span
+    config: Config  # A point of the variant's tuning space
+    # The device or its companion that runs the step; None: the host
     device: Device | None
 
 
@@ -99,22 +88,6 @@ class Binding:
     """Launches of steps bound to memory, in the order in which they are enqueued.
 
     A base class: subclasses extend `_memory` by parameters, tables and the like.
-
-    Parameters
-    ----------
-    session : Session
-        Of the steps' device.
-    steps : sequence of Step
-        Of one batch and dtype.
-
-    Attributes
-    ----------
-    session : Session
-        Of the steps' device.
-    batch : int
-        Samples per run.
-    dtype : str
-        Type of all values.
     """
 
     def __init__(self, session: Session, steps: Sequence[Step]) -> None:
@@ -314,19 +287,6 @@ def prepared_launch(
     Launches have no events unless asked for. pyopencl makes an event of every launch,
     which costs device time too: the next command starts 1.5 to 2 us later (NVIDIA's
     driver 580, H200).
-
-    Parameters
-    ----------
-    queue : pyopencl.CommandQueue
-        Of the launches.
-    kernel : pyopencl.Kernel
-        With arguments that may change between launches.
-    global_size, local_size : tuple of int
-        Work-items of the launch, and of a work-group.
-    events : bool
-        True: each call returns its event; False: it may return None.
-    late_errors : bool
-        Whether the first call waits for its event, which alone tells of an error.
     """
     import pyopencl as cl
 

@@ -13,26 +13,7 @@ from clnet.errors import InputError
 def check_device_array(
     name: str, array: Any, shape: tuple[int, int], dtype: np.dtype[Any], context: Any
 ) -> None:
-    """Raise an error unless an argument is a device array that kernels can use.
-
-    Parameters
-    ----------
-    name : str
-        Of the argument.
-    array : object
-        The argument.
-    shape : (int, int)
-        Batch and width; the batch axis may be missing if the batch is 1.
-    dtype : dtype
-        Of the plan.
-    context : pyopencl.Context
-        Of the plan.
-
-    Raises
-    ------
-    InputError
-        If it is no array, or its shape, dtype, layout or context is wrong.
-    """
+    """Raise an error unless an argument is a device array that kernels can use."""
     import pyopencl.array
 
     if not isinstance(array, pyopencl.array.Array):

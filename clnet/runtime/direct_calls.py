@@ -36,19 +36,7 @@ def host_call(
     executable: Executable, turn: Turn, dtype: np.dtype[Any],
     fill: Callable[[Array], None], read: Callable[[], Array],
 ) -> DirectCall:
-    """Return the direct call between host arrays.
-
-    Parameters
-    ----------
-    executable : Executable
-        Of the plan, without kernels that can time out.
-    turn : Turn
-        Of the plan's calls.
-    dtype : dtype
-        Of the inputs.
-    fill, read : callable
-        Fill the inputs by an array; return the outputs.
-    """
+    """Return the direct call between host arrays."""
     device, network = executable.session.device, executable.network
     errors = executable.session.errors
     enqueuing, store = executable.enqueuing, executable.store
@@ -73,23 +61,7 @@ def host_call(
 
 
 class DeviceCall:
-    """The direct call between device arrays of the plan's own queue.
-
-    Parameters
-    ----------
-    executable : Executable
-        Of values on the device.
-    turn : Turn
-        Of the plan's calls.
-    x, y : Value
-        The inputs and the outputs.
-
-    Attributes
-    ----------
-    check_at : float
-        When the next call takes the long way, which waits for a flag of time-outs, by
-        `time.monotonic`; infinite: no kernel can time out.
-    """
+    """The direct call between device arrays of the plan's own queue."""
 
     def __init__(self, executable: Executable, turn: Turn, x: Value, y: Value) -> None:
         import pyopencl as cl

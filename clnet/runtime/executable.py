@@ -53,15 +53,7 @@ T = TypeVar("T")
 
 
 class HostSteps:
-    """Steps in a row in NumPy, whose ops are bound to the parameters of the last run.
-
-    Attributes
-    ----------
-    ops : list of Op
-        Of all steps.
-    call : callable
-        Calls a function without NumPy's warnings.
-    """
+    """Steps in NumPy, whose ops are bound to the parameters of the last run."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
@@ -80,30 +72,7 @@ class HostSteps:
 
 
 class Executable(Binding):
-    """Inference steps bound to buffers.
-
-    Parameters
-    ----------
-    session : Session
-        Of the steps' device.
-    network : Model
-        Has the parameters.
-    steps : sequence of Step
-        In order; every value must be written before it is read, or be an input.
-    inputs, outputs : sequence of Value
-        The host uploads and downloads them.
-    on_device : bool
-        True: inputs and outputs are device buffers, bound by `bind`.
-
-    Attributes
-    ----------
-    x : dict of str to ndarray [batch, width]
-        Host arrays of the inputs: fill them, then `run`.
-    enqueuing : threading.RLock
-        Held while a run is enqueued, and until its end unless it is started alone.
-    parameters : ndarray
-        Those of the last run, in the network's layout.
-    """
+    """Inference steps bound to buffers."""
 
     def __init__(
         self,
@@ -172,18 +141,7 @@ class Executable(Binding):
             self._ends += self._waits
 
     def run(self, parameters: Array | None = None) -> None:
-        """Compute the outputs from the inputs, and wait for host outputs.
-
-        Parameters
-        ----------
-        parameters : ndarray or None
-            The network's `parameters` of some moment; None: those of now.
-
-        Raises
-        ------
-        pyopencl.Error, MemoryError
-            If the device fails: see `Session.errors`.
-        """
+        """Compute the outputs from the inputs, and wait for host outputs."""
         self._with_parameters(self.compute, parameters)
 
     def compute(self) -> None:
@@ -201,18 +159,7 @@ class Executable(Binding):
                 wait()
 
     def start(self, parameters: Array | None = None) -> None:
-        """Start to compute the outputs, which are valid after `finish`.
-
-        Parameters
-        ----------
-        parameters : ndarray or None
-            As for `run`.
-
-        Raises
-        ------
-        pyopencl.Error, MemoryError
-            If the device fails: see `Session.errors`.
-        """
+        """Start to compute the outputs, which are valid after `finish`."""
         self._zero_copies.arrived = False
         self._with_parameters(self._enqueue, parameters)
         self._results = [copy(is_blocking=False) for copy in self._downloads]
@@ -258,13 +205,7 @@ class Executable(Binding):
             return work()
 
     def traced_run(self) -> Trace:
-        """Compute as `run` does, and return the commands of the run.
-
-        Raises
-        ------
-        pyopencl.Error, MemoryError
-            If the device fails: see `Session.errors`.
-        """
+        """Compute as `run` does, and return the commands of the run."""
         return self._with_parameters(self._traced_run)
 
     def _traced_run(self) -> Trace:

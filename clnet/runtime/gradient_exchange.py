@@ -38,21 +38,7 @@ SUM_THREADS = 4  # of a piece: with eight a step was a quarter longer (two H100)
 
 
 class GradientExchange:
-    """The all-reduce of the flat gradient buffers of several devices.
-
-    Parameters
-    ----------
-    sessions : sequence of Session
-        Of the devices.
-    gradients : sequence of Memory
-        Their buffers.
-    layout : Layout
-        Of the buffers.
-    dtype : str
-        Type of the elements.
-    receivers : int
-        Number of devices, the first ones, that need the sum.
-    """
+    """The all-reduce of the flat gradient buffers of several devices."""
 
     def __init__(
         self, sessions: Sequence[Session], gradients: Sequence[Memory],
@@ -92,27 +78,13 @@ class GradientExchange:
         return list(self._completed[number])
 
     def start(self, number: int, run: Iterable[int]) -> None:
-        """Start the downloads from a device, as its steps are enqueued.
-
-        Parameters
-        ----------
-        number : int
-            Of the device.
-        run : iterable of int
-            Enqueues the steps up to each of `pauses`.
-        """
+        """Start the downloads from a device, as its steps are enqueued."""
         self._transfers[number].begin()
         for end in run:
             self._transfers[number].start_download(self._completed[number][end])
 
     def exchange(self, senders: Sequence[int]) -> None:
-        """Replace the receivers' gradients by the sum, before the steps enqueued next.
-
-        Parameters
-        ----------
-        senders : sequence of int
-            Numbers of the devices that have gradients, ascending.
-        """
+        """Replace receivers' gradients by the sum, before the steps enqueued next."""
         for number, transfer in enumerate(self._transfers):
             if number not in senders:
                 transfer.finish()  # it may still read the sum of the step before
@@ -141,13 +113,7 @@ class GradientExchange:
             self._transfers[number].hold_uploads()
 
     def explain(self, step_seconds: float | None) -> str:
-        """Return the bytes that cross the bus in a step, and the share of its time.
-
-        Parameters
-        ----------
-        step_seconds : float or None
-            The time of a step; None: unknown.
-        """
+        """Return the bytes that cross the bus in a step, and the share of its time."""
         late = [
             sum(self._pieces[i].stop - self._pieces[i].start for i in last)
             for completed in self._completed if completed

@@ -68,22 +68,7 @@ def completing_steps(steps: Sequence[Step], pieces: Iterable[slice]) -> list[int
 
 
 class GradientTransfer:
-    """The copies of a device's flat gradient buffer.
-
-    Parameters
-    ----------
-    session : Session
-        Of the device.
-    gradients : Memory
-        The flat gradient buffer.
-    dtype : str
-        Type of the elements.
-    pieces : sequence of slice
-        As of `pieces_of`.
-    lends : bool
-        Whether others read what is downloaded, while the next step computes. Else it is
-        the caller's own, and the buffer itself where the host shares its memory.
-    """
+    """The copies of a device's flat gradient buffer."""
 
     def __init__(
         self, session: Session, gradients: Memory, dtype: str,
@@ -162,17 +147,7 @@ class GradientTransfer:
     def start_upload(
         self, number: int, values: Array, target: Memory | None = None
     ) -> None:
-        """Start the upload of a piece, which steps after `end_uploads` read.
-
-        Parameters
-        ----------
-        number : int
-            Of the piece.
-        values : ndarray
-            Its values: they must not change until those steps have begun.
-        target : Memory or None
-            Another buffer of the size; None: the gradients.
-        """
+        """Start the upload of a piece, which steps after `end_uploads` read."""
         import pyopencl as cl
 
         memory = self._gradients if target is None else target

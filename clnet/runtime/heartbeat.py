@@ -25,21 +25,7 @@ ALIVE, DONE = 0, 1
 
 
 class Heartbeat:
-    """The thread that sends this rank's beats and receives the previous rank's.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm
-        A communicator for beats alone.
-    lost : callable
-        Called with the communicator and a sentence if the previous rank is lost, or
-        this one hangs.
-
-    Attributes
-    ----------
-    watch : Watch or None
-        Over this rank's main thread; None: it may stand still.
-    """
+    """The thread that sends this rank's beats and receives the previous rank's."""
 
     def __init__(self, comm: Any, lost: Callable[[Any, str], None]) -> None:
         self._comm, self._lost = comm, lost

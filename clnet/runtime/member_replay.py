@@ -50,26 +50,7 @@ def most_epochs(members: int) -> int:
 
 
 class MemberLaunch:
-    """A launch of many networks: their ends, and their totals where they are read.
-
-    Parameters
-    ----------
-    session : Session
-        Of the launch.
-    memory : Memory
-        Of the totals [active, epochs, 6]; the launch's own, if `epochs` is more than 1.
-    ends : ndarray, shape [active, 7]
-        The totals of each network's last epoch, and its number of epochs.
-    epochs : int
-        Of a network at most.
-
-    Attributes
-    ----------
-    ran : ndarray of int, shape [active]
-        Epochs of each network: fewer if one's totals are not finite, or below a limit.
-    last : ndarray, shape [active, 6]
-        The totals of each network's last epoch, as `Tally`.
-    """
+    """A launch of many networks: their ends, and their totals where they are read."""
 
     def __init__(
         self, session: Session, memory: Memory, ends: Array, epochs: int
@@ -109,30 +90,7 @@ class MemberLaunch:
 
 
 class MemberReplay(Replay):
-    """One launch that trains, or measures, many networks.
-
-    Parameters
-    ----------
-    session : Session
-        Of the step's device.
-    step : Step
-        Of a variant of `clnet.variants.members`.
-    layout : Layout
-        Of one network's flat buffer.
-    train_state : TrainState
-        Parameters [members, size] and state [members, slots, size], flat.
-    subsets : sequence of ndarray or None
-        The rows of the data set that each member takes; None: all.
-    samples : int
-        Of the data set.
-    epochs : int
-        Of a launch at most; fewer where their totals take too much memory.
-
-    Attributes
-    ----------
-    epochs : int
-        Epochs of a launch at most.
-    """
+    """One launch that trains, or measures, many networks."""
 
     def __init__(
         self, session: Session, step: Step, layout: Layout, train_state: TrainState,
@@ -216,20 +174,7 @@ class MemberReplay(Replay):
     def run_members(
         self, members: Array, done: Array, schedule: Array, plans: Array | None = None
     ) -> MemberLaunch:
-        """Train some members for some epochs, and wait.
-
-        Parameters
-        ----------
-        members : ndarray of int, shape [active]
-            Their indices, ascending.
-        done : ndarray of int, shape [active]
-            Epochs that each has done before.
-        schedule : ndarray of `launch.EPOCH`, shape [plans, epochs + 1]
-            Order and rate of each epoch; `epochs` is at most the attribute. Kernels
-            read the row after the last, which is of any value.
-        plans : ndarray of int, shape [active], or None
-            The row of the schedule of each member; None: the first, of all.
-        """
+        """Train some members for some epochs, and wait."""
         active, epochs = len(members), schedule.shape[1] - 1
         # Each is there once: all need no copy of the table.
         rows = self._rows if active == len(self._rows) else self._rows[members]

@@ -26,15 +26,7 @@ NO_PARAMETERS = np.empty(0)
 
 
 class PackedMemory(Memory):
-    """A buffer of packed parameters, and the launches that fill it.
-
-    Attributes
-    ----------
-    refill : list of callable
-        Enqueue the launches.
-    sources : list of Memory
-        The tables that the launches read, kept alive as long as the buffer.
-    """
+    """A buffer of packed parameters, and the launches that fill it."""
 
     def __init__(self, session: Session, size: int) -> None:
         super().__init__(session, size)
@@ -52,17 +44,7 @@ class Reader(Protocol):
 
 
 class ParameterStore:
-    """A device's copy of a network's parameters: the flat buffer, packed ones, tables.
-
-    Attributes
-    ----------
-    parameters : ndarray
-        The network's array that all buffers hold; `NO_PARAMETERS`: there is none.
-    count : int
-        Elements of the flat buffer.
-    lock : threading.RLock
-        Held while buffers are added or refilled.
-    """
+    """A copy of a network's parameters: the flat buffer, packed ones, tables."""
 
     def __init__(self, session: Session, network: Model) -> None:
         self._session = session
@@ -106,11 +88,6 @@ class ParameterStore:
         """Fill all buffers by a network's array, which they hold inside the context.
 
         No reader enqueues a run meanwhile, so that none reads old and new parameters.
-
-        Raises
-        ------
-        InputError
-            If the network has grown.
         """
         if parameters.size != self.count:
             raise InputError(

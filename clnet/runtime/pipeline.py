@@ -24,25 +24,7 @@ class _Call(NamedTuple):
 
 
 class Pipeline:
-    """Calls of a plan and its twin, in order, as a context that ends them.
-
-    Parameters
-    ----------
-    plan : Plan or ParallelPlan
-        For most calls.
-    parameters : ndarray
-        The network's, of all calls.
-    thread : bool
-        Whether calls are made in a thread, which copies inputs and outputs beside the
-        caller's work; else by the caller.
-
-    Attributes
-    ----------
-    batch : int
-        Samples of a call of the plan.
-    ahead : int
-        Calls after which the answer to the first is worth waiting for.
-    """
+    """Calls of a plan and its twin, in order, as a context that ends them."""
 
     def __init__(
         self, plan: Plan | ParallelPlan, parameters: Array, thread: bool
@@ -58,17 +40,7 @@ class Pipeline:
     def call(
         self, x: Array, out: Array | None, other: Plan | ParallelPlan | None = None
     ) -> Future[Array]:
-        """Start a call; its answer comes with the next one, or by `finish`.
-
-        Parameters
-        ----------
-        x : ndarray, shape [batch, n_in]
-            Inputs, which must not change until then.
-        out : ndarray, shape [batch, n_out], or None
-            Receives the outputs; None: a new array.
-        other : Plan, ParallelPlan or None
-            A plan for another number of samples.
-        """
+        """Start a call; its answer comes with the next one, or by `finish`."""
         own = self._plan.twin() if self._calls % 2 else self._plan
         self._calls += 1
         call = _Call(other or own, out, Future())

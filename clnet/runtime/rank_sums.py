@@ -41,30 +41,7 @@ WINDOW = 8  # pieces on their way at a time
 
 
 class RankSums:
-    """One rank's side of the sums of a flat gradient buffer.
-
-    Parameters
-    ----------
-    ranks : Ranks
-        All ranks.
-    session : Session
-        Of this rank's device.
-    gradients : Memory
-        The flat gradient buffer on the device.
-    layout : Layout
-        Of the buffer.
-    steps : sequence of Step
-        The plan of a block's gradients, the same on all ranks.
-    dtype : str
-        Type of the elements.
-    ordered : bool
-        Whether the order is the tree's; else it is that of MPI's all-reduce.
-
-    Attributes
-    ----------
-    pauses : list of int
-        Numbers of the steps that complete pieces, ascending.
-    """
+    """One rank's side of the sums of a flat gradient buffer."""
 
     def __init__(
         self, ranks: Ranks, session: Session, gradients: Memory, layout: Layout,
@@ -99,13 +76,7 @@ class RankSums:
         return 1 - size / self._size
 
     def add(self, present: bool) -> None:
-        """Add the next of this rank's blocks but the last, after all enqueued steps.
-
-        Parameters
-        ----------
-        present : bool
-            Whether the block has samples; else it adds nothing.
-        """
+        """Add the next of this rank's blocks but the last, after all enqueued steps."""
         node = self._downloaded() if present else None
         count = self._leaves
         while count & 1:  # the left sibling waits
@@ -115,15 +86,7 @@ class RankSums:
         self._leaves += 1
 
     def sum_up(self, block: Iterable[int] | None, present: Sequence[bool]) -> None:
-        """Add the last block, and replace the gradients by the sum over all blocks.
-
-        Parameters
-        ----------
-        block : iterable of int or None
-            Enqueues the block's steps up to each of `pauses`; None: it has no samples.
-        present : sequence of bool
-            Whether each rank has samples in its blocks.
-        """
+        """Add the last block, and replace the gradients by the sum over all blocks."""
         self._present = present
         self._transfer.begin()
         # A rank has a power of two of blocks: the last one ends all its subtrees.
@@ -226,17 +189,7 @@ class _AllReduce:
 
 
 class _Tree:
-    """A piece of a sum on its way up the tree.
-
-    Attributes
-    ----------
-    number : int
-        Of the piece.
-    own : ndarray
-        The piece: the sum of this rank's blocks, in the end of all.
-    ended : bool
-        Whether the sum was complete at the last call of `done`.
-    """
+    """A piece of a sum on its way up the tree."""
 
     def __init__(
         self, comm: Any, rank: int, present: Sequence[bool], number: int, own: Array,

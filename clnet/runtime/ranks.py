@@ -42,20 +42,7 @@ ABORT_SECONDS = 2.0  # after which a rank ends itself, if MPI does not end it
 
 
 class Ranks:
-    """The ranks of a communicator; made by `joined`.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm
-        A communicator for these calls alone.
-
-    Attributes
-    ----------
-    rank, size : int
-        This rank's number, and the number of ranks.
-    local : int
-        This rank's number among those of its machine.
-    """
+    """The ranks of a communicator; made by `joined`."""
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm
@@ -122,13 +109,7 @@ class Ranks:
         return result  # type: ignore[no-any-return]
 
     def together(self, call: Callable[[], T]) -> T:
-        """Return the result of this rank's call, which succeeds on all ranks.
-
-        Raises
-        ------
-        ClnetError
-            The one of this rank's call, else an InputError with that of another rank.
-        """
+        """Return the result of this rank's call, which succeeds on all ranks."""
         own: ClnetError | None = None
         try:
             result = call()
@@ -179,19 +160,6 @@ def joined(comm: Any, call: str) -> Iterator[Ranks | None]:
     Within, each rank watches another one by its heartbeats. A rank that raises an error
     that the others do not raise, one that stands still, and one that misses another's
     heartbeats, writes a sentence on stderr and ends all ranks by MPI's Abort.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm or None
-        None: there are no ranks.
-    call : str
-        The name of the function that all of them call.
-
-    Raises
-    ------
-    InputError
-        If it is no communicator of mpi4py, MPI was initialised without threads, the
-        ranks' versions or calls differ, or ``CLNET_HANG_SECONDS`` is no number above 0.
     """
     if comm is None:
         yield None
@@ -215,13 +183,7 @@ def joined(comm: Any, call: str) -> Iterator[Ranks | None]:
 
 
 def duplicate(comm: Any) -> Any:
-    """Return a communicator of the same ranks, whose messages are its own.
-
-    Raises
-    ------
-    InputError
-        As of `joined`.
-    """
+    """Return a communicator of the same ranks, whose messages are its own."""
     if not all(hasattr(comm, name) for name in ("Idup", "Iallgather", "Abort")):
         raise InputError(
             "comm must be a communicator of mpi4py, as MPI.COMM_WORLD, not "

@@ -58,39 +58,16 @@ def run_flops(device: Device) -> int:
 
 
 class _Records(NamedTuple):
-    """A value's records in one buffer.
+    """A value's records in one buffer."""
 
-    Attributes
-    ----------
-    memory : Memory
-        The buffer.
-    stride : int
-        Elements from one record to the next.
-    arguments : list
-        The kernel argument of each record; the only one where kernels address them.
-    """
-
-    memory: Memory
-    stride: int
+    memory: Memory  # The buffer
+    stride: int  # Elements from one record to the next
+    # The kernel argument of each record; the only one where kernels address them
     arguments: list[Any]
 
 
 class Blocks:
-    """Several values of one shape in one buffer.
-
-    Parameters
-    ----------
-    session : Session
-        Of the buffer.
-    value : Value
-        One of the values.
-    batch : int
-        Samples a value.
-    dtype : str
-        Type of the elements.
-    count : int
-        Number of values.
-    """
+    """Several values of one shape in one buffer."""
 
     def __init__(
         self, session: Session, value: Value, batch: int, dtype: str, count: int
@@ -131,26 +108,7 @@ class Blocks:
 
 
 class Replay(Binding):
-    """Steps of a training program, none on the host, bound to memory.
-
-    Parameters
-    ----------
-    session : Session
-        Of the steps' device.
-    steps : sequence of Step
-        Of `training_planner.plan_training`.
-    layout : Layout
-        Of the flat buffer.
-    train_state : TrainState
-        Parameters and state that the steps read and change.
-
-    Attributes
-    ----------
-    multi_step, multi_epoch : bool
-        Whether all launches can do many steps per run, and steps of several epochs.
-    step_seconds : float or None
-        The time of a step, if it has been measured; set by the caller.
-    """
+    """Steps of a training program, none on the host, bound to memory."""
 
     def __init__(
         self, session: Session, steps: Sequence[Step], layout: Layout,
@@ -232,18 +190,7 @@ class Replay(Binding):
             self._handle_helper_timeout()
 
     def run_to(self, steps: Iterable[int]) -> Iterator[int]:
-        """Enqueue the launches as `run` does, with a pause after some of the steps.
-
-        Parameters
-        ----------
-        steps : iterable of int
-            Their numbers, ascending.
-
-        Yields
-        ------
-        int
-            The number of the step whose launches, and those before, are enqueued.
-        """
+        """Enqueue the launches as `run` does, with a pause after some of the steps."""
         self._take_inputs()
         done = 0
         for number in steps:
@@ -273,22 +220,6 @@ class Replay(Binding):
 
         Launches that can do many steps make one run, or a few long ones; the others one
         run per step.
-
-        Parameters
-        ----------
-        samples : int
-            Number of samples.
-        count : int
-            Steps taken before.
-        seen : int
-            Samples of the epoch before these, in other runs.
-        start : int
-            The first sample.
-
-        Returns
-        -------
-        int
-            Number of steps enqueued.
         """
         batch = self.batch
         steps = -(-samples // batch)
@@ -330,17 +261,6 @@ class Replay(Binding):
 
         A run ends after an epoch whose totals are not finite or below the scalars
         `squares_limit` or `fails_limit`: `read_records` tells.
-
-        Parameters
-        ----------
-        samples, count
-            As of `run_pass`.
-        epochs : int
-            Number of epochs.
-        record : int
-            Index of the first epoch's record: see `add_records`.
-        schedule : ndarray of `launch.EPOCH`, shape [epochs], or None
-            Order and rate of each epoch; None: those of the scalars.
         """
         steps = -(-samples // self.batch)
         per_run = self.epochs_per_run(samples)
@@ -385,13 +305,7 @@ class Replay(Binding):
         return flat.reshape(rows, value.stride)[:, : value.width]
 
     def add_records(self, value: Value) -> int:
-        """Give a value an array of records; `select_record` chooses the current one.
-
-        Returns
-        -------
-        int
-            Number of records.
-        """
+        """Give a value an array of records; `select_record` chooses the current one."""
         rows = value.height(self.batch)
         item = np.dtype(self.dtype).itemsize
         if self.multi_epoch:  # kernels address the records, with a count behind each

@@ -19,17 +19,7 @@ Array = NDArray[Any]
 
 
 class RowPlacement:
-    """Writes samples to rows of a CPU's arrays, from where they lie in host memory.
-
-    Parameters
-    ----------
-    session : Session
-        Of a CPU that shares memory with the host.
-    dtype : str
-        Of the arrays' numbers.
-    arrays : sequence of (Memory, int)
-        Of inputs and targets: the memory, and the numbers from a row to the next.
-    """
+    """Writes samples to rows of a CPU's arrays, from where they lie in host memory."""
 
     def __init__(
         self, session: Session, dtype: str, arrays: Sequence[tuple[Memory, int]]
@@ -60,15 +50,6 @@ class RowPlacement:
 
         Not done are those of other layouts or types than plain numbers in rows, or
         inputs in columns.
-
-        Parameters
-        ----------
-        first : int
-            A row of the arrays.
-        samples : sequence of (x, t)
-            Inputs and targets [n, n_in] and [n, n_out], consecutive samples.
-        places : ndarray of int32, or None
-            The row of each, from the first one; None: their order.
         """
         if not all(
             (_has_rows(x) or _has_rows(x.T)) and _has_rows(t) for x, t in samples

@@ -8,22 +8,13 @@ HOST, COPY = "host", "copy"  # names of commands that are no kernels
 
 
 class Command(NamedTuple):
-    """A command of a run.
+    """A command of a run."""
 
-    Attributes
-    ----------
-    name : str
-        The kernel with its variant, ``"copy"``, or ``"host"`` for steps in NumPy.
-    start, seconds : float
-        When the host began with it, by `time.perf_counter`, and its time there.
-    event : pyopencl.Event or None
-        On the device; None: a step on the host.
-    """
-
-    name: str
+    name: str  # The kernel with its variant, `"copy"`, or `"host"` for steps in NumPy
+    # When the host began with it, by `time.perf_counter`, and its time there
     start: float
     seconds: float
-    event: Any
+    event: Any  # On the device; None: a step on the host
 
 
 class Trace(NamedTuple):

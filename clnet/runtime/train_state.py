@@ -21,27 +21,7 @@ Array = NDArray[Any]
 
 
 class TrainState:
-    """Parameters and the optimiser's state on a device, with two snapshots.
-
-    Parameters
-    ----------
-    session : Session
-        Of the device.
-    parameters : ndarray, shape [size]
-        Initial values of the flat buffer.
-    state : ndarray, shape [slots, size]
-        Initial state of the optimiser.
-    relayout : Relayout or None
-        From the host's layout to the device's; None: they are the same.
-    members : int
-        Networks, whose parameters follow each other; `state` [slots, size of one] is
-        that of each, and they follow each other too.
-
-    Attributes
-    ----------
-    size : int
-        Elements of the flat buffer on the device, of all networks.
-    """
+    """Parameters and the optimiser's state on a device, with two snapshots."""
 
     def __init__(
         self, session: Session, parameters: Array, state: Array,
@@ -93,16 +73,7 @@ class TrainState:
         return self._session.device.type != "cpu"
 
     def snapshot(self, number: int, with_state: bool) -> None:
-        """Take a snapshot after all enqueued steps.
-
-        Parameters
-        ----------
-        number : int
-            The snapshot to replace: 0 or 1.
-        with_state : bool
-            Whether it includes the state, so that training can resume from it: on the
-            device, or else on a host that is apart.
-        """
+        """Take a snapshot after all enqueued steps."""
         self._states[number] = None
         self._snapshots[number].copy_from(self._session, self.parameters)
         if with_state and (self.can_snapshot_state or not self.host_is_apart):
@@ -180,19 +151,7 @@ class TrainState:
 
 
 class MemberStates:
-    """The optimiser's states of many networks, on the device until they are needed.
-
-    Parameters
-    ----------
-    session : Session
-        Of the device.
-    memory : Memory
-        The states [members, slots, size].
-    shape : tuple of int
-        Members, slots and size.
-    dtype : str
-        Of the states.
-    """
+    """The optimiser's states of many networks, on the device until they are needed."""
 
     def __init__(
         self, session: Session, memory: Memory, shape: tuple[int, int, int], dtype: str

@@ -17,19 +17,7 @@ def release(lock: threading.RLock) -> None:
 
 
 class Turn:
-    """The turn of one call: `begin` waits for it, `end` gives it to the next.
-
-    Attributes
-    ----------
-    lock : threading.RLock
-        Held by calls that end where they begin: ``with turn.lock``.
-    owner : int or None
-        The thread that has begun a call; None: no call has begun.
-    busy : bool
-        Whether a call has the turn that others cannot see by a lock of theirs: direct
-        calls then take the long way. A call that is interrupted as it ends may leave it
-        True, which costs the next call some time.
-    """
+    """The turn of one call: `begin` waits for it, `end` gives it to the next."""
 
     def __init__(self) -> None:
         self.lock: threading.RLock = threading.RLock()

@@ -31,18 +31,10 @@ THREADING = {"concurrent", "queue", "threading"}  # where threads wait for threa
 
 
 class Place(NamedTuple):
-    """Where a thread is.
+    """Where a thread is."""
 
-    Attributes
-    ----------
-    name : str
-        The innermost function that is no library's, with its file and line.
-    own : bool
-        Whether it is clnet's, and waits for no thread of Python.
-    """
-
-    name: str
-    own: bool
+    name: str  # The innermost function that is no library's, with its file and line
+    own: bool  # Whether it is clnet's, and waits for no thread of Python
 
     @classmethod
     def of(cls, frame: FrameType | None) -> Place:
@@ -61,19 +53,9 @@ class Place(NamedTuple):
 
 
 class Watch:
-    """The watch over the thread that makes it.
+    """The watch over the thread that makes it."""
 
-    Parameters
-    ----------
-    limit : float
-        Seconds that code of the caller's may stand still.
-
-    Attributes
-    ----------
-    polls : int
-        Of all ranks' waits for each other, in which a thread may stay for long.
-    """
-
+    # Of all ranks' waits for each other, in which a thread may stay for long
     polls: ClassVar[int] = 0
     _watchers: ClassVar[set[int]] = set()  # native numbers of the threads that watch
 
@@ -89,11 +71,6 @@ class Watch:
         It stands still if it is in one place, waits for no rank, and has not woken up
         since; no thread of the process has a core or waits for one; and the process
         uses no processor. A thread of its own calls this.
-
-        Parameters
-        ----------
-        seconds : float
-            Since the last call.
         """
         Watch._watchers.add(threading.get_native_id())
         frames = sys._current_frames()
@@ -120,13 +97,7 @@ class Watch:
 
 
 def caller_seconds() -> float:
-    """Return the seconds that code of the caller's may stand still.
-
-    Raises
-    ------
-    InputError
-        If the variable of the environment is no number above 0.
-    """
+    """Return the seconds that code of the caller's may stand still."""
     text = os.environ.get(VARIABLE)
     if text is None:
         return CALLER_SECONDS

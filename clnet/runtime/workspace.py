@@ -25,11 +25,6 @@ class Workspace:
     """The buffers of a session's launches, each by its name.
 
     Launches that name the same buffer share it. All are in float32.
-
-    Parameters
-    ----------
-    session : Session
-        Of the launches' device.
     """
 
     def __init__(self, session: Session) -> None:

@@ -16,14 +16,7 @@ MAX_POLLS = 2000  # some hundred microseconds; then the host waits for the queue
 
 
 class ZeroCopyOutputs:
-    """The zero-copy outputs of an executable.
-
-    Attributes
-    ----------
-    arrived : bool
-        Whether those of the last run were polled in time, long before a kernel can time
-        out.
-    """
+    """The zero-copy outputs of an executable."""
 
     def __init__(self) -> None:
         self.arrived: bool = False

@@ -59,27 +59,14 @@ def program_of(
 
 @dataclass(frozen=True)
 class Bound:
-    """Passes bound to one device.
+    """Passes bound to one device."""
 
-    Attributes
-    ----------
-    train_state : TrainState
-        Parameters and optimiser state.
-    passes : list of Pass
-        Over the training set, and over the validation set if there is one.
-    key : tuple
-        The ids of their plans' steps, and their numbers of samples.
-    steps : list of tuple of Step
-        Those steps, held so that no others get their ids.
-    keeps : bool
-        Whether they are small enough to be kept.
-    """
-
-    train_state: TrainState
+    train_state: TrainState  # Parameters and optimiser state
+    # Over the training set, and over the validation set if there is one
     passes: list[Pass]
-    key: tuple[int, ...]
-    steps: list[tuple[Step, ...]]
-    keeps: bool
+    key: tuple[int, ...]  # The ids of their plans' steps, and their numbers of samples
+    steps: list[tuple[Step, ...]]  # Those steps, held so that no others get their ids
+    keeps: bool  # Whether they are small enough to be kept
 
 
 def bound(
@@ -88,17 +75,7 @@ def bound(
     plans: Sequence[TrainingPlan],
     sets: Sequence[AnySet],
 ) -> Bound:
-    """Return the passes of a training by its plans, from kept ones where there are.
-
-    Parameters
-    ----------
-    session : Session
-        Of the device.
-    state : TrainingState
-        Parameters and optimiser state to start from.
-    plans, sets : sequences of TrainingPlan and DataSet
-        Of the training, and of the validation if there is one.
-    """
+    """Return the passes of a training by its plans, from kept ones where there are."""
     key = *[id(plan.steps) for plan in plans], *[data.rows for data in sets]
     found: Bound | None = session.kept.pop(key, None)
     if found is not None:

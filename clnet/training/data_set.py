@@ -29,21 +29,11 @@ SLACK = 1e-3  # of targets beyond an output's bounds, which rounding explains
 
 @dataclass(frozen=True)
 class DataSet:
-    """Samples of one network.
+    """Samples of one network."""
 
-    Attributes
-    ----------
-    x : ndarray or CSR matrix of scipy.sparse, shape [n, n_in]
-        Inputs.
-    t : ndarray, shape [n, n_out]
-        Targets.
-    weight : ndarray of float64, shape [n, 1], or None
-        Factor of each sample's loss and squared error; the largest is 1 until
-        `balanced`.
-    """
-
-    x: Any
-    t: Array
+    x: Any  # Inputs
+    t: Array  # Targets
+    # Factor of each sample's loss and squared error; the largest is 1 until `balanced`
     weight: Array | None = None
 
     def __len__(self) -> int:
@@ -122,30 +112,7 @@ def data_set(
     scaling: Scaling | None = None,
     sparse: bool = False,
 ) -> DataSet:
-    """Return samples of a network, checked and scaled.
-
-    Parameters
-    ----------
-    network : Model
-        The network that the samples are for.
-    x, t : array_like, shape [n, n_in] and [n, n_out]
-        Inputs and targets.
-    weight : array_like, shape [n], or None
-        As for `Network.fit`.
-    what : str
-        Prefix of the arrays' names in errors: empty, or a word and a space.
-    scaling : Scaling or None
-        Scaling of inputs and targets; None: they are not scaled.
-    sparse : bool
-        Whether inputs that the network `reads_sparse` stay sparse, if they are not
-        scaled.
-
-    Raises
-    ------
-    InputError
-        If a shape or type is wrong, there is no sample, a number is not finite, or a
-        weight is negative, or all are zero.
-    """
+    """Return samples of a network, checked and scaled."""
     sparse = sparse and scaling is None and reads_sparse(network, x)
     x, t = samples_of(network, x, t, what, sparse)
     weights = None

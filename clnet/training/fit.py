@@ -108,24 +108,7 @@ def explain(
     precision: str = PRECISIONS[0],
     progress: bool = False,
 ) -> str:
-    """Return how a training step over all samples would be computed, and why.
-
-    Parameters
-    ----------
-    network, optimiser, device
-        As for `Network.fit`; the loss is its default.
-    batch : int
-        Samples a step.
-    tune : bool or None
-        As for `Network.compile`.
-    precision, progress
-        As for `Network.compile`.
-
-    Raises
-    ------
-    InputError, DeviceError
-        If an argument is wrong, or no such device exists.
-    """
+    """Return how a training step over all samples would be computed, and why."""
     batch = as_whole("batch", batch, most=INT_MAX)
     rule, where = rule_of(network, optimiser), find_device(device)
     loss = default_loss(network, optimiser)

@@ -28,26 +28,6 @@ class Gradients:
     """Sums over samples of a network's loss and of its gradients.
 
     Dropout drops nothing here.
-
-    Parameters
-    ----------
-    network : Model
-        The description; its parameters are not read.
-    loss : LossFunction
-        The loss.
-    device : str, Device or None
-        As for `clnet.device`.
-    data : DataSet
-        The first data set: the others have its kind, and at most as many samples.
-    precision : str
-        As for `Network.compile`.
-    calls : int
-        How often it is called: kernels are measured if that pays, as by `fit`.
-
-    Raises
-    ------
-    InputError, DeviceError
-        If the loss does not fit, or no such device exists.
     """
 
     def __init__(
@@ -81,13 +61,7 @@ class Gradients:
                 self._replay.write(value, array)
 
     def __call__(self, parameters: Array) -> tuple[float, Array]:
-        """Return the loss's sum over the samples, and its gradients [size].
-
-        Parameters
-        ----------
-        parameters : ndarray, shape [size]
-            The flat buffer, in the network's dtype.
-        """
+        """Return the loss's sum over the samples, and its gradients [size]."""
         n = self._samples
         with device_errors(self._session):
             self._train_state.replace(parameters)

@@ -32,15 +32,7 @@ STYLE = (
 
 
 class Histories(Sequence[History]):
-    """The histories of a population's networks, each made when it is first read.
-
-    Parameters
-    ----------
-    count : int
-        Their number.
-    make : callable
-        Returns the history of a network, by its number.
-    """
+    """The histories of a population's networks, each made when it is first read."""
 
     def __init__(self, count: int, make: Callable[[int], History]) -> None:
         self._count, self._make = count, make
@@ -80,15 +72,7 @@ class Histories(Sequence[History]):
         return drawn(self._draw, path, axes)
 
     def report(self, path: str | PathLike[str]) -> None:
-        """Write a page with the learning curves and a table of all networks.
-
-        Raises
-        ------
-        ClnetError
-            If matplotlib is not installed.
-        InputError, FormatError
-            If the suffix is not ``.html``, or the file cannot be written.
-        """
+        """Write a page with the learning curves and a table of all networks."""
         file = report_file(path)
         text = (
             '<!doctype html>\n<html lang="en"><meta charset="utf-8">\n'
@@ -155,13 +139,7 @@ def band(losses: Sequence[Sequence[float]]) -> Array:
 
 
 def report_file(path: str | PathLike[str]) -> Path:
-    """Return the file of a report.
-
-    Raises
-    ------
-    InputError, FormatError
-        If the suffix is not ``.html``, or the file cannot be written.
-    """
+    """Return the file of a report."""
     file = as_path(path)
     if file.suffix.lower() != REPORT:
         raise InputError(f"{file}: reports are {REPORT}, not {file.suffix!r}")
@@ -170,15 +148,7 @@ def report_file(path: str | PathLike[str]) -> Path:
 
 
 class MemberLog:
-    """The totals of all epochs of a group of networks, as its launches gave them.
-
-    Parameters
-    ----------
-    count : int
-        Number of networks.
-    most : int
-        Bytes of totals that may stay on the device until they are read.
-    """
+    """The totals of all epochs of a group of networks, as its launches gave them."""
 
     def __init__(self, count: int, most: int) -> None:
         self._count, self._most = count, most
@@ -207,19 +177,7 @@ class MemberLog:
         )
 
     def fill(self, history: History, number: int, epochs: int, targets: Array) -> None:
-        """Add a network's epochs to its history.
-
-        Parameters
-        ----------
-        history : History
-            Of no epoch yet.
-        number : int
-            The network.
-        epochs : int
-            How many it has had.
-        targets : ndarray, shape [2, 2]
-            Samples of the training and of the validation, and outputs.
-        """
+        """Add a network's epochs to its history."""
         if self._checked.size:
             rows = self._checked[number, :epochs]
             history.epochs.add(

@@ -33,50 +33,18 @@ KEPT_SHARE = 128  # of a device's memory is for launches that are kept
 
 @dataclass
 class MemberBound:
-    """Launches of steps bound to memory, kept for a later training that is alike.
+    """Launches of steps bound to memory, kept for a later training that is alike."""
 
-    Attributes
-    ----------
-    program : Program
-        Of a step; held so that no other gets its id.
-    train_state : TrainState
-        Parameters [members, size] and state.
-    replay : MemberReplay
-        The launches.
-    keeps : bool
-        Whether they are small enough to be kept, and of no rows of their own.
-    data : tuple of ndarray
-        The inputs and targets on the device, where they are kept.
-    epochs : int
-        Of the next launch, by the time of the last one.
-    """
-
-    program: Program
-    train_state: TrainState
-    replay: MemberReplay
-    keeps: bool
-    data: tuple[Array, ...]
-    epochs: int = 1
+    program: Program  # Of a step; held so that no other gets its id
+    train_state: TrainState  # Parameters [members, size] and state
+    replay: MemberReplay  # The launches
+    keeps: bool  # Whether they are small enough to be kept, and of no rows of their own
+    data: tuple[Array, ...]  # The inputs and targets on the device, where they are kept
+    epochs: int = 1  # Of the next launch, by the time of the last one
 
 
 class MemberLaunches:
-    """Launches of the steps of members of one kind, and of their validation.
-
-    Parameters
-    ----------
-    network : Model
-        The shape of all.
-    members : Members
-        Of one kind.
-    samples : Samples
-        Their data.
-    device : Device
-        Where they train.
-    program : Program
-        Of a step.
-    step, validation : Step
-        The kernels of steps, and of the validation if there is one.
-    """
+    """Launches of the steps of members of one kind, and of their validation."""
 
     def __init__(
         self, network: Model, members: Members, samples: Samples, device: Device,
@@ -195,13 +163,7 @@ def _same(one: Array, other: Array) -> bool:
 
 
 class Rates:
-    """Orders and rates of the epochs of all members.
-
-    Parameters
-    ----------
-    members : Members
-        Of one kind.
-    """
+    """Orders and rates of the epochs of all members."""
 
     def __init__(self, members: Members) -> None:
         self._which, self._seeds = members.which, members.seeds
@@ -214,15 +176,7 @@ class Rates:
     def schedule(
         self, active: Array, done: Array, epochs: int
     ) -> tuple[Array, Array]:
-        """Return the epochs after those done, of members that differ.
-
-        Returns
-        -------
-        schedule : ndarray of `launch.EPOCH`, shape [plans, epochs + 1]
-            The last epoch is of zeros.
-        plans : ndarray of int, shape [active]
-            The row of each member.
-        """
+        """Return the epochs after those done, of members that differ."""
         differing = [self._which[active], done]
         if self._shuffled:
             differing.append(self._seeds[active])

@@ -41,53 +41,28 @@ REST = "rest"  # a validation by the samples that are not among a network's rows
 
 @dataclass(frozen=True)
 class Member:
-    """The training of one network of a population.
+    """The training of one network of a population."""
 
-    Attributes
-    ----------
-    options : TrainingOptions
-        Its arguments, resolved for its samples.
-    seed : int
-        Of the order of samples and of the optimiser.
-    rows, rest : ndarray of int, or None
-        The samples that it trains on, and those of its validation; None: all.
-    weight : ndarray, shape [samples], or None
-        The weights of all samples.
-    """
-
-    options: TrainingOptions
-    seed: int
+    options: TrainingOptions  # Its arguments, resolved for its samples
+    seed: int  # Of the order of samples and of the optimiser
+    # The samples that it trains on, and those of its validation; None: all
     rows: Array | None
     rest: Array | None
-    weight: Array | None
+    weight: Array | None  # The weights of all samples
 
 
 @dataclass(frozen=True)
 class Members(Sequence[Member]):
-    """The trainings of many networks, as columns.
+    """The trainings of many networks, as columns."""
 
-    Attributes
-    ----------
-    options : sequence of TrainingOptions
-        Those that differ.
-    which : ndarray of int, shape [members]
-        The options of each network, by their numbers.
-    seeds : ndarray of int, shape [members]
-        As `Member.seed`.
-    rows, rests : sequence of (ndarray of int, or None), or None
-        Those of each network; None: all samples.
-    weights : ndarray, shape [members, samples], or None
-        As `Member.weight`.
-    dropout : ndarray, shape [members, layers], or None
-        Fractions of the layers' outputs that are dropped; None: those of the layers.
-    """
-
-    options: Sequence[TrainingOptions]
-    which: Array
-    seeds: Array
+    options: Sequence[TrainingOptions]  # Those that differ
+    which: Array  # The options of each network, by their numbers
+    seeds: Array  # As `Member.seed`
+    # Those of each network; None: all samples
     rows: Sequence[Array | None] | None = None
     rests: Sequence[Array | None] | None = None
-    weights: Array | None = None
+    weights: Array | None = None  # As `Member.weight`
+    # Fractions of the layers' outputs that are dropped; None: those of the layers
     dropout: Array | None = None
 
     @classmethod
@@ -168,19 +143,12 @@ class Members(Sequence[Member]):
 
 @dataclass(frozen=True)
 class Samples:
-    """The data of a population's training.
+    """The data of a population's training."""
 
-    Attributes
-    ----------
-    training, validation : DataSet, and DataSet or None
-        The samples of all members.
-    patience : int or None
-        Epochs without a smaller loss of the validation before a member stops. It then
-        has the parameters of its best epoch.
-    """
-
-    training: DataSet
+    training: DataSet  # The samples of all members
     validation: DataSet | None
+    # Epochs without a smaller loss of the validation before a member stops. It then has
+    # the parameters of its best epoch.
     patience: int | None
 
     def arguments(self, member: Member) -> dict[str, Any]:
@@ -218,13 +186,7 @@ def samples_of(
     network: Model, x: ArrayLike, t: ArrayLike, validation: Any,
     patience: int | None, scaling: Scaling | None,
 ) -> Samples:
-    """Return the checked data of a training, whose labels set the network's classes.
-
-    Raises
-    ------
-    InputError
-        If an array is wrong, or is a source that is read by parts.
-    """
+    """Return the checked data of a training, whose labels set the network's classes."""
     def checked(samples: tuple[Any, ...], what: str = "") -> DataSet:
         data, network.classes, network.columns = any_set(
             network, (*samples, None)[:3], network.classes, network.columns, scaling,
@@ -261,30 +223,7 @@ def members_of(
     rows: Sequence[ArrayLike] | None, sample_weight: ArrayLike | None,
     arguments: Mapping[str, Any], options_of: Callable[..., TrainingOptions],
 ) -> Members:
-    """Return the training of each network.
-
-    Parameters
-    ----------
-    network : Model
-        The shape of all.
-    samples : Samples
-        Their data.
-    count : int
-        Number of networks.
-    rest : bool
-        Whether each measures the samples that are not among its rows.
-    rows, sample_weight
-        As for `Population.fit`.
-    arguments : mapping of str
-        Those that may be one value or a list of one for each network.
-    options_of : callable
-        Returns the options of one network by its number of samples and arguments.
-
-    Raises
-    ------
-    InputError
-        If an argument is wrong.
-    """
+    """Return the training of each network."""
     n = len(samples.training)
     lists = _lists(rows, count, n)
     shared = {name: one for name, one in arguments.items() if not is_list(one)}

@@ -47,23 +47,7 @@ def rank_passes(
     setup: TrainingSetup, network: Model, program: Program, train_state: TrainState,
     plan: Callable[..., TrainingPlan], validation: Program,
 ) -> tuple[RankPass, list[RankPass]]:
-    """Return the pass over the training set, and that over the validation set if any.
-
-    Parameters
-    ----------
-    setup : TrainingSetup
-        With ranks.
-    network : Model
-        The network in training.
-    program : Program
-        The program of a step.
-    train_state : TrainState
-        Parameters and optimiser state on this rank's device.
-    plan : callable
-        Plans a program for a network, a device and a batch, on rank 0.
-    validation : Program
-        The program of a validation.
-    """
+    """Return pass over the training set, and that over the validation set if any."""
     ranks, (where,) = setup.ranks, setup.devices
     assert ranks is not None
     parts = setup.blocks or ranks.size
@@ -114,22 +98,7 @@ def shared_setup(
     make: partial[TrainingSetup], ranks: Ranks, blocks: int | None,
     where: Devices, resume: str | PathLike[str] | None,
 ) -> TrainingSetup:
-    """Return the setup of a training, which all ranks agree on.
-
-    Parameters
-    ----------
-    make : partial
-        `training_setup` with its other arguments.
-    ranks : Ranks
-        All ranks.
-    blocks, where, resume
-        Arguments of `Network.fit`.
-
-    Raises
-    ------
-    InputError, DeviceError, FormatError
-        On all ranks, if an argument is wrong on one, or ranks differ.
-    """
+    """Return the setup of a training, which all ranks agree on."""
     # Rank 0's file counts: others may have no access to it.
     resume, saved = ranks.from_first(
         lambda: (resume, resume and SavedTraining.load(resume))
@@ -176,13 +145,7 @@ def shared_setup(
 
 
 def checked_blocks(blocks: int | None, ranks: int) -> int | None:
-    """Return the number of blocks of a step.
-
-    Raises
-    ------
-    InputError
-        If it is no power of two, or the ranks are none or more.
-    """
+    """Return the number of blocks of a step."""
     if blocks is None:
         return None
     blocks = as_whole("blocks", blocks, most=MAX_BLOCKS)

@@ -55,18 +55,10 @@ _COLUMNS = {field.name: i for i, field in enumerate(fields(Measures))}
 
 @dataclass(frozen=True)
 class DesiredError:
-    """The error at which a training stops.
+    """The error at which a training stops."""
 
-    Attributes
-    ----------
-    measure : str
-        One of `STOP_FUNCTIONS`.
-    most : float
-        Its largest value.
-    """
-
-    measure: str
-    most: float
+    measure: str  # One of `STOP_FUNCTIONS`
+    most: float  # Its largest value
 
     def met_by(self, measures: Measures) -> bool:
         """Return whether measures have the error."""
@@ -99,53 +91,24 @@ class DesiredError:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TrainingOptions:
-    """Arguments of `Network.fit` for a number of samples, checked and resolved.
+    """Arguments of `Network.fit` for a number of samples, checked and resolved."""
 
-    Attributes
-    ----------
-    epochs : int
-        Epochs at most.
-    batch : int
-        Samples a step, at most all.
-    shuffled : bool
-        Whether each epoch has its own random order.
-    rule : Optimiser
-        The update rule of the parameters.
-    rule_text : str
-        The rule with its constants, as a `TrainingState` names it.
-    loss : LossFunction
-        The function to minimise.
-    regularisation : Regularisation
-        Penalties and clipping, applied to the gradients before the rule.
-    schedule : str, callable or None
-        As given.
-    predictable : bool
-        Whether the rate depends on the epoch's number alone.
-    desired : DesiredError or None
-        The error at which the training stops.
-    precision : str
-        Precision of products: one of `checks.PRECISIONS`.
-    fann : FannParameters or None
-        FANN's training parameters, which the network gets after the training.
-    reach : (float, float) of each output
-        Bounds of the outputs' functions.
-    plans : dict
-        Plans of earlier trainings by these options.
-    """
-
-    epochs: int
-    batch: int
-    shuffled: bool
-    rule: Optimiser
-    rule_text: str
-    loss: LossFunction
+    epochs: int  # Epochs at most
+    batch: int  # Samples a step, at most all
+    shuffled: bool  # Whether each epoch has its own random order
+    rule: Optimiser  # The update rule of the parameters
+    rule_text: str  # The rule with its constants, as a `TrainingState` names it
+    loss: LossFunction  # The function to minimise
+    # Penalties and clipping, applied to the gradients before the rule
     regularisation: Regularisation
-    schedule: str | Schedule | None
-    predictable: bool
-    desired: DesiredError | None
-    precision: str
+    schedule: str | Schedule | None  # As given
+    predictable: bool  # Whether the rate depends on the epoch's number alone
+    desired: DesiredError | None  # The error at which the training stops
+    precision: str  # Precision of products: one of `checks.PRECISIONS`
+    # FANN's training parameters, which the network gets after the training
     fann: FannParameters | None
-    reach: tuple[tuple[float, float], ...]
+    reach: tuple[tuple[float, float], ...]  # Bounds of the outputs' functions
+    # Plans of earlier trainings by these options
     plans: dict[Any, list[TrainingPlan]] = field(default_factory=dict)
 
 
@@ -167,13 +130,7 @@ def training_options(
     clip_value: float | None,
     precision: str,
 ) -> TrainingOptions:
-    """Return the options of a training on n samples; the others are as for `fit`.
-
-    Raises
-    ------
-    InputError
-        If an argument is wrong.
-    """
+    """Return the options of a training on n samples; the others are as for `fit`."""
     _check_softmaxes(network)
     regularisation = Regularisation(l1, l2, clip_norm, clip_value)
     check_precision(precision)
@@ -232,13 +189,7 @@ def kept_options(network: Model) -> Callable[..., TrainingOptions]:
 
 
 def rule_of(network: Model, chosen: str | Optimiser) -> Optimiser:
-    """Return the optimiser of a name or row; ``"fann"``: the one of the network's file.
-
-    Raises
-    ------
-    InputError
-        If the name is unknown, or the network carries no training parameters.
-    """
+    """Return optimiser of a name or row; ``"fann"``: the one of the network's file."""
     if is_among(chosen, [FANN]):
         if network.fann is None:
             raise InputError(

@@ -40,25 +40,7 @@ Array = NDArray[Any]
 
 
 class _Worker:
-    """One device's part of a training: the gradients of its share of each batch.
-
-    Parameters
-    ----------
-    network : Model
-        The network in training.
-    device : Device
-        The device.
-    steps : sequence of Step
-        The plan of the gradients, for the share's samples.
-    program : Program
-        The program of the gradients.
-    data : DataSet
-        All samples.
-    rows : slice
-        The share: rows of a batch.
-    train_state : TrainState
-        The device's parameters and optimiser state.
-    """
+    """One device's part of a training: the gradients of its share of each batch."""
 
     def __init__(
         self,
@@ -101,33 +83,7 @@ class _Worker:
 
 
 class ParallelPass:
-    """A pass over a data set by several devices, with the interface of `Pass`.
-
-    Parameters
-    ----------
-    network : Model
-        The network that the program was lowered from.
-    program : Program
-        The program of one step.
-    data : DataSet
-        The samples; the constructor uploads them: to each device its share, or all if
-        the program gathers batches.
-    batch : int
-        Samples a step, of all devices together.
-    devices : sequence of Device
-        Two or more.
-    train_state : sequence of TrainState
-        Parameters and optimiser state on each device.
-    search : Search
-        The limit and the progress of measurements.
-    planning : callable
-        `plan_training`, or one with its interface.
-
-    Raises
-    ------
-    InputError
-        If a batch has fewer samples than there are devices.
-    """
+    """A pass over a data set by several devices, with the interface of `Pass`."""
 
     def __init__(
         self,

@@ -29,26 +29,7 @@ LIMIT_MARGIN = 1e-6  # of a sum of float32 and its compensation
 
 
 class Pass:
-    """A planned program, run over a data set batch by batch.
-
-    Parameters
-    ----------
-    session : Session
-        The device's.
-    plan : TrainingPlan
-        The plan of one step.
-    data : DataSet
-        The samples; the constructor uploads them.
-    train_state : TrainState
-        Parameters and optimiser state on the device.
-
-    Attributes
-    ----------
-    records : int
-        Number of rows of totals: most epochs between two calls of `totals`.
-    falls_back : bool
-        Whether kernels have timed out, and another plan has replaced the first.
-    """
+    """A planned program, run over a data set batch by batch."""
 
     def __init__(
         self, session: Session, plan: TrainingPlan, data: DataSet,
@@ -106,21 +87,7 @@ class Pass:
         self, rates: Array = NO_RATE, keys: Array | None = None, seed: int = 0,
         count: int = 0, record: int = 0,
     ) -> None:
-        """Enqueue an epoch for each rate, in as few launches as possible.
-
-        Parameters
-        ----------
-        rates : ndarray, shape [epochs]
-            The learning rate of each epoch.
-        keys : ndarray, shape [epochs, ROUNDS], or None
-            The key of each epoch's random order; None: not shuffled.
-        seed : int
-            Seed of the optimiser's random numbers.
-        count : int
-            Steps taken before.
-        record : int
-            Row of the first epoch's totals in `totals`.
-        """
+        """Enqueue an epoch for each rate, in as few launches as possible."""
         replay, n = self._replay, self._samples
         replay.session.barrier()  # another pass may be in flight
         replay.set(seed=seed & 0xFFFFFFFF)
@@ -154,14 +121,7 @@ class Pass:
         return self._replay.read_records(self._totals, count)
 
     def limit(self, squares: float, fails: float) -> None:
-        """Let launches end after an epoch whose totals may be below a limit.
-
-        Parameters
-        ----------
-        squares, fails : float
-            Sum of squared errors, and bit fails; 0: no limit. The sums of a launch that
-            ended may be above by a rounding error, but no others are below.
-        """
+        """Let launches end after an epoch whose totals may be below a limit."""
         margin = 1 + LIMIT_MARGIN
         self._replay.set(squares_limit=squares * margin, fails_limit=fails * margin)
 
@@ -190,11 +150,6 @@ class Pass:
 
     def recovered(self) -> bool:
         """Wait for the epochs; if kernels timed out, switch to a fallback plan.
-
-        Returns
-        -------
-        bool
-            Whether kernels timed out. All results since the timeout are then wrong.
 
         Warns
         -----
@@ -234,15 +189,7 @@ def shuffled_weights(data: DataSet, batch: int, words: Array) -> Array:
 
 
 def measures(totals: Array, samples: int, outputs: int) -> Array:
-    """Return the measures of epochs [epochs, 3]: loss, mse, bit_fail.
-
-    Parameters
-    ----------
-    totals : ndarray, shape [epochs, 6]
-        As `Pass.totals` returns them.
-    samples, outputs : int
-        Samples of an epoch, and outputs of each.
-    """
+    """Return the measures of epochs [epochs, 3]: loss, mse, bit_fail."""
     # The sums have the network's precision; the compensation of their rounding errors
     # is added in float64.
     sums, errors = totals[:, : len(RECORD)], totals[:, len(RECORD) :]

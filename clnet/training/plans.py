@@ -27,13 +27,6 @@ class Planning:
     """The plans of one training: kept ones, those of its checkpoint, or new ones.
 
     New ones are searched for while it is entered as a context.
-
-    Parameters
-    ----------
-    setup : TrainingSetup
-        The training.
-    progress, tune : bool or None
-        As for `Network.fit`.
     """
 
     def __init__(

@@ -63,27 +63,7 @@ def fit_members(
     report: Callable[[int], object], tune: bool | None = None,
     progress: bool | None = False,
 ) -> tuple[Histories, Array]:
-    """Train all members; return their histories and parameters [members, size].
-
-    Parameters
-    ----------
-    network : Model
-        The shape of all, whose layers drop the largest fractions.
-    start : ndarray, shape [members, size]
-        The initial parameters.
-    members : Members
-        Their trainings.
-    samples : Samples
-        Their data.
-    device : Device
-        Where they train.
-    alone : callable
-        Trains one member by `Network.fit`; returns its history and parameters.
-    report : callable
-        Called with numbers of epochs that are done.
-    tune, progress : bool or None
-        As for `Network.fit`.
-    """
+    """Train all members; return their histories and parameters [members, size]."""
     groups, numbers_of = _groups(network, members, samples, device, tune, progress)
     place = np.full(len(members), -1)  # of a member in its group
     kind = np.zeros(len(members), int)
@@ -188,31 +168,13 @@ def _shared(regularisation: Regularisation, penalises: bool) -> Regularisation:
 
 
 class MemberGroup:
-    """Members of one kind, and the program of their steps.
+    """Members of one kind, and the program of their steps."""
 
-    Attributes
-    ----------
-    members : Members
-        Of one kind.
-    device : Device
-        Where they train.
-    launches : MemberLaunches
-        Of the steps, where there is no refusal.
-    refusal : str or None
-        Why they do not train in one launch.
-    explanation : str
-        Of the plan, where there is no refusal.
-    interrupted : bool
-        Whether Ctrl-C has ended the training.
-    parameters : ndarray, shape [members, size]
-        Those that `fit` has trained.
-    """
-
-    members: Members
-    device: Device
-    launches: MemberLaunches
-    parameters: Array
-    explanation: str
+    members: Members  # Of one kind
+    device: Device  # Where they train
+    launches: MemberLaunches  # Of the steps, where there is no refusal
+    parameters: Array  # Those that `fit` has trained
+    explanation: str  # Of the plan, where there is no refusal
 
     def __init__(
         self, network: Model, members: Members, samples: Samples, device: Device,
@@ -255,13 +217,7 @@ class MemberGroup:
     def _plan(
         self, program: Program, batch: int, data: DataSet, subsets: bool, alike: bool
     ) -> TrainingPlan:
-        """Return the plan of a program; `subsets`, `alike` as for `members_variants`.
-
-        Raises
-        ------
-        DeviceError
-            If no kernel takes it, or is right.
-        """
+        """Return plan of a program; `subsets`, `alike` as for `members_variants`."""
         exact = exact_factors(data.x, self.device)
         variants = [
             one.of_data(exact) for one in members_variants(

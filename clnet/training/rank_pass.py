@@ -35,27 +35,7 @@ Array = NDArray[Any]
 
 
 class RankPass:
-    """A pass over a data set by all ranks, with the interface of `Pass`.
-
-    Parameters
-    ----------
-    ranks : Ranks
-        All ranks.
-    blocks : int or None
-        Blocks of a step; None: as many as ranks, summed in MPI's order.
-    session : Session
-        Of this rank's device.
-    plan : TrainingPlan
-        The plan of one block, by the program of gradients, or of a validation.
-    update : TrainingPlan or None
-        The plan of a step's update; None: a validation.
-    data : DataSet, StreamedSet
-        All samples; the device gets those of this rank's blocks.
-    batch : int
-        Samples a step, of all ranks together.
-    train_state : TrainState
-        Parameters and optimiser state on this rank's device.
-    """
+    """A pass over a data set by all ranks, with the interface of `Pass`."""
 
     records = 1
     epochs_per_run = 0

@@ -25,21 +25,7 @@ def fit_by_ranks(
     comm: Any, parameters: Array, train: Train, options: Mapping[str, Any],
     each: Iterable[str],
 ) -> tuple[Array, list[History]]:
-    """Return the parameters and histories of all networks, on each rank.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm
-        Of the ranks.
-    parameters : ndarray, shape [networks, size]
-        Those to start from.
-    train : callable
-        A ``Train``, of a slice of the networks and their options.
-    options : mapping of str to object
-        Arguments of `Population.fit` for all networks.
-    each : iterable of str
-        Names of those that may be lists of one value a network.
-    """
+    """Return the parameters and histories of all networks, on each rank."""
     networks = len(parameters)
     with joined(comm, "Population.fit") as ranks:
         assert ranks is not None

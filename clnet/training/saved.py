@@ -44,42 +44,19 @@ _FREE = ("initialiser", "pattern", "density", "placement", "seed", "format",
 
 @dataclasses.dataclass(frozen=True)
 class SavedTraining:
-    """A training after some epoch: all that a later process needs to go on.
+    """A training after some epoch: all that a later process needs to go on."""
 
-    Attributes
-    ----------
-    state : TrainingState
-        Parameters, optimiser, order of samples.
-    measures : ndarray, shape [epochs, columns]
-        The rows of `Epochs` so far.
-    stopped : str
-        Why the training has stopped; "": it goes on.
-    settings : dict
-        Arguments of `fit` that must be the same, as `settings_of` returns them.
-    plans : list of SavedPlan
-        Of the training, and of its validation.
-    callbacks : list of (str, dict)
-        The class and the ``state_dict()`` of each callback that has one.
-    """
-
-    state: TrainingState
-    measures: Array
-    stopped: str
+    state: TrainingState  # Parameters, optimiser, order of samples
+    measures: Array  # The rows of `Epochs` so far
+    stopped: str  # Why the training has stopped; "": it goes on
+    # Arguments of `fit` that must be the same, as `settings_of` returns them
     settings: Settings
-    plans: list[SavedPlan]
+    plans: list[SavedPlan]  # Of the training, and of its validation
+    # The class and the `state_dict()` of each callback that has one
     callbacks: list[tuple[str, dict[str, Any]]]
 
     def save(self, network: Model, path: Path) -> None:
-        """Write the training and its network to a file, whole or not at all.
-
-        Raises
-        ------
-        FormatError
-            If the file cannot be written.
-        InputError
-            If the state of a callback holds anything but arrays and plain values, or
-            if training cannot be resumed from the state: as of numbers that overflow.
-        """
+        """Write the training and its network to a file, whole or not at all."""
         self.state.check()
         arrays = {
             "parameters": self.state.parameters, "values": self.state.values,
@@ -115,13 +92,7 @@ class SavedTraining:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> SavedTraining:
-        """Return the training of a checkpoint.
-
-        Raises
-        ------
-        FormatError
-            If the file is missing, damaged, of a later version, or holds no training.
-        """
+        """Return the training of a checkpoint."""
         file = as_path(path)
         suffix_of(file, (TRAINING_SUFFIX,), "checkpoints to resume from")
         described, arrays = safetensors.load_part(file, "training")
@@ -192,17 +163,7 @@ def settings_of(
     network: Model, data: AnySet, validation: AnySet | None,
     options: TrainingOptions, blocks: int | str | None = None, checksums: bool = True,
 ) -> Settings:
-    """Return what must be the same where a training goes on, as plain values.
-
-    Parameters
-    ----------
-    network, data, validation, options
-        Of the training.
-    blocks : int, str or None
-        Of a step that ranks share; ``"any"``: in MPI's order of sums; None: no ranks.
-    checksums : bool
-        Whether those of the data sets are included.
-    """
+    """Return what must be the same where a training goes on, as plain values."""
     sets = {"data": data, "validation": validation} if checksums else {}
     schedule = options.schedule
     return {

@@ -47,56 +47,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
-    """All settings of one training.
+    """All settings of one training."""
 
-    Attributes
-    ----------
-    options : TrainingOptions
-        The arguments that hold for other samples too.
-    data : DataSet or StreamedSet
-        The training set.
-    validation : DataSet, StreamedSet or None
-        The validation set, measured after each epoch.
-    rates : callable
-        Factor of the learning rate for an epoch, counted from 0.
-    epochs : int
-        Epochs at most, from the state on.
-    callbacks : list of callables
-        In the order of their calls.
-    checkpoints : list of Checkpoint
-        Called after all others, whose state they hold.
-    state : TrainingState
-        The state to start from.
-    saved : SavedTraining or None
-        The training of the checkpoint that the state is from.
-    settings : callable
-        Returns the `settings_of` the training.
-    devices : tuple of Device
-        One, or several that share each batch.
-    classes : tuple of labels, or None
-        What the outputs stand for, which the network gets before the training.
-    columns : Columns or None
-        The names of the inputs, likewise.
-    ranks : Ranks or None
-        The ranks that share each step; None: this process takes all.
-    blocks : int or None
-        Blocks of a step that ranks share; None: one each, summed in MPI's order.
-    """
-
-    options: TrainingOptions
-    data: AnySet
-    validation: AnySet | None
-    rates: Schedule
-    epochs: int
-    callbacks: list[Callback]
-    checkpoints: list[Checkpoint]
-    state: TrainingState
-    saved: SavedTraining | None
-    settings: Callable[..., dict[str, Any]]
-    devices: tuple[Device, ...]
+    options: TrainingOptions  # The arguments that hold for other samples too
+    data: AnySet  # The training set
+    validation: AnySet | None  # The validation set, measured after each epoch
+    rates: Schedule  # Factor of the learning rate for an epoch, counted from 0
+    epochs: int  # Epochs at most, from the state on
+    callbacks: list[Callback]  # In the order of their calls
+    checkpoints: list[Checkpoint]  # Called after all others, whose state they hold
+    state: TrainingState  # The state to start from
+    saved: SavedTraining | None  # The training of the checkpoint that the state is from
+    settings: Callable[..., dict[str, Any]]  # Returns the `settings_of` the training
+    devices: tuple[Device, ...]  # One, or several that share each batch
+    # What the outputs stand for, which the network gets before the training
     classes: Classes | None
-    columns: Columns | None
+    columns: Columns | None  # The names of the inputs, likewise
+    # The ranks that share each step; None: this process takes all
     ranks: Ranks | None = None
+    # Blocks of a step that ranks share; None: one each, summed in MPI's order
     blocks: int | None = None
 
 
@@ -123,11 +92,6 @@ def training_setup(
 
     `options_of` returns the options for a number of samples, `load` reads the file
     `resume`, and `blocks` is that of `settings_of`.
-
-    Raises
-    ------
-    InputError, DeviceError
-        If an argument is wrong, or no such device exists.
     """
     room = check_buffer(buffer)
     if device is not None and devices is not None:

@@ -59,41 +59,22 @@ CHUNK = 1 << 20
 
 @dataclass
 class StreamedSet:
-    """Samples of one network that are read by parts, checked and scaled.
+    """Samples of one network that are read by parts, checked and scaled."""
 
-    Attributes
-    ----------
-    network : Model
-        The network.
-    source : Source
-        The samples.
-    classes, columns, scaling
-        Of the labels, the names and the numbers in the source, as of a network.
-    what : str
-        As for `data_set`.
-    buffer : int
-        Bytes of host memory for blocks.
-    first : DataSet
-        A first part.
-    batch : int
-        Samples a step; a block has a multiple.
-    lane : int
-        The number of the set, of those that ranks share, which tells its orders from
-        others'.
-    mean_weight : float or None
-        What weights are divided by; None: by their mean in each step.
-    """
-
-    network: Model
-    source: Source
+    network: Model  # The network
+    source: Source  # The samples
+    # Of the labels, the names and the numbers in the source, as of a network
     classes: Classes | None
     columns: Columns | None
     scaling: Scaling | None
-    what: str
-    buffer: int
-    first: DataSet
-    batch: int = 1
+    what: str  # As for `data_set`
+    buffer: int  # Bytes of host memory for blocks
+    first: DataSet  # A first part
+    batch: int = 1  # Samples a step; a block has a multiple
+    # The number of the set, of those that ranks share, which tells its orders from
+    # others'
     lane: int = 0
+    # What weights are divided by; None: by their mean in each step
     mean_weight: float | None = None
 
     def __post_init__(self) -> None:
@@ -190,15 +171,7 @@ class StreamedSet:
         return mean
 
     def section(self, rows: slice, batch: int, length: int, lane: int) -> StreamedSet:
-        """Return the set of some rows, in blocks of so many samples.
-
-        Parameters
-        ----------
-        rows, batch, lane
-            Those of `Source.section`, and the set's attributes.
-        length : int
-            Samples of a block, but for the last.
-        """
+        """Return the set of some rows, in blocks of so many samples."""
         return replace(
             self, source=self.source.section(rows), batch=batch, lane=lane,
             buffer=length * BLOCKS * self.sample_bytes,
@@ -230,13 +203,7 @@ class StreamedSet:
         )
 
     def blocks(self, key: Array | None) -> Iterator[Block]:
-        """Yield the samples of an epoch, block by block.
-
-        Parameters
-        ----------
-        key : ndarray, shape [ROUNDS], or None
-            The key of the epoch's random order; None: the source's own order.
-        """
+        """Yield the samples of an epoch, block by block."""
         if key is not None and self.lane:
             key = key ^ np.uint32(stream(self.lane))
         parts = self.source.parts(
@@ -281,24 +248,7 @@ class StreamedSet:
 
 
 class Block:
-    """Consecutive samples of an epoch.
-
-    Parameters
-    ----------
-    data : StreamedSet
-        The samples that they are of.
-    parts : list of Part
-        Arrays as they were read.
-    key : ndarray or None
-        As of `StreamedSet.blocks`.
-    number : int
-        Of the epoch's blocks, from 0.
-
-    Attributes
-    ----------
-    order : ndarray, shape [samples], or None
-        The order of the samples; None: their own.
-    """
+    """Consecutive samples of an epoch."""
 
     def __init__(
         self, data: StreamedSet, parts: list[Part], key: Array | None, number: int
@@ -330,15 +280,7 @@ class Block:
         return np.concatenate([part.weight for part in self.parts])[:, np.newaxis]
 
     def write(self, arrays: Sequence[Array], place: Place | None = None) -> None:
-        """Write inputs, targets and weights, if any, [samples, …] in their order.
-
-        Parameters
-        ----------
-        arrays : sequence of ndarray
-            Where to write them.
-        place : callable or None
-            As of `write_samples`.
-        """
+        """Write inputs, targets and weights, if any, [samples, …] in their order."""
         places = None
         if self.order is not None:
             places = self.places(np.arange(len(self), dtype=np.int32))
@@ -361,15 +303,6 @@ class Block:
         """Write inputs and targets.
 
         Threads check, convert and write some of them at a time.
-
-        Parameters
-        ----------
-        arrays : sequence of ndarray
-            Where to write them.
-        place : callable or None
-            Does that, and returns whether it is done.
-        places : ndarray of int32, or None
-            The row of each sample as it was read; None: their order.
         """
         if place is None or not place([part[1:3] for part in self.parts], places):
             self._write(arrays, places)
@@ -410,26 +343,7 @@ def any_set(
     what: str = "",
     sparse: bool = False,
 ) -> tuple[AnySet, Classes | None, Columns | None]:
-    """Return the samples of a network, with their classes and columns.
-
-    Parameters
-    ----------
-    network : Model
-        The network.
-    samples : (x, t, sample_weight)
-        As for `Network.fit`.
-    classes, columns
-        Those that are known.
-    scaling, what, sparse
-        As for `data_set`.
-    buffer : int
-        Bytes of host memory for those that are read by parts.
-
-    Raises
-    ------
-    InputError
-        As `data_set`; those of parts are raised as they are read.
-    """
+    """Return the samples of a network, with their classes and columns."""
     x, t, weight = samples
     source = source_of(x, t, weight)
     sparse = sparse and scaling is None and reads_sparse(network, x)

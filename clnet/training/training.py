@@ -46,21 +46,11 @@ SPECULATION_SECONDS = 5e-3
 
 
 class _Segment(NamedTuple):
-    """Consecutive epochs that are enqueued together after one snapshot.
+    """Consecutive epochs that are enqueued together after one snapshot."""
 
-    Attributes
-    ----------
-    first : int
-        Epochs done before.
-    rates : ndarray, shape [epochs]
-        The learning rate of each epoch.
-    snapshot : int
-        Number of the snapshot in `TrainState`.
-    """
-
-    first: int
-    rates: Array
-    snapshot: int
+    first: int  # Epochs done before
+    rates: Array  # The learning rate of each epoch
+    snapshot: int  # Number of the snapshot in `TrainState`
 
 
 class Training:
@@ -73,17 +63,6 @@ class Training:
     epochs reported so far, bit for bit. Callbacks cannot observe the speculation. An
     interrupt may come between any two statements: one assignment each tells which
     epochs are enqueued (`_segments`), and which are reported (the history).
-
-    Attributes
-    ----------
-    network : Model
-        The network in training; it gets the trained parameters at the end.
-    history : History
-        The epochs so far.
-    stopped : str
-        Why a stop rule has ended the training; "": none has.
-    interrupted : bool
-        Whether Ctrl-C has ended the training, maybe amid a call to the device.
     """
 
     def __init__(

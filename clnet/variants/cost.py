@@ -20,49 +20,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a span in a variant; read by models and by the benchmarks' rooflines.
+    """Cost of a span in a variant; read by models and by the benchmarks' rooflines."""
 
-    Attributes
-    ----------
-    flops : int
-        Floating-point operations, a multiply-add being two.
-    bytes : int
-        Bytes of global-memory traffic; an array that is read again counts again.
-    launches : int
-        Kernel launches per call.
-    scratch : int
-        Bytes of scratch and packed buffers.
-    compute_units : int
-        Compute units kept busy, at most.
-    efficiency : float
-        Attainable share of a compute unit's peak rate; an estimate. Infinite: the
-        operations and bytes are not the device's, and `busy` is the whole time.
-    again : int
-        Of the bytes, those of arrays read again, which caches may hold.
-    unit : {"flops", "matrix", "warp_group"}
-        The rate of the operations, by its name in `Rates`.
-    work : float
-        Operations of that unit for one of the span's, waits between them included.
-    handovers : int
-        Waits for values of all work-groups.
-    loads : int
-        Loads that need the one before.
-    busy : float
-        Seconds of the launches by the variant's own model, which knows of bytes read
-        again; it counts if it is longer than the others' time.
-    """
-
-    flops: int
+    flops: int  # Floating-point operations, a multiply-add being two
+    # Bytes of global-memory traffic; an array that is read again counts again
     bytes: int
-    launches: int
-    scratch: int
-    compute_units: int
+    launches: int  # Kernel launches per call
+    scratch: int  # Bytes of scratch and packed buffers
+    compute_units: int  # Compute units kept busy, at most
+    # Attainable share of a compute unit's peak rate; an estimate. Infinite: the
+    # operations and bytes are not the device's, and `busy` is the whole time.
     efficiency: float = 1.0
-    again: int = 0
-    unit: str = "flops"
+    again: int = 0  # Of the bytes, those of arrays read again, which caches may hold
+    unit: str = "flops"  # The rate of the operations, by its name in `Rates`
+    # Operations of that unit for one of the span's, waits between them included
     work: float = 1.0
-    handovers: int = 0
-    loads: int = 0
+    handovers: int = 0  # Waits for values of all work-groups
+    loads: int = 0  # Loads that need the one before
+    # Seconds of the launches by the variant's own model, which knows of bytes read
+    # again; it counts if it is longer than the others' time
     busy: float = 0.0
 
 
@@ -131,23 +107,7 @@ def span_cost(
     scratch: int = 0, efficiency: float | None = None, unit: str = "flops",
     work: float = 1.0, handovers: int = 0, loads: int = 0, busy: float = 0.0,
 ) -> Cost:
-    """Return the cost of a span by work-groups, each on a compute unit.
-
-    Parameters
-    ----------
-    span, device
-        As in `Variant.cost`.
-    again : int
-        Bytes of traffic besides `span_bytes`.
-    groups : int
-        Work-groups of a launch.
-    launches, scratch : int
-        As in `Cost`.
-    efficiency : float or None
-        As in `Cost`; None: `gpu_kernel_efficiency`.
-    unit, work, handovers, loads, busy
-        As in `Cost`.
-    """
+    """Return the cost of a span by work-groups, each on a compute unit."""
     if efficiency is None:
         efficiency = gpu_kernel_efficiency(device)
     return Cost(

@@ -19,21 +19,7 @@ MembersVariant = VectorMembers | TrainMembers | LaneMembers | GroupMembers
 def members_variants(
     device: Device, members: int, samples: int, subsets: bool, alike: bool
 ) -> tuple[MembersVariant, ...]:
-    """Return the variants to search: on CPUs those for CPUs, on others all.
-
-    Parameters
-    ----------
-    device : Device
-        Where the members train.
-    members : int
-        Their number.
-    samples : int
-        Of the data set.
-    subsets : bool
-        Whether one may train on some of the data set's rows.
-    alike : bool
-        Whether all take the same samples in the same order.
-    """
+    """Return the variants to search: on CPUs those for CPUs, on others all."""
     rows = TrainMembers(members, subsets)
     vectors = VectorMembers(members, alike and not subsets)
     if device.type != "cpu":

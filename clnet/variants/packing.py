@@ -28,26 +28,16 @@ SPLITS: Mapping[str, int] = MappingProxyType({"highest": 2, "high": 1, "medium":
 
 @dataclass(frozen=True)
 class Packing:
-    """A matrix of rows of terms, packed.
+    """A matrix of rows of terms, packed."""
 
-    Attributes
-    ----------
-    rows, terms : int
-        Its sizes.
-    splits : int
-        Halves a value.
-    row_multiple, term_multiple : int
-        Rows and terms are padded with zeros to multiples of these.
-    panel : int
-        Rows of a panel, in the layout of warp group units, which read local memory; 0:
-        the layout of warp units, blocks that pass through registers.
-    """
-
-    rows: int
+    rows: int  # Its sizes
     terms: int
-    splits: int
+    splits: int  # Halves a value
+    # Rows and terms are padded with zeros to multiples of these
     row_multiple: int = ROW_MULTIPLE
     term_multiple: int = TERM_MULTIPLE[WARP_MMA]
+    # Rows of a panel, in the layout of warp group units, which read local memory; 0:
+    # the layout of warp units, blocks that pass through registers
     panel: int = 0
 
     @property
@@ -83,29 +73,7 @@ class Packing:
         totals: tuple[Argument, int] | None = None, when: When = "call",
         before: tuple[int, int] = (0, 0),
     ) -> Launch:
-        """Return the launch that packs a matrix.
-
-        Parameters
-        ----------
-        source : Argument
-            Where it is.
-        offset, stride : int
-            Values before its first row, and from one row to the next.
-        to, scales : Argument
-            Buffers of `size` and `scales_size` bytes.
-        second : bool
-            Operand b of a product, not a; panels are laid out alike for both.
-        transposed : bool
-            Its rows are the source's columns: the stride is that of terms.
-        source_padded : int
-            1: the source's rows start on a vector and end in zeros.
-        totals : (Argument, int) or None
-            A buffer, and an offset in values, to store the rows' sums in.
-        when : {"call", "parameters", "inputs"}
-            As for `Launch`.
-        before : (int, int)
-            Its byte offsets in the two buffers.
-        """
+        """Return the launch that packs a matrix."""
         defines: dict[str, int | str] = {
             "SPLITS": self.splits, "TRANSPOSED": int(transposed),
             "SOURCE_PADDED": source_padded, "TOTALS": int(totals is not None),

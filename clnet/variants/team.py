@@ -20,17 +20,7 @@ MOST_UNROLLED = 8  # vectors; more would exhaust the registers of a group of 256
 
 
 def team_defines(config: Config, span: Span, n_in: int) -> dict[str, int | str]:
-    """Return the macros of ``team.h``.
-
-    Parameters
-    ----------
-    config : mapping
-        With ``group`` and ``items``; without ``tile`` that is 1.
-    span : Span
-        The span to compute.
-    n_in : int
-        Values of the longest row of A.
-    """
+    """Return the macros of ``team.h``."""
     items, group, tile = config["items"], config["group"], config.get("tile", 1)
     vectors = -(-n_in // 4)
     # Loads in flight must fit in a compute unit's registers.

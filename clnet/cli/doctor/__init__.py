@@ -21,13 +21,7 @@ from clnet.opencl.discovery import discover
 
 
 def examine() -> Iterator[Finding]:
-    """Examine the set-up, from the files that name drivers to a kernel on each device.
-
-    Yields
-    ------
-    Finding
-        The result of each check. A device that hangs takes `run_child`'s time.
-    """
+    """Examine set-up, from the files that name drivers to a kernel on each device."""
     files = icd_files()
     yield from icd_findings(files)
     yield from nvidia_findings(files)
@@ -50,18 +44,7 @@ def examine() -> Iterator[Finding]:
 
 
 def report(as_json: bool = False) -> int:
-    """Print every finding, `WIDTH` columns wide unless a word is longer.
-
-    Parameters
-    ----------
-    as_json : bool
-        Whether to print them as JSON.
-
-    Returns
-    -------
-    int
-        1 if something is wrong, else 0: the exit status of ``clnet doctor``.
-    """
+    """Print every finding, `WIDTH` columns wide unless a word is longer."""
     if as_json:
         findings = list(examine())
         bad = sum(finding.ok is False for finding in findings)

@@ -7,21 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check.
+    """The result of one check."""
 
-    Attributes
-    ----------
-    subject : str
-        The thing that was checked.
-    ok : bool or None
-        None: neither good nor bad, but worth knowing.
-    found : str
-        The result, and the cause of a fault.
-    cure : str
-        The action to take; empty if none is needed.
-    """
-
-    subject: str
-    ok: bool | None
-    found: str
-    cure: str = ""
+    subject: str  # The thing that was checked
+    ok: bool | None  # None: neither good nor bad, but worth knowing
+    found: str  # The result, and the cause of a fault
+    cure: str = ""  # The action to take; empty if none is needed

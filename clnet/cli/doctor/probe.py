@@ -16,18 +16,7 @@ COMMAND = (sys.executable, "-m", "clnet.cli.doctor.probe")
 
 
 def run(index: str) -> None:
-    """Build the probe kernel on a device, run it and check its result.
-
-    Parameters
-    ----------
-    index : str
-        As in `Device.index`.
-
-    Raises
-    ------
-    DeviceError
-        If it does not build or run, or its result is wrong.
-    """
+    """Build the probe kernel on a device, run it and check its result."""
     import pyopencl as cl
 
     one = device(index)

@@ -21,45 +21,14 @@ M = TypeVar("M", bound="Model")
 
 
 def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
-    """Return the network of an ``.onnx`` file.
-
-    Parameters
-    ----------
-    path : Path
-        The file; tensors that it keeps in other files are read from its folder.
-    kind : type
-        The class of the network: `Model`, or one derived from it.
-    memory_limit : int or None
-        As for `check_memory`.
-
-    Returns
-    -------
-    Model, of class `kind`
-        Its inputs are those of the graph side by side, without the first dimension,
-        the samples, and flattened; its outputs likewise. Outputs that are no floats,
-        as labels, are left out.
-
-    Raises
-    ------
-    FormatError
-        If the file is unreadable or damaged, the graph is not that of a feed-forward
-        network, with the node, it takes more than the memory limit, or the package
-        ``onnx`` is missing.
-    """
+    """Return the network of an ``.onnx`` file."""
     with _installed(f"cannot read {path}"):
         from clnet.formats.onnx.layers import read_network
     return read_network(path, kind, memory_limit)
 
 
 def save(network: Model, path: Path) -> None:
-    """Write a network, with its scaling if it has one: ``predict(x, scale=True)``.
-
-    Raises
-    ------
-    FormatError
-        If the file cannot be written, the type of a layer is unknown, or the package
-        ``onnx`` is missing.
-    """
+    """Write a network, with its scaling if it has one: ``predict(x, scale=True)``."""
     with _installed(f"cannot write {path}"):
         from clnet.formats.onnx.writer import write_network
     write_network(network, path)

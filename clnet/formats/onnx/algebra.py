@@ -279,13 +279,7 @@ def _descending(exponent: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _checked(terms: dict[Key, tuple[float, float]]) -> Sum:
-    """Return a sum without what float64's rounding has left of zero.
-
-    Raises
-    ------
-    UnknownError
-        If it is too long, or not finite.
-    """
+    """Return a sum without what float64's rounding has left of zero."""
     found = {key: value for key, value in terms.items()
              if not abs(value[0]) <= LEFT * value[1]}
     numbers = [one for value in found.values() for one in value]

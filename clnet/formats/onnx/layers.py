@@ -97,15 +97,7 @@ def _set_names(network: Model, graph: Graph) -> None:
 
 
 class _Emission:
-    """The layers of a graph, with their weights and biases.
-
-    Attributes
-    ----------
-    layers : list of Layer
-        In the order of computation.
-    arrays : list of (weights, biases)
-        Of each layer.
-    """
+    """The layers of a graph, with their weights and biases."""
 
     def __init__(self, graph: Graph, batch: int) -> None:
         self.graph = graph

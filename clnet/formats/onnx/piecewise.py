@@ -39,21 +39,11 @@ MOST_EDGES = 64
 
 @dataclass(frozen=True)
 class Piecewise:
-    """A function of one variable.
+    """A function of one variable."""
 
-    Attributes
-    ----------
-    edges : tuple of float
-        In rising order.
-    parts : tuple of Ratio
-        Expressions below, between and above the edges.
-    values : ndarray
-        The function at the edges, and then at `FAR`.
-    """
-
-    edges: tuple[float, ...]
-    parts: tuple[Ratio, ...]
-    values: Array
+    edges: tuple[float, ...]  # In rising order
+    parts: tuple[Ratio, ...]  # Expressions below, between and above the edges
+    values: Array  # The function at the edges, and then at `FAR`
 
     @classmethod
     def of(cls, number: float) -> Piecewise:

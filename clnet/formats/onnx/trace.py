@@ -45,22 +45,12 @@ Tensor = Value | Array | Refused
 
 @dataclass
 class Trace:
-    """The tensors of a graph, for so many samples.
+    """The tensors of a graph, for so many samples."""
 
-    Attributes
-    ----------
-    graph : Graph
-        The file's.
-    batch : int
-        Samples.
-    counted : bool
-        Whether a node reads the number of samples.
-    """
-
-    graph: Graph
-    batch: int
+    graph: Graph  # The file's
+    batch: int  # Samples
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    counted: bool = False
+    counted: bool = False  # Whether a node reads the number of samples
 
     def __post_init__(self) -> None:
         self.records: Records = Records(self.batch)

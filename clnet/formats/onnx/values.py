@@ -50,22 +50,12 @@ class Rows:
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of the graph for some samples: ``scale * atom + bias``.
+    """A tensor of the graph for some samples: ``scale * atom + bias``."""
 
-    Attributes
-    ----------
-    codes : ndarray of int64
-        ``atom * batch + sample`` of each element; `NONE`: a constant.
-    scale, bias : ndarray, of the same shape
-        Constants.
-    whole : bool
-        Whether its type is one of whole numbers.
-    """
-
-    codes: Array
-    scale: Array
+    codes: Array  # `atom * batch + sample` of each element; `NONE`: a constant
+    scale: Array  # Constants
     bias: Array
-    whole: bool = False
+    whole: bool = False  # Whether its type is one of whole numbers
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -85,20 +75,12 @@ class Value:
 
 @dataclass(frozen=True)
 class Curve:
-    """A record as a function of one variable, equal for all its rows.
+    """A record as a function of one variable, equal for all its rows."""
 
-    Attributes
-    ----------
-    root : Rows
-        The arguments, up to one factor and one constant; see `Records.settled`.
-    function : Piecewise
-        The function of them.
-    hints : frozenset of (float, float)
-        Factors and constants of the arguments of the functions that it is made of.
-    """
-
+    # The arguments, up to one factor and one constant; see `Records.settled`
     root: Rows
-    function: Piecewise
+    function: Piecewise  # The function of them
+    # Factors and constants of the arguments of the functions that it is made of
     hints: frozenset[tuple[float, float]]
 
 
@@ -210,13 +192,7 @@ class Records:
         return Value(codes, scale, bias)
 
     def layout(self, value: Value) -> tuple[Rows, tuple[int, ...], int]:
-        """Return the rows of each sample, their shape, and the axis of the samples.
-
-        Raises
-        ------
-        RefusalError
-            If it has no such axis.
-        """
+        """Return the rows of each sample, their shape, and the axis of the samples."""
         for axis, size in enumerate(value.shape):
             if size != self.batch:
                 continue

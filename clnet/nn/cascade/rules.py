@@ -14,18 +14,7 @@ SCALE_FACTOR, SCALE_SHARE = 2.0, 0.7
 def initial_weights(
     rng: np.random.Generator, candidates: int, n_in: int, read: int, outputs: int
 ) -> NDArray[Any]:
-    """Return candidates' weights [candidates, read + outputs], as FANN draws them.
-
-    Parameters
-    ----------
-    rng : Generator
-        Draws them.
-    candidates, n_in, outputs : int
-        Their number, and the network's inputs and outputs.
-    read : int
-        Values that a candidate reads: inputs, the constant 1, hidden neurons. FANN
-        counts the constant as a hidden neuron.
-    """
+    """Return candidates' weights [candidates, read + outputs], as FANN draws them."""
     width = SCALE_FACTOR * (SCALE_SHARE * (read - n_in)) ** (1 / n_in)
     width = min(max(width, SCALE_ENDS[0]), SCALE_ENDS[1])
     weights = rng.uniform(0, width, (candidates, read + outputs))
@@ -34,15 +23,7 @@ def initial_weights(
 
 
 class Stagnation:
-    """FANN's rule of the end of a training: no change of a value for some epochs.
-
-    Parameters
-    ----------
-    fraction : float
-        Of the value at the last change, by which it changes again.
-    patience, least, most : int
-        Epochs without a change, at least and at most.
-    """
+    """FANN's rule of the end of a training: no change of a value for some epochs."""
 
     def __init__(self, fraction: float, patience: int, least: int, most: int) -> None:
         self._fraction, self._patience, self._least = fraction, patience, least

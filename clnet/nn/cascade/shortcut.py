@@ -26,18 +26,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Row:
-    """A layer of a shortcut network.
+    """A layer of a shortcut network."""
 
-    Attributes
-    ----------
-    layer : Dense
-        Its description.
-    weights : ndarray, shape [n_out, earlier neurons]
-        Of each neuron, that of the constant 1 behind the inputs'.
-    """
-
-    layer: Dense
-    weights: Array
+    layer: Dense  # Its description
+    weights: Array  # Of each neuron, that of the constant 1 behind the inputs'
 
     def neurons(self, fann_compatible: bool) -> tuple[Neuron, ...]:
         """Return its neurons."""
@@ -56,31 +48,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Shortcut:
-    """A shortcut network.
+    """A shortcut network."""
 
-    Attributes
-    ----------
-    n_in : int
-        Inputs.
-    hidden : tuple of Row
-        The hidden layers.
-    output : Row
-        The last layer.
-    """
-
-    n_in: int
-    hidden: tuple[Row, ...]
-    output: Row
+    n_in: int  # Inputs
+    hidden: tuple[Row, ...]  # The hidden layers
+    output: Row  # The last layer
 
     @classmethod
     def of(cls, network: Model) -> Shortcut:
-        """Return a network's rows.
-
-        Raises
-        ------
-        InputError
-            If the network is no shortcut network of dense layers in float32.
-        """
+        """Return a network's rows."""
         refusal = _refusal(network)
         if refusal is not None:
             raise InputError(

@@ -11,19 +11,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Entries:
-    """Row, column and liveness of every value slot of a storage.
+    """Row, column and liveness of every value slot of a storage."""
 
-    Attributes
-    ----------
-    rows, columns : ndarray of int64, shape [size]
-        Indices into A; unspecified where a slot is not live.
-    live : ndarray of bool, shape [size]
-        False for padding, whose value is zero and stays zero.
-    """
-
-    rows: NDArray[np.int64]
+    rows: NDArray[np.int64]  # Indices into A; unspecified where a slot is not live
     columns: NDArray[np.int64]
-    live: NDArray[np.bool_]
+    live: NDArray[np.bool_]  # False for padding, whose value is zero and stays zero
 
 
 class Storage(Protocol):

@@ -28,28 +28,14 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True)
 class Contents:
-    """A kernel's assumptions about a table.
+    """A kernel's assumptions about a table."""
 
-    Attributes
-    ----------
-    size : int
-        Numbers.
-    least, most : int
-        Of each.
-    order : Order
-        Of the numbers, padding excluded.
-    ends : (int, int) or None
-        The first and the last number.
-    padding : int
-        Zeros at the end, which are read and not used.
-    """
-
-    size: int
+    size: int  # Numbers
     most: int
-    least: int = 0
-    order: Order = "any"
-    ends: tuple[int, int] | None = None
-    padding: int = 0
+    least: int = 0  # Of each
+    order: Order = "any"  # Of the numbers, padding excluded
+    ends: tuple[int, int] | None = None  # The first and the last number
+    padding: int = 0  # Zeros at the end, which are read and not used
 
     @classmethod
     def starts(cls, rows: int, entries: int) -> Contents:
@@ -103,21 +89,12 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class Records:
-    """A kernel's assumptions about a table of records.
+    """A kernel's assumptions about a table of records."""
 
-    Attributes
-    ----------
-    size : int
-        Records.
-    record : numpy.dtype
-        Of one, with named fields of int32.
-    ranges : callable
-        Takes the fields; returns ranges of fields and of their sums, each with its
-        name. Later ones may rely on earlier ones.
-    """
-
-    size: int
-    record: np.dtype[Any]
+    size: int  # Records
+    record: np.dtype[Any]  # Of one, with named fields of int32
+    # Takes the fields; returns ranges of fields and of their sums, each with its name.
+    # Later ones may rely on earlier ones.
     ranges: Callable[[Fields], Mapping[str, Range]]
 
     def fault(self, values: NDArray[Any]) -> Fault | None:

@@ -18,14 +18,9 @@ class RowStorage:
     """A [n_out, n_in] in rows, each padded with zeros to a whole number of float4.
 
     Kernels that only read A treat it as dense, whatever is live.
-
-    Attributes
-    ----------
-    n_out, n_in : int
-        Rows and columns of A.
     """
 
-    n_out: int
+    n_out: int  # Rows and columns of A
     n_in: int
     name = "rows"
 

@@ -19,18 +19,6 @@ def hyb_width(pattern: Pattern, share: float = SHARE) -> int:
 
     The largest K such that at least a share of the rows has K entries or more (Bell
     and Garland, "Efficient sparse matrix-vector multiplication on CUDA", 2008).
-
-    Parameters
-    ----------
-    pattern : Pattern
-        The entries.
-    share : float
-        Above 0, at most 1.
-
-    Raises
-    ------
-    InputError
-        If the share is out of its range.
     """
     if not 0 < share <= 1:
         raise InputError(f"a share of the rows must be in (0, 1], not {quoted(share)}")

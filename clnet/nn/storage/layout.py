@@ -36,21 +36,11 @@ class Slot:
 
 @dataclass(frozen=True)
 class Layout:
-    """The slots of every layer's weights and biases in the flat parameter buffer.
+    """The slots of every layer's weights and biases in the flat parameter buffer."""
 
-    Attributes
-    ----------
-    weights : tuple of Slot
-        One per storage.
-    biases : tuple of Slot or None
-        One per layer; None: the layer has no bias.
-    size : int
-        Elements of the buffer.
-    """
-
-    weights: tuple[Slot, ...]
-    biases: tuple[Slot | None, ...]
-    size: int
+    weights: tuple[Slot, ...]  # One per storage
+    biases: tuple[Slot | None, ...]  # One per layer; None: the layer has no bias
+    size: int  # Elements of the buffer
 
     @property
     def biases_start(self) -> int:
@@ -60,20 +50,7 @@ class Layout:
 
 
 def layout(storages: Iterable[Storage], bias_sizes: Iterable[int]) -> Layout:
-    """Lay out the weights of every layer, then the biases, at aligned offsets.
-
-    Parameters
-    ----------
-    storages : iterable of Storage
-        Storages of all layers.
-    bias_sizes : iterable of int
-        Bias values of each layer; 0: none.
-
-    Raises
-    ------
-    InputError
-        If kernels cannot count so many parameters.
-    """
+    """Lay out the weights of every layer, then the biases, at aligned offsets."""
     end = 0
 
     def slot(size: int) -> Slot:

@@ -27,18 +27,11 @@ class LocalStorage:
     slides by one, a stack's halo that grows by ``window - 1`` per layer, bands without
     dead slots. The sparse formats hold such matrices; kernels of their own could save
     no more than the indices.
-
-    Attributes
-    ----------
-    n_out, n_in : int
-        Rows and columns of A; ``n_out = n_in - window + 1``.
-    window : int
-        Entries of a row.
     """
 
-    n_out: int
+    n_out: int  # Rows and columns of A; `n_out = n_in - window + 1`
     n_in: int
-    window: int
+    window: int  # Entries of a row
     name = "local"
 
     @property

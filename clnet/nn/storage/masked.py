@@ -21,14 +21,9 @@ class MaskedStorage(RowStorage):
 
     Kernels multiply the zeros too: without a connection 0 · ∞ is NaN here, and nothing
     in the other formats.
-
-    Attributes
-    ----------
-    pattern : Pattern
-        The live entries.
     """
 
-    pattern: Pattern
+    pattern: Pattern  # The live entries
     name = "masked"
 
     @classmethod

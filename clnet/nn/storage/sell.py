@@ -24,16 +24,10 @@ class SellStorage(SparseStorage):
     matrix-vector multiplication on modern processors with wide SIMD units", 2014. Rows
     are sorted by length, longest first, within windows of σ, and cut into slices of C;
     slot k of lane l of a slice is number ``starts[slice] + k * C + l``.
-
-    Attributes
-    ----------
-    height : int
-        C: rows per slice; lanes past the last row are padding.
-    window : int
-        σ: rows that are sorted together; 1 keeps their order.
     """
 
-    height: int = SLICE
+    height: int = SLICE  # C: rows per slice; lanes past the last row are padding
+    # σ: rows that are sorted together; 1 keeps their order
     window: int = SLICE * WINDOW
     name: ClassVar[str] = "sell"
 

@@ -20,15 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SparseStorage(ABC):
-    """A pattern, and the value slot of each of its entries.
+    """A pattern, and the value slot of each of its entries."""
 
-    Attributes
-    ----------
-    pattern : Pattern
-        The live entries, in the canonical order: row by row.
-    """
-
-    pattern: Pattern
+    pattern: Pattern  # The live entries, in the canonical order: row by row
     name: ClassVar[str]
 
     @property
@@ -100,11 +94,6 @@ def check_indices(storage: SparseStorage) -> None:
     that ``starts`` rise from 0 to the number of slots; that ``lengths`` are at most the
     longest row's; that ``order`` is a permutation of the rows; that ``offsets`` are
     rising diagonals of A; and that the slots of entries differ and exist.
-
-    Raises
-    ------
-    InputError
-        If a table is not so: the pattern, or this library, is at fault.
     """
     n_out, n_in, size = storage.n_out, storage.n_in, storage.size
     tables = {**storage.indices, "slots": storage.slots}

@@ -15,20 +15,12 @@ if TYPE_CHECKING:
 
 
 class FirstUse(NamedTuple):
-    """Trials of kernels before their first results count.
+    """Trials of kernels before their first results count."""
 
-    Attributes
-    ----------
-    programs : str
-        The store's key of the programs.
-    run : tuple
-        A function of a module, and its arguments, that runs them in a child process.
-    check : callable
-        Compares the results; returns whether their values allow it.
-    """
-
-    programs: str
+    programs: str  # The store's key of the programs
+    # A function of a module, and its arguments, that runs them in a child process
     run: tuple[Any, ...]
+    # Compares the results; returns whether their values allow it
     check: Callable[[], bool]
 
 
@@ -39,17 +31,6 @@ def refusal_of_kernels(
 
     Right ones are remembered: comparing costs once per device. On an untested runtime
     they run in a child process first.
-
-    Parameters
-    ----------
-    device : Device
-        Where they run.
-    kernel : str
-        Their name in messages.
-    key : str
-        What is compared, for the store.
-    first_use : callable
-        Returns the trials.
     """
     store = store_of(device)
     if store.fact(f"compared {key}"):

@@ -60,22 +60,12 @@ class WrongResultError(ClnetError):
 
 @dataclass(frozen=True)
 class Run:
-    """Steps whose results were right, ready to be timed.
+    """Steps whose results were right, ready to be timed."""
 
-    Attributes
-    ----------
-    start, finish : callable
-        Enqueue the work, and wait for its end.
-    share : float
-        The share of a run's time that counts.
-    warm_up, longest : float or None
-        Instead of `WARM_UP_SECONDS` and `LONGEST_SECONDS`.
-    """
-
-    start: Callable[[], object]
+    start: Callable[[], object]  # Enqueue the work, and wait for its end
     finish: Callable[[], object]
-    share: float = 1.0
-    warm_up: float | None = None
+    share: float = 1.0  # The share of a run's time that counts
+    warm_up: float | None = None  # Instead of `WARM_UP_SECONDS` and `LONGEST_SECONDS`
     longest: float | None = None
 
     def shared(self, total: Timing) -> Timing:
@@ -95,26 +85,7 @@ def ready(
     on_device: bool,
     alike: Sequence[Step] = (),
 ) -> Run:
-    """Return a run of steps, after a check of their results.
-
-    Parameters
-    ----------
-    session, network, steps, inputs, outputs
-        As for `Executable`.
-    on_device : bool
-        True: values start and stay in device memory. False: host arrays in and out.
-    alike : sequence of Step
-        Steps of other layers that cost the same. They are timed together with `steps`
-        and share the time equally, so that weights come from where they are in a whole
-        call, and not from a cache that one step fills for itself.
-
-    Raises
-    ------
-    WrongResultError
-        If the results are not the oracle's.
-    DeviceError
-        If a launch does not build or run.
-    """
+    """Return a run of steps, after a check of their results."""
     checked = check(session, network, steps, inputs, outputs)
     ops = [op for step in steps for op in step.span.ops]
     if checked.oracle_ran and uses_threads(ops, min(PERIOD, steps[0].span.batch)):
@@ -187,14 +158,6 @@ def timings(
 
     They are medians: a run of several threads that wait for each other loses more to
     other work than a run of one.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        The runs.
-    pays : callable
-        Whether those near the best are measured on, by the seconds that this takes, as
-        before, and those of the best: `Search.pays_for`.
     """
     found = [_Rounds(run) for run in runs]
     near = found
@@ -267,17 +230,11 @@ class _Rounds:
 
 
 class Check(NamedTuple):
-    """A check whose results were right.
+    """A check whose results were right."""
 
-    Attributes
-    ----------
-    compared : bool
-        Whether results were compared, and values not so large that sums may overflow.
-    oracle_ran : bool
-        Whether the oracle was computed, and not cached: NumPy's threads may still spin.
-    """
-
+    # Whether results were compared, and values not so large that sums may overflow
     compared: bool
+    # Whether the oracle was computed, and not cached: NumPy's threads may still spin
     oracle_ran: bool
 
 
@@ -298,11 +255,6 @@ def check(
     a sample of the oracle's when all values are perturbed by `TOLERANCE`: networks may
     magnify roundings, and jump at thresholds. Nothing is compared where values are so
     large that sums may overflow.
-
-    Raises
-    ------
-    WrongResultError, DeviceError
-        If the results differ, or the device fails.
     """
     with quiet_errors(session):
         executable = Executable(session, network, steps, inputs, outputs)
@@ -346,19 +298,7 @@ def tolerance_of(computation: Span | Program) -> float:
 def difference(
     result: Array, exact: Array, perturbed: Array, tolerance: float, first: int = 0
 ) -> str | None:
-    """Return the first difference from the oracle beyond rounding, or None.
-
-    Parameters
-    ----------
-    result : ndarray, shape [rows, width]
-        The result, or its first rows.
-    exact, perturbed : ndarray, shape [at least rows, width]
-        The oracle's results, and those for values perturbed by the tolerance.
-    tolerance : float
-        Of `tolerance_of`.
-    first : int
-        Number of the first row, for the sentence.
-    """
+    """Return the first difference from the oracle beyond rounding, or None."""
     squares = np.zeros((3, len(exact)))  # of changes, the oracle's numbers, distances
     counts = np.zeros(len(exact))
     for part in _blocks(*exact.shape):

@@ -64,21 +64,11 @@ GROWTH = 8  # of its epochs, until it takes `PASS_SECONDS`
 
 @dataclass(frozen=True)
 class MemberTrial:
-    """Networks that train on random data.
+    """Networks that train on random data."""
 
-    Attributes
-    ----------
-    step : Step
-        Of a variant of `clnet.variants.members`.
-    network : Model
-        The shape of all networks, whose parameters are finite.
-    members : int
-        Networks that train.
-    """
-
-    step: Step
-    network: Model
-    members: int
+    step: Step  # Of a variant of `clnet.variants.members`
+    network: Model  # The shape of all networks, whose parameters are finite
+    members: int  # Networks that train
 
     @classmethod
     def small(cls, step: Step, network: Model) -> MemberTrial:
@@ -87,13 +77,7 @@ class MemberTrial:
         return cls(_reduced(step), network, members)
 
     def check(self) -> bool:
-        """Compare the results with the oracle's; return whether their values allow it.
-
-        Raises
-        ------
-        WrongResultError, DeviceError
-            If the results differ, or the device fails.
-        """
+        """Compare results with the oracle's; return whether their values allow it."""
         for attempt in ATTEMPTS:
             fault, compared = self._fault(*attempt)
             if fault is None:

@@ -43,24 +43,12 @@ class Parameters(Protocol):
 
 @dataclass(frozen=True)
 class Narrowed:
-    """A program with fewer inputs, and the parameters of these.
+    """A program with fewer inputs, and the parameters of these."""
 
-    Attributes
-    ----------
-    parameters : ndarray, shape [layout.size]
-        The flat buffer.
-    storages : tuple of Storage
-        Storages of all layers.
-    program : Program
-        The program; its ops are those of the other one, in order.
-    values : dict of Value to Value
-        Its values in place of others.
-    """
-
-    parameters: NDArray[Any]
-    storages: tuple[Storage, ...]
-    program: Program
-    values: dict[Value, Value]
+    parameters: NDArray[Any]  # The flat buffer
+    storages: tuple[Storage, ...]  # Storages of all layers
+    program: Program  # The program; its ops are those of the other one, in order
+    values: dict[Value, Value]  # Its values in place of others
 
     def steps(self, program: Program, steps: Sequence[Step]) -> list[Step]:
         """Return the same steps of this program instead of another."""

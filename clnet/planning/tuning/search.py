@@ -24,21 +24,6 @@ class Search:
     """The limit and the progress line that the searches for one plan share.
 
     A context manager, which closes the line.
-
-    Parameters
-    ----------
-    seconds : float
-        The limit; after it, only what a plan needs is measured.
-    progress : bool or None
-        Whether a line on stderr shows what is built and measured, after
-        `PROGRESS_DELAY`; None: if stderr is a terminal.
-    runs : float
-        How often the plan will be run, at most.
-
-    Attributes
-    ----------
-    seconds, runs : float
-        As given.
     """
 
     def __init__(
@@ -85,13 +70,6 @@ class Search:
         """Return whether a measurement may begin.
 
         It must end within the limit, and within the `SHARE` of the time of all runs.
-
-        Parameters
-        ----------
-        cost : float
-            Seconds of the measurement.
-        seconds : float
-            Of one run, by the best plan so far.
         """
         end = time.perf_counter() - self._begin + cost
         return end <= min(self.seconds, SHARE * self.runs * seconds)

@@ -41,30 +41,7 @@ MAX_ALIKE = 8  # equal spans that are timed together
 
 
 class Times:
-    """Times of one program on one device, at one batch.
-
-    Parameters
-    ----------
-    network : Model
-        The network, for its parameters.
-    program : Program
-        The program, lowered from it.
-    device : Device
-        The device, with its companions.
-    batch : int
-        Samples of the measured spans; the steps of candidates may have others.
-    report : PlanReport
-        Failures of eligible candidates are added to it.
-    search : Search
-        The progress line of what is measured.
-    given : bool
-        Whether times of files count, where the store has none.
-
-    Attributes
-    ----------
-    whole : str
-        The kind of the whole covers' times.
-    """
+    """Times of one program on one device, at one batch."""
 
     whole = "host to host"
 
@@ -232,13 +209,7 @@ class Times:
         return f"compared {'; '.join(exact)}"
 
     def compare(self, step: Step) -> None:
-        """Compare a step alone with the oracle.
-
-        Raises
-        ------
-        WrongResultError, DeviceError
-            If the results differ, or the device fails.
-        """
+        """Compare a step alone with the oracle."""
         self._compared(self.session, [step], step.span.inputs, step.span.outputs)
 
     def _try_in_child(self, steps: Sequence[Step]) -> None:

@@ -75,40 +75,16 @@ STATEFUL = (Dropout, Gather, Tally, Update)  # ops that differ from step to step
 
 @dataclass(frozen=True)
 class Trial:
-    """The device, the network and the program whose steps are timed.
+    """The device, the network and the program whose steps are timed."""
 
-    Attributes
-    ----------
-    session : Session
-        The device's session.
-    network : Parameters
-        The network; trials start from its parameters.
-    program : Program
-        The program of one step.
-    """
-
-    session: Session
-    network: Parameters
-    program: Program
+    session: Session  # The device's session
+    network: Parameters  # The network; trials start from its parameters
+    program: Program  # The program of one step
 
     def ready(self, steps: Sequence[Step], outputs: Sequence[Value]) -> Run:
         """Return a run of steps of training, after a check of its results.
 
         Its time is that of one step.
-
-        Parameters
-        ----------
-        steps : sequence of Step
-            A part of the program, or the whole.
-        outputs : sequence of Value
-            Results that later steps or the host read.
-
-        Raises
-        ------
-        WrongResultError
-            If the results are not the oracle's.
-        DeviceError
-            If a launch does not build or run.
         """
         with quiet_errors(self.session):
             checked = self.check(steps, outputs)
@@ -146,13 +122,7 @@ class Trial:
         return count
 
     def check(self, steps: Sequence[Step], outputs: Sequence[Value]) -> Check:
-        """Compare the results of steps with the oracle's, once for each.
-
-        Raises
-        ------
-        WrongResultError, DeviceError
-            If the results differ, or the device fails.
-        """
+        """Compare the results of steps with the oracle's, once for each."""
         if self._narrow is not None:
             narrow, trial = self._narrow
             return trial.check(

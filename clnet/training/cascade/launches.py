@@ -34,15 +34,7 @@ how many of these epochs there are to its last; None: the training goes on."""
 
 
 class Population:
-    """Candidates, or outputs, on a device.
-
-    Parameters
-    ----------
-    workspace : Workspace
-        Of the training.
-    training : NeuronsTraining
-        The description.
-    """
+    """Candidates, or outputs, on a device."""
 
     def __init__(self, workspace: Workspace, training: NeuronsTraining) -> None:
         self._workspace, self._training = workspace, training
@@ -72,20 +64,6 @@ class Population:
 
         A launch ends where the training may, at the earliest; if it ended within, the
         launch is repeated with fewer epochs.
-
-        Parameters
-        ----------
-        n_in : int
-            Values that a neuron reads.
-        most : int
-            Epochs at most.
-        earliest : callable
-            Returns the number of epochs after which the training may end, at the
-            earliest, when it is given the number of epochs so far.
-        judge : Judge
-            Called after each launch.
-        scalars
-            ``error``, ``steps``, ``seed`` of the launches, as in `CHANGING`.
         """
         training, done = self._training, 0
         count = len(training.neurons)
@@ -144,18 +122,7 @@ class Values:
 
 
 class CascadeBinding:
-    """All launches of a training, bound to memory.
-
-    Attributes
-    ----------
-    outputs, candidates : Population
-        The neurons that are trained.
-    install, errors : list of Values
-        Of the training set, and of the validation set if there is one: the values of a
-        candidate as a neuron of the network, and the errors of an output.
-    name : str
-        Of the kernel and the device.
-    """
+    """All launches of a training, bound to memory."""
 
     def __init__(self, session: Session, parts: Parts) -> None:
         self._workspace, self._parts = Workspace(session), parts
@@ -193,22 +160,13 @@ class CascadeBinding:
 
 @dataclass(frozen=True)
 class Parts:
-    """The descriptions of a training's launches.
+    """The descriptions of a training's launches."""
 
-    Attributes
-    ----------
-    samples : tuple of CascadeSamples
-        The training set, and the validation set if there is one.
-    outputs, candidates : NeuronsTraining
-        On the training set.
-    added : tuple of Neuron
-        The candidates as neurons of the network.
-    """
-
+    # The training set, and the validation set if there is one
     samples: tuple[CascadeSamples, ...]
-    outputs: NeuronsTraining
+    outputs: NeuronsTraining  # On the training set
     candidates: NeuronsTraining
-    added: tuple[Neuron, ...]
+    added: tuple[Neuron, ...]  # The candidates as neurons of the network
 
     @property
     def install(self) -> tuple[NeuronValues, ...]:

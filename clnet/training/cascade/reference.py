@@ -27,15 +27,7 @@ Array = NDArray[Any]
 
 
 class ReferenceSamples:
-    """Samples as `CascadeSamples` describes them.
-
-    Attributes
-    ----------
-    inputs : ndarray, shape [rows, n]
-        Values of all earlier neurons.
-    targets, residuals : ndarray, shape [outputs, n]
-        Targets, and the scaled errors of the outputs.
-    """
+    """Samples as `CascadeSamples` describes them."""
 
     def __init__(self, described: CascadeSamples) -> None:
         n = described.samples
@@ -45,20 +37,7 @@ class ReferenceSamples:
 
 
 class ReferencePopulation:
-    """Candidates, or outputs; see `launches.Population`.
-
-    Parameters
-    ----------
-    samples : ReferenceSamples
-        The training set.
-    training : NeuronsTraining
-        The description.
-
-    Attributes
-    ----------
-    parameters : ndarray, shape of `NeuronsTraining.shape`
-        Weights and state.
-    """
+    """Candidates, or outputs; see `launches.Population`."""
 
     def __init__(self, samples: ReferenceSamples, training: NeuronsTraining) -> None:
         self._samples, self._training = samples, training

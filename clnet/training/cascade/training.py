@@ -178,11 +178,6 @@ class CascadeTraining:
     """A running cascade training, as callbacks see it.
 
     An epoch of its history is the training of the outputs of one more neuron.
-
-    Attributes
-    ----------
-    history : History
-        The measures after the training of the outputs for each number of neurons.
     """
 
     def __init__(

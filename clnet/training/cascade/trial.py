@@ -78,13 +78,7 @@ def _key_of(parts: Parts, device: Device) -> str:
 
 
 def check(parts: Parts, session: Session) -> bool:
-    """Compare the results of launches with the reference's; return True.
-
-    Raises
-    ------
-    WrongResultError, DeviceError
-        If the results differ, or the device fails.
-    """
+    """Compare the results of launches with the reference's; return True."""
     tolerance = TOLERANCE[parts.outputs.dtype]
     for seed, draws in ATTEMPTS:
         fault = None
@@ -109,21 +103,7 @@ def results(
     binding: CascadeBinding | ReferenceBinding, parts: Parts, seed: int,
     relative: float = 0.0, draw: int = 1,
 ) -> dict[str, Array]:
-    """Run all launches on random samples, and return their results [rows, width].
-
-    Parameters
-    ----------
-    binding : CascadeBinding or ReferenceBinding
-        Of the launches.
-    parts : Parts
-        Their descriptions.
-    seed : int
-        Of samples and weights.
-    relative : float
-        A relative amount by which samples and weights are perturbed.
-    draw : int
-        Of the perturbation.
-    """
+    """Run all launches on random samples, and return their results [rows, width]."""
     rng, found = np.random.default_rng(seed), dict[str, Array]()
     rows, outputs = parts.outputs.samples.rows, parts.outputs.samples.outputs
     half = (rows + 1) // 2

@@ -48,24 +48,13 @@ CHANGING = (
 
 @dataclass(frozen=True)
 class CascadeSamples:
-    """The memory of samples, of which neurons are trained or valued.
+    """The memory of samples, of which neurons are trained or valued."""
 
-    Attributes
-    ----------
-    name : str
-        Names its buffers.
-    samples : int
-        Their number.
-    rows : int
-        Values of a sample at most: inputs, the constant 1, and all hidden neurons.
-    outputs : int
-        Outputs of the network.
-    """
-
-    name: str
-    samples: int
+    name: str  # Names its buffers
+    samples: int  # Their number
+    # Values of a sample at most: inputs, the constant 1, and all hidden neurons
     rows: int
-    outputs: int
+    outputs: int  # Outputs of the network
 
     @property
     def padded(self) -> int:
@@ -103,39 +92,17 @@ class CascadeSamples:
 
 @dataclass(frozen=True)
 class NeuronsTraining:
-    """The training of candidates, or of outputs.
+    """The training of candidates, or of outputs."""
 
-    Attributes
-    ----------
-    samples : CascadeSamples
-        The training set.
-    neurons : tuple of Neuron
-        The candidates or outputs.
-    candidates : bool
-        Which of both they are.
-    rule : Optimiser
-        The update rule of their weights.
-    loss : str
-        Of outputs.
-    bit_fail_limit : float
-        Of outputs: error from which on an output has failed.
-    epochs : int
-        Of a launch at most.
-    halved : bool
-        Whether errors of symmetric outputs are halved.
-    fann_compatible : bool
-        Whether derivatives of outputs are FANN's.
-    """
-
-    samples: CascadeSamples
-    neurons: tuple[Neuron, ...]
-    candidates: bool
-    rule: Optimiser
-    loss: str
-    bit_fail_limit: float
-    epochs: int
-    halved: bool
-    fann_compatible: bool
+    samples: CascadeSamples  # The training set
+    neurons: tuple[Neuron, ...]  # The candidates or outputs
+    candidates: bool  # Which of both they are
+    rule: Optimiser  # The update rule of their weights
+    loss: str  # Of outputs
+    bit_fail_limit: float  # Of outputs: error from which on an output has failed
+    epochs: int  # Of a launch at most
+    halved: bool  # Whether errors of symmetric outputs are halved
+    fann_compatible: bool  # Whether derivatives of outputs are FANN's
     dtype: str = "float32"
 
     @property
@@ -235,28 +202,15 @@ def _cpu(device: Device) -> bool:
 
 @dataclass(frozen=True)
 class NeuronValues:
-    """The computation of single neurons' values, or errors, of all samples.
+    """The computation of single neurons' values, or errors, of all samples."""
 
-    Attributes
-    ----------
-    samples : CascadeSamples
-        Whose inputs are read.
-    neurons : tuple of Neuron
-        Of a network, rows of a table.
-    parameters : Scratch
-        Of the `NeuronsTraining` that has their weights.
-    residuals : bool
-        False: a neuron's values become a row of the inputs; True: the scaled errors of
-        an output become one of the residuals.
-    halved, fann_compatible : bool
-        As for `NeuronsTraining`.
-    """
-
-    samples: CascadeSamples
-    neurons: tuple[Neuron, ...]
-    parameters: Scratch
+    samples: CascadeSamples  # Whose inputs are read
+    neurons: tuple[Neuron, ...]  # Of a network, rows of a table
+    parameters: Scratch  # Of the `NeuronsTraining` that has their weights
+    # False: a neuron's values become a row of the inputs; True: the scaled errors of an
+    # output become one of the residuals
     residuals: bool
-    halved: bool
+    halved: bool  # As for `NeuronsTraining`
     fann_compatible: bool
 
     @property

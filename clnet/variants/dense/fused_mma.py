@@ -135,28 +135,14 @@ class FusedMma:
 
 @dataclass(frozen=True)
 class _Shape:
-    """A chain in blocks of 16 terms or neurons (``fused_mma.h``).
+    """A chain in blocks of 16 terms or neurons (``fused_mma.h``)."""
 
-    Attributes
-    ----------
-    first, last : int
-        Blocks of the first layer's terms, of the last layer's neurons.
-    hidden : int
-        Blocks of the widest hidden layer; 0 of one layer.
-    layers : int
-        Number of layers.
-    splits : int
-        Halves a value.
-    local_bytes : int
-        Bytes of local memory.
-    """
-
-    first: int
-    hidden: int
+    first: int  # Blocks of the first layer's terms, of the last layer's neurons
+    hidden: int  # Blocks of the widest hidden layer; 0 of one layer
     last: int
-    layers: int
-    splits: int
-    local_bytes: int
+    layers: int  # Number of layers
+    splits: int  # Halves a value
+    local_bytes: int  # Bytes of local memory
 
     @property
     def sizes(self) -> list[int]:

@@ -59,20 +59,12 @@ PARTIAL_SHARE = 0.35  # of memory's rate: partial sums are written, then read fa
 
 @dataclass(frozen=True)
 class Product:
-    """The product c [m, n] of k terms, as ``gemm.h`` computes it.
+    """The product c [m, n] of k terms, as ``gemm.h`` computes it."""
 
-    Attributes
-    ----------
-    m, n, k : int
-        Rows and columns of c, and terms of a sum.
-    item : int
-        Bytes of a number.
-    """
-
-    m: int
+    m: int  # Rows and columns of c, and terms of a sum
     n: int
     k: int
-    item: int
+    item: int  # Bytes of a number
 
     def groups(self, config: Config) -> int:
         """Return the number of tiles of c."""
@@ -121,15 +113,7 @@ class Product:
     def space(
         self, device: Device, parts: tuple[int, ...] | None = None
     ) -> tuple[Config, ...]:
-        """Return the configs to measure, the best by the model first.
-
-        Parameters
-        ----------
-        device : Device
-            The device.
-        parts : tuple of int or None
-            Numbers of split-k slices to try; None: no split-k.
-        """
+        """Return the configs to measure, the best by the model first."""
         found: list[Config] = [c for c in CONFIGS if self.fits(c, device)]
         if parts is not None:
             found = [{**c, "parts": p} for c in found for p in parts]

@@ -102,20 +102,12 @@ PARTIAL_SHARE = 0.7  # of memory's rate, by which partial sums are written and r
 
 @dataclass(frozen=True)
 class Product:
-    """The product c [m, n] of inner dimension k (``mma.h``).
+    """The product c [m, n] of inner dimension k (``mma.h``)."""
 
-    Attributes
-    ----------
-    m, n, k : int
-        Sizes.
-    splits : int
-        Halves a value.
-    """
-
-    m: int
+    m: int  # Sizes
     n: int
     k: int
-    splits: int
+    splits: int  # Halves a value
 
     def a(self, config: Config) -> Packing:
         """Return the first operand."""

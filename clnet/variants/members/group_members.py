@@ -86,14 +86,9 @@ class GroupMembers(MemberVariant):
 
     Config: ``tile``, samples of a tile; ``group``, work-items of a group. On matrix
     units each warp has its own samples of the tile, 8 or a multiple.
-
-    Attributes
-    ----------
-    members, subsets, exact
-        As `MemberVariant`.
     """
 
-    members: int
+    members: int  # As `MemberVariant`
     subsets: bool = False
     exact: bool = False
     name: str = "group_members"
@@ -247,38 +242,7 @@ class GroupMembers(MemberVariant):
 
 
 class Arrangement:
-    """Contents of a group's local memory and registers.
-
-    Parameters
-    ----------
-    step : WholeStep
-        The training step.
-    tile, group, batch : int
-        Samples of a tile, work-items of a group, samples of a step.
-    matrix, exact : bool
-        Whether products are on matrix units, and inputs are exact factors of these.
-
-    Attributes
-    ----------
-    layout : LocalLayout
-        Of a tile's values.
-    layers : ndarray of LAYER
-        The kernel's table: parameters have offsets of local memory.
-    values, split : int
-        Of the parameters there: of those as floats, and of the first layer's weights
-        in pieces (``exact_inputs.h``), with places behind the others.
-    columns, pieces : int
-        Inputs of a sample with their padding, and the offset of the derivatives, where
-        the first layer is computed by pieces; 0: it is not.
-    blocks : ndarray of BLOCKS
-        Of the gradients of each layer, on matrix units.
-    kept : int
-        Gradients that a work-item keeps in registers; 0: all are in local memory.
-    deltas : int
-        Offset from hidden layers' values to their derivatives; 0: in their place.
-    size, local_bytes : int
-        Values of local memory for a tile; bytes of all.
-    """
+    """Contents of a group's local memory and registers."""
 
     def __init__(
         self, step: WholeStep, tile: int, group: int, batch: int, matrix: bool,

@@ -61,18 +61,11 @@ class LaneMembers(MemberVariant):
 
     Config: ``matrix``, 1 where products are on matrix units; ``lanes``, of a team;
     ``teams``, of a network; ``tile``, samples that a team takes at a time.
-
-    Attributes
-    ----------
-    members, subsets, exact
-        As `MemberVariant`.
-    samples : int
-        Of the data set.
     """
 
     of_samples: ClassVar[bool] = True
-    members: int
-    samples: int
+    members: int  # As `MemberVariant`
+    samples: int  # Of the data set
     subsets: bool = False
     exact: bool = False
     name: str = "lane_members"

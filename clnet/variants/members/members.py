@@ -84,19 +84,6 @@ def member_cost(
     """Return the cost of a step of all networks: their operations, and the samples.
 
     Parameters and state stay where they are for all epochs of a launch.
-
-    Parameters
-    ----------
-    span : Span
-        Of one network.
-    members : int
-        Networks.
-    units : int
-        Compute units that they keep busy.
-    efficiency : float
-        As in `Cost`.
-    **more
-        Other fields of `Cost`.
     """
     samples = span.batch * sum(value.width for value in accepted_step(span).data)
     return Cost(
@@ -125,24 +112,14 @@ def exact_factors(x: NDArray[Any], device: Device) -> bool:
 
 
 class MemberVariant:
-    """The base of variants that train many networks.
+    """The base of variants that train many networks."""
 
-    Attributes
-    ----------
-    members : int
-        Networks of a launch, at most.
-    subsets : bool
-        Whether a network may train on some of the data set's rows.
-    of_samples : bool
-        Whether a program is of the data set's number of samples.
-    exact : bool
-        Whether the data set's inputs are factors of matrix units as they are, without
-        a rounding (`exact_factors`).
-    """
-
+    # Whether a program is of the data set's number of samples
     of_samples: ClassVar[bool] = False
-    members: int
-    subsets: bool = False
+    members: int  # Networks of a launch, at most
+    subsets: bool = False  # Whether a network may train on some of the data set's rows
+    # Whether the data set's inputs are factors of matrix units as they are, without a
+    # rounding (`exact_factors`)
     exact: bool = False
 
     def of_data(self, exact: bool) -> MemberVariant:
@@ -152,15 +129,9 @@ class MemberVariant:
 
 @dataclass(frozen=True)
 class TrainMembers(Untuned, MemberVariant):
-    """A core's worker trains one network after the other (``members.cl``).
+    """A core's worker trains one network after the other (``members.cl``)."""
 
-    Attributes
-    ----------
-    members, subsets
-        As `MemberVariant`.
-    """
-
-    members: int
+    members: int  # As `MemberVariant`
     subsets: bool = False
     name: str = "members"
     reach: Reach = "program"

@@ -49,18 +49,10 @@ MAX_SIZE = 256  # elements of a network: a vector of them stays in a core's cach
 
 @dataclass(frozen=True)
 class VectorMembers(Untuned, MemberVariant):
-    """A core's worker trains a network a lane of a vector (``vector_members.cl``).
+    """A core's worker trains a network a lane of a vector (``vector_members.cl``)."""
 
-    Attributes
-    ----------
-    members : int
-        As `MemberVariant`.
-    alike : bool
-        Whether all networks take the same samples in the same order.
-    """
-
-    members: int
-    alike: bool = True
+    members: int  # As `MemberVariant`
+    alike: bool = True  # Whether all networks take the same samples in the same order
     name: str = "vector_members"
     reach: Reach = "program"
 

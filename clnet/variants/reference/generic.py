@@ -127,20 +127,7 @@ def entry_tables(
     key: str, make: Callable[[Storage], Columns], storage: Storage,
     limits: Mapping[str, int],
 ) -> tuple[Table, ...]:
-    """Return the tables of a storage's live entries.
-
-    Parameters
-    ----------
-    key : str
-        Of the tables, with the name of each.
-    make : callable
-        Returns the arrays: `row_entries` or the like.
-    storage : Storage
-        The storage.
-    limits : mapping of str to int
-        For each array its name, and the number that its own are below; of ``starts``
-        the number of rows.
-    """
+    """Return the tables of a storage's live entries."""
     entries = live_count(storage)
     contents = {
         name: Contents(

@@ -35,17 +35,11 @@ RUNS = (4, 1, 16)  # of rows, per CPU core, the usually best first
 
 @dataclass(frozen=True)
 class CsrIndices:
-    """The live entries of a matrix or of its transpose, in CSR order.
+    """The live entries of a matrix or of its transpose, in CSR order."""
 
-    Attributes
-    ----------
-    starts : ndarray of int32, shape [rows + 1]
-        Row pointers: row r owns entries starts[r] … starts[r + 1] - 1.
-    slots, columns : ndarray, shape [entries, padded with zeros to whole vectors]
-        Slot of an entry's value; column index, in 16 bits where that suffices.
-    """
-
+    # Row pointers: row r owns entries starts[r] … starts[r + 1] - 1
     starts: NDArray[np.int32]
+    # Slot of an entry's value; column index, in 16 bits where that suffices
     slots: NDArray[np.int32]
     columns: NDArray[np.uint16] | NDArray[np.int32]
 
@@ -72,21 +66,11 @@ def csr_indices(storage: SparseStorage, transposed: bool) -> CsrIndices:
 
 @dataclass(frozen=True)
 class CsrTables:
-    """The tables of `CsrIndices` for kernels, built when they are first uploaded.
+    """The tables of `CsrIndices` for kernels, built when they are first uploaded."""
 
-    Attributes
-    ----------
-    storage : SparseStorage
-        The matrix.
-    weights : Slot
-        Slot of its values, a part of the tables' keys.
-    transposed : bool
-        Whether rows are those of the transpose.
-    """
-
-    storage: SparseStorage
-    weights: Slot
-    transposed: bool = False
+    storage: SparseStorage  # The matrix
+    weights: Slot  # Slot of its values, a part of the tables' keys
+    transposed: bool = False  # Whether rows are those of the transpose
 
     @property
     def direct(self) -> bool:
@@ -196,32 +180,16 @@ def vector_lanes(span: Span) -> int:
 
 @dataclass(frozen=True)
 class SparseProduct:
-    """The sparse product of a span: `Apply`, with `BiasAct` or without; `ApplyT`.
+    """The sparse product of a span: `Apply`, with `BiasAct` or without; `ApplyT`."""
 
-    Attributes
-    ----------
-    storage, weights
-        The matrix, and the slot of its values.
-    x, sums : Value
-        The operand and the result (pre-activations).
-    accumulate : bool
-        Whether the product is added to the sums.
-    transposed : bool
-        Whether the transpose is multiplied.
-    act : BiasAct or None
-        The activation of the sums.
-    stores_z : bool
-        Whether the sums are stored.
-    """
-
-    storage: SparseStorage
+    storage: SparseStorage  # The matrix, and the slot of its values
     weights: Slot
-    x: Value
+    x: Value  # The operand and the result (pre-activations)
     sums: Value
-    accumulate: bool
-    transposed: bool
-    act: BiasAct | None
-    stores_z: bool
+    accumulate: bool  # Whether the product is added to the sums
+    transposed: bool  # Whether the transpose is multiplied
+    act: BiasAct | None  # The activation of the sums
+    stores_z: bool  # Whether the sums are stored
 
     @property
     def rows(self) -> int:
@@ -337,17 +305,7 @@ def sparse_product(span: Span) -> SparseProduct:
 def team_cost(
     span: Span, device: Device, entries: int, tile: int, groups: int, staged: int
 ) -> Cost:
-    """Return the cost of a product by groups that each take rows of A, on GPUs.
-
-    Parameters
-    ----------
-    span, device
-        As in `Variant.cost`.
-    entries : int
-        Bytes of the entries, which are read for every tile of samples.
-    tile, groups, staged : int
-        Samples of a tile; groups of a tile; whether a group copies all of x.
-    """
+    """Return the cost of a product by groups that each take rows of A, on GPUs."""
     product, size = sparse_product(span), item_size(span)
     tiles = -(-span.batch // tile)
     moved, scratch = entries * tiles, 0

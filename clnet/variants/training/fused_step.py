@@ -266,24 +266,15 @@ def _first_bias(step: WholeStep) -> int:
 
 @dataclass(frozen=True)
 class _Shape:
-    """A chain in blocks of 16 (``fused_step.h``).
+    """A chain in blocks of 16 (``fused_step.h``)."""
 
-    Attributes
-    ----------
-    first, hidden, last : int
-        Blocks of the first layer's terms; of the widest hidden layer, 0 of one layer;
-        of the last layer's neurons.
-    strides : tuple of int
-        Of the rows of each layer's A.
-    splits : int
-        Halves a value.
-    """
-
+    # Blocks of the first layer's terms; of the widest hidden layer, 0 of one layer; of
+    # the last layer's neurons
     first: int
     hidden: int
     last: int
-    strides: tuple[int, ...]
-    splits: int
+    strides: tuple[int, ...]  # Of the rows of each layer's A
+    splits: int  # Halves a value
 
     @property
     def layers(self) -> int:

@@ -120,24 +120,13 @@ def _product(span: Span) -> Product:
 
 @dataclass(frozen=True)
 class Carried:
-    """The epilogue of `ApplyT`: none, or the derivative of the layer below.
+    """The epilogue of `ApplyT`: none, or the derivative of the layer below."""
 
-    Attributes
-    ----------
-    out : Value
-        Gradients with respect to the layer's input, or to the pre-activations below.
-    kept : Value
-        Input of the derivative of the layer below; `out` without one.
-    bias : Slot or None
-        The biases that are added to it.
-    defines : dict of str to int or str
-        The macros of activation_gradient.h, and ``HAS_BIAS``.
-    """
-
+    # Gradients with respect to the layer's input, or to the pre-activations below
     out: Value
-    kept: Value
-    bias: Slot | None
-    defines: dict[str, int | str]
+    kept: Value  # Input of the derivative of the layer below; `out` without one
+    bias: Slot | None  # The biases that are added to it
+    defines: dict[str, int | str]  # The macros of activation_gradient.h, and `HAS_BIAS`
 
 
 def carried(span: Span) -> Carried:

@@ -15,17 +15,7 @@ if TYPE_CHECKING:
 
 
 def gradient_sum(size: int, dtype: str, device: Device) -> Launch:
-    """Return the launch that adds another device's gradients to a device's own.
-
-    Parameters
-    ----------
-    size : int
-        Elements of the flat gradient buffer; the other one's is the launch's scratch.
-    dtype : str
-        Of the elements.
-    device : Device
-        Device that runs it.
-    """
+    """Return the launch that adds another device's gradients to a device's own."""
     group = min(GROUP, device.largest_group)
     return Launch(
         "training/gradient_sum.cl", "gradient_sum",

@@ -207,27 +207,15 @@ class GroupStep:
 
 @dataclass(frozen=True)
 class LocalLayout:
-    """Offsets in local memory of a tile's values, in values.
+    """Offsets in local memory of a tile's values, in values."""
 
-    Attributes
-    ----------
-    layers : ndarray of LAYER
-        The kernel's table.
-    pitch : int
-        Distance of a sample's values.
-    x, t, weight, record : int
-        Of the inputs, targets, weights and records.
-    size : int
-        Of all.
-    """
-
-    layers: NDArray[Any]
-    pitch: int
-    x: int
+    layers: NDArray[Any]  # The kernel's table
+    pitch: int  # Distance of a sample's values
+    x: int  # Of the inputs, targets, weights and records
     t: int
     weight: int
     record: int
-    size: int
+    size: int  # Of all
 
     @classmethod
     def of(

@@ -28,19 +28,6 @@ def place_rows(
     """Return the launch that places some samples, and the rows of a work-item.
 
     Its arguments are those of ``place_rows.cl``.
-
-    Parameters
-    ----------
-    dtype : str
-        Of the block's numbers.
-    stride : int
-        Numbers from one row of its inputs to the next.
-    types : pair of dtype
-        Of the host's inputs and targets: of `TYPES`.
-    samples, sample_bytes : int
-        The host's samples, and the bytes of each.
-    columns : bool
-        Whether the numbers of a column of the host's inputs are adjacent, not of a row.
     """
     x, t = (TYPES[np.dtype(one).str[1:]] for one in types)
     rows = max(1, CHUNK // sample_bytes)

@@ -69,33 +69,16 @@ NEURON = np.dtype([  # a row of the table of neurons
 
 @dataclass(frozen=True)
 class WholeStep:
-    """The ops of a training step of a chain of layers.
+    """The ops of a training step of a chain of layers."""
 
-    Attributes
-    ----------
-    gather : Gather or None
-        Of the mini-batch; None where the data set is the mini-batch.
-    layers : tuple of LayerOps
-        The forward pass.
-    drops : tuple of (Dropout or None)
-        Of each layer's outputs.
-    loss : Loss
-        The loss and its gradient.
-    tally : Tally
-        The sum of the records.
-    backward : bool
-        Whether there is a backward pass.
-    update : Update or None
-        The optimiser's step, if there is one.
-    """
-
+    # Of the mini-batch; None where the data set is the mini-batch
     gather: Gather | None
-    layers: tuple[LayerOps, ...]
-    drops: tuple[Dropout | None, ...]
-    loss: Loss
-    tally: Tally
-    backward: bool
-    update: Update | None
+    layers: tuple[LayerOps, ...]  # The forward pass
+    drops: tuple[Dropout | None, ...]  # Of each layer's outputs
+    loss: Loss  # The loss and its gradient
+    tally: Tally  # The sum of the records
+    backward: bool  # Whether there is a backward pass
+    update: Update | None  # The optimiser's step, if there is one
 
     @property
     def size(self) -> int:
@@ -278,19 +261,7 @@ def step_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
 def layer_table(
     step: WholeStep, allocate: Callable[[int], int], pitch: int, rows_of: int
 ) -> NDArray[Any]:
-    """Return the kernels' table of layers.
-
-    Parameters
-    ----------
-    step : WholeStep
-        The step of the layers.
-    allocate : callable
-        Allocates so many values of a worker's memory, and returns their offset.
-    pitch : int
-        Values of a row.
-    rows_of : int
-        The rows of a layer are rounded up to a multiple of this.
-    """
+    """Return the kernels' table of layers."""
     rows = np.zeros(len(step.layers), LAYER)
     neuron = 0
     for row, layer in zip(rows, step.layers, strict=True):

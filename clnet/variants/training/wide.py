@@ -193,20 +193,7 @@ def two_stage(
     shape: Mapping[str, int | str], span: Span, target: Argument, offset: int,
     rows: int, parts: int,
 ) -> tuple[Argument, int, Launches]:
-    """Return the buffer of the parts' sums, its offset, and the launch that adds them.
-
-    Parameters
-    ----------
-    shape : mapping
-        The macros of ``wide.h``.
-    span : Span
-        The span.
-    target : Argument
-        The buffer of the sum of each row, [rows] from `offset` on. Of one part it is
-        also the buffer of the part's sum.
-    offset, rows, parts : int
-        As above; parts: of a row.
-    """
+    """Return buffer of the parts' sums, its offset, and the launch that adds them."""
     if parts == 1:
         return target, offset, ()
     partial = Scratch("parts", item_size(span) * rows * parts)
