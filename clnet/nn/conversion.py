@@ -85,7 +85,7 @@ def stored(
 
 
 def _with_layers(network: M, layers: Sequence[Layer]) -> M:
-    """Return the network with other layers: the same weights, bit for bit, and biases."""
+    """Return the network with other layers: the same weights and biases to the bit."""
     new = type(network)(
         network.n_in, layers, seed=0, dtype=network.dtype,
         fann_compatible=network.fann_compatible, fann=network.fann,
