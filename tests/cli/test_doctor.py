@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 import platform
@@ -15,7 +14,7 @@ import pytest
 from cli_output import bad
 
 from clnet.cli import doctor
-from clnet.cli.doctor import Finding, devices, drivers, probe
+from clnet.cli.doctor import Finding
 from clnet.errors import BuildError, DeviceError
 from clnet.opencl.child_process import run_child
 from clnet.opencl.device import Device
@@ -35,7 +34,10 @@ def vendors(tmp_path, monkeypatch):
     for other in ("OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH"):
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setattr(platform, "system", lambda: "Linux")
-    monkeypatch.setattr(drivers, "_wheel", lambda: None)
+    monkeypatch.setattr(doctor, "_wheel", lambda: None)
+    monkeypatch.setattr(doctor, "NVIDIA_DRIVER", tmp_path / "none")
+    monkeypatch.setattr(doctor, "NVIDIA_LIBRARY", "libnosuch.so")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     return folder
 
 
@@ -45,10 +47,8 @@ def found(monkeypatch):
 
     def replace(*records, faults=()):
         shown = DiscoveryResult(records, faults)
-        for module in (doctor, devices):
+        for module in (doctor, sys.modules["clnet.opencl.discovery"]):
             monkeypatch.setattr(module, "discover", lambda: shown)
-        module = sys.modules["clnet.opencl.discovery"]
-        monkeypatch.setattr(module, "discover", lambda: shown)
 
     monkeypatch.delenv("CLNET_DEVICE", raising=False)
     return replace
@@ -63,81 +63,64 @@ def pocl():
         pytest.skip("no PoCL")
 
 
-def icd_findings():
-    return list(drivers.icd_findings(drivers.icd_files()))
+def driver_findings():
+    return list(doctor.driver_findings(doctor.icd_files()))
 
 
-def nvidia_findings():
-    return list(drivers.nvidia_findings(drivers.icd_files()))
-
-
-def platform_findings():
-    return list(devices.platform_findings({}))
+def platform_findings(files=()):
+    return list(doctor.platform_findings(dict(files)))
 
 
 # The files that name drivers ------------------------------------------------------
 
 
-def test_vendors_that_do_not_exist(vendors, monkeypatch):
+def test_vendors_that_do_not_exist(vendors, found, monkeypatch):
     monkeypatch.setenv("OCL_ICD_VENDORS", str(vendors / "nowhere"))
-    (finding,) = bad(icd_findings())
+    (finding,) = bad(driver_findings())
     assert finding.subject == "OCL_ICD_VENDORS"
     assert str(vendors / "nowhere") in finding.found
-    assert drivers.icd_files() == {}  # the loader searches no other folder then
-    assert devices._cure_of_none({}) == "unset OCL_ICD_VENDORS"
+    assert doctor.icd_files() == {}  # the loader searches no other folder then
+    found(faults=(NO_PLATFORM,))
+    (finding,) = bad(platform_findings())
+    assert finding.cure == "unset OCL_ICD_VENDORS"
 
 
 def test_an_empty_variable_is_as_none(vendors, monkeypatch):
-    monkeypatch.setattr(drivers, "VENDORS", vendors / "nowhere")
+    monkeypatch.setattr(doctor, "VENDORS", vendors / "nowhere")
     monkeypatch.setenv("OCL_ICD_VENDORS", "")
-    assert drivers.icd_folder() == vendors / "nowhere"
-    assert [finding.subject for finding in bad(icd_findings())] == ["drivers"]
+    assert doctor.icd_folder() == vendors / "nowhere"
+    assert [finding.subject for finding in bad(driver_findings())] == ["drivers"]
 
 
 def test_the_loaders_other_ways_to_name_files(vendors, monkeypatch):
     (vendors / "some.icd").write_text(LOADABLE)
-    monkeypatch.setattr(drivers, "VENDORS", vendors)
+    monkeypatch.setattr(doctor, "VENDORS", vendors)
     monkeypatch.setenv("OCL_ICD_VENDORS", "some.icd")
-    assert drivers.icd_files() == {vendors / "some.icd": LOADABLE}
+    assert doctor.icd_files() == {vendors / "some.icd": LOADABLE}
     monkeypatch.delenv("OCL_ICD_VENDORS")
     monkeypatch.setenv("OPENCL_VENDOR_PATH", str(vendors / "nowhere"))
-    assert drivers.icd_files() == {}
-    assert [finding.subject for finding in bad(icd_findings())] == ["drivers"]
-
-
-@pytest.mark.parametrize("system", ["Windows", "Darwin"])
-def test_systems_without_icd_files(vendors, monkeypatch, system):
-    monkeypatch.setattr(platform, "system", lambda: system)
-    monkeypatch.setenv("OCL_ICD_FILENAMES", "some.dll")
-    assert icd_findings() == []
-    assert nvidia_findings() == []
-
-
-def test_no_icd_file(vendors):
-    (finding,) = bad(icd_findings())
+    assert doctor.icd_files() == {}
+    (finding,) = bad(driver_findings())
     assert "no .icd file" in finding.found
     assert "clnet[cpu]" in finding.cure
 
 
-@pytest.mark.parametrize("library", ["/no/such/libdriver.so", "libnosuch.so", ""])
+@pytest.mark.parametrize("library", ["/no/such/libdriver.so", "libnosuch.so", "", None])
 def test_an_icd_file_whose_library_is_missing(vendors, library):
-    (vendors / "some.icd").write_text(f"{library}\n")
-    (finding,) = bad(icd_findings())
-    assert finding.subject.endswith("some.icd")
-    assert library in finding.found
-    assert "does not load" in finding.found
-
-
-def test_an_icd_file_that_cannot_be_read(vendors):
-    (vendors / "some.icd").mkdir()
-    (finding,) = bad(icd_findings())
-    assert "names nothing" in finding.found
+    file = vendors / "some.icd"
+    if library is None:  # cannot be read
+        file.mkdir()
+    else:
+        file.write_text(f"{library}\n")
+    (finding,) = bad(driver_findings())
+    assert finding.subject == str(file)
+    assert f"names {library or 'nothing'}, which does not load" in finding.found
 
 
 @linux
 def test_an_icd_file_whose_library_loads(vendors):
     (vendors / "some.icd").write_text(LOADABLE)
-    (finding,) = icd_findings()
+    (finding,) = driver_findings()
     assert finding.ok
 
 
@@ -146,74 +129,92 @@ def test_one_file_in_place_of_a_folder(vendors, monkeypatch):
     file = vendors / "some.icd"
     file.write_text(LOADABLE)
     monkeypatch.setenv("OCL_ICD_VENDORS", str(file))
-    assert drivers.icd_files() == {file: LOADABLE}
+    assert doctor.icd_files() == {file: LOADABLE}
     library = vendors / "libdriver.so"
     library.touch()
     monkeypatch.setenv("OCL_ICD_VENDORS", str(library))
-    assert drivers.icd_files() == {library: str(library)}
-
-
-def test_a_variable_that_the_loader_does_not_read(vendors, monkeypatch):
-    monkeypatch.setenv("OCL_ICD_FILENAMES", "some.icd")
-    assert icd_findings()[0].ok is None
-    assert "OCL_ICD_VENDORS" in icd_findings()[0].cure
+    assert doctor.icd_files() == {library: str(library)}
 
 
 def test_the_wheel_is_searched(monkeypatch, tmp_path):
     pytest.importorskip("pocl_binary_distribution")
     monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
-    files = drivers.icd_files()
+    files = doctor.icd_files()
     assert any("pocl" in library for library in files.values())
-    assert not bad(icd_findings())
+    assert not bad(driver_findings())
 
 
 # NVIDIA ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def no_nvidia(monkeypatch, tmp_path):
-    monkeypatch.setattr(drivers, "NVIDIA_DRIVER", tmp_path / "none")
-    monkeypatch.setattr(drivers, "NVIDIA_LIBRARY", "libnosuch.so")
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-
-
-def test_no_nvidia_is_no_finding(vendors, no_nvidia):
-    assert nvidia_findings() == []
-
-
 @linux
-def test_a_missing_nvidia_icd(vendors, no_nvidia, monkeypatch):
-    monkeypatch.setattr(drivers, "NVIDIA_LIBRARY", LOADABLE)
-    (finding,) = bad(nvidia_findings())
+def test_a_missing_nvidia_icd(vendors, monkeypatch):
+    (vendors / "other.icd").write_text(LOADABLE)
+    assert not bad(driver_findings())  # without NVIDIA's library: no finding
+    monkeypatch.setattr(doctor, "NVIDIA_LIBRARY", LOADABLE)
+    (finding,) = bad(driver_findings())
     assert str(vendors / "nvidia.icd") in finding.cure
-    (vendors / "other.icd").touch()
     monkeypatch.setenv("OCL_ICD_VENDORS", str(vendors / "other.icd"))
-    (finding,) = bad(nvidia_findings())
+    (finding,) = bad(driver_findings())
     assert "unset OCL_ICD_VENDORS" in finding.cure
 
 
+@linux
 @pytest.mark.parametrize("sign", ["driver", "tool"])
-def test_a_missing_nvidia_library(vendors, no_nvidia, monkeypatch, sign):
+def test_a_missing_nvidia_library(vendors, monkeypatch, sign):
+    (vendors / "other.icd").write_text(LOADABLE)
     if sign == "driver":
-        monkeypatch.setattr(drivers, "NVIDIA_DRIVER", vendors)
+        monkeypatch.setattr(doctor, "NVIDIA_DRIVER", vendors)
     else:
         monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    (finding,) = bad(nvidia_findings())
+    (finding,) = bad(driver_findings())
     assert "NVIDIA_DRIVER_CAPABILITIES" in finding.cure
 
 
-def test_an_nvidia_icd_is_checked_with_the_others(vendors, no_nvidia):
+def test_an_nvidia_icd_is_checked_with_the_others(vendors):
     (vendors / "nvidia.icd").write_text("libnvidia-opencl.so.1")
-    assert nvidia_findings() == []
+    (finding,) = driver_findings()
+    assert finding.subject == str(vendors / "nvidia.icd")
 
 
 def test_an_nvidia_library_without_a_gpu(found):
     files = {Path("nvidia.icd"): "libnvidia-opencl.so.1"}
     found(Device("A CPU", "cpu", platform="some"))
-    remarks = list(devices.platform_findings(files))
-    assert any(f.subject == "NVIDIA" and f.ok is None for f in remarks)
+    assert any(f.subject == "NVIDIA" and f.ok is None for f in platform_findings(files))
     found(Device("A card", platform=NVIDIA))
-    assert all(f.subject != "NVIDIA" for f in devices.platform_findings(files))
+    assert all(f.subject != "NVIDIA" for f in platform_findings(files))
+
+
+# Caches ---------------------------------------------------------------------------
+
+
+def test_the_folder_of_pocls_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
+    assert doctor.pocl_cache() == tmp_path
+    monkeypatch.delenv("POCL_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert doctor.pocl_cache() == tmp_path / "pocl" / "kcache"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert doctor.pocl_cache() == Path.home() / ".cache" / "pocl" / "kcache"
+
+
+def test_caches_that_cannot_be_written(monkeypatch, tmp_path):
+    file = tmp_path / "file"
+    file.touch()  # a folder cannot be made below it, not even by root
+    monkeypatch.setenv("POCL_CACHE_DIR", str(file / "pocl"))
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(file / "clnet"))
+    findings = bad(doctor.cache_findings())
+    assert [f.subject for f in findings] == ["PoCL's cache", "clnet's cache"]
+    assert "POCL_CACHE_DIR" in findings[0].cure
+    assert "CLNET_CACHE_DIR" in findings[1].cure
+
+
+def test_writable_caches(monkeypatch, tmp_path):
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path / "not" / "yet"))
+    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
+    findings = list(doctor.cache_findings())
+    assert [f.ok for f in findings] == [True, True]
+    assert list(tmp_path.iterdir()) == []  # the doctor leaves nothing behind
 
 
 # Platforms ------------------------------------------------------------------------
@@ -227,7 +228,7 @@ def test_no_platform_without_the_extra(found, monkeypatch):
     findings = bad(platform_findings())
     assert [f.subject for f in findings] == ["platforms"]
     assert "clnet[cpu]" in findings[0].cure
-    (finding,) = bad(devices.platform_findings({Path("some.icd"): LOADABLE}))
+    (finding,) = bad(platform_findings({Path("some.icd"): LOADABLE}))
     assert "fix the faults above" in finding.cure
     found(Device("A card"))
     (finding,) = (f for f in platform_findings() if f.subject == "the extra cpu")
@@ -241,35 +242,25 @@ def test_a_platform_that_is_broken(found):
 
 
 def test_no_gpu(monkeypatch, tmp_path):
-    monkeypatch.setattr(devices, "DEV", tmp_path)
+    monkeypatch.setattr(doctor, "DEV", tmp_path)
     processor = Device("A CPU", "cpu")
-    (finding,) = devices.gpu_findings([processor])
+    (finding,) = doctor.gpu_findings([processor])
     assert finding.ok is None
     assert "driver" in finding.cure
-    assert not list(devices.gpu_findings([processor, Device("A card")]))
+    assert not list(doctor.gpu_findings([processor, Device("A card")]))
 
 
 def test_a_gpu_that_the_user_may_not_open(monkeypatch, tmp_path):
-    monkeypatch.setattr(devices, "DEV", tmp_path)
+    monkeypatch.setattr(doctor, "DEV", tmp_path)
     (tmp_path / "dri").mkdir()
     node = tmp_path / "dri" / "renderD128"
     node.touch()
-    assert not list(devices.gpu_findings([]))  # no device: told by others
+    assert not list(doctor.gpu_findings([]))  # no device: told by others
     monkeypatch.setattr(os, "access", lambda path, mode: path != node)
-    (finding,) = devices.gpu_findings([])
+    (finding,) = doctor.gpu_findings([])
     assert finding.ok is None  # the user may want none
     assert finding.subject == str(node)
     assert "usermod" in finding.cure
-
-
-def test_two_pocls_are_named_with_their_versions(found):
-    newer = Device("pthread-A", "cpu", platform=POCL, driver="3.1", index="1:0")
-    older = Device("pthread-A", "cpu", platform=POCL, driver="3.0", index="0:0")
-    found(newer, older)
-    (finding,) = (f for f in platform_findings() if f.subject == POCL)
-    assert finding.ok is None
-    assert "takes 1:0 (pthread-A, 3.1) before 0:0 (pthread-A, 3.0)" in finding.found
-    assert "CLNET_DEVICE=0:0" in finding.cure
 
 
 def test_a_pocl_without_a_linker(found, monkeypatch):
@@ -281,15 +272,6 @@ def test_a_pocl_without_a_linker(found, monkeypatch):
     assert "binutils" in finding.cure
     found(Device("A card", platform=NVIDIA))
     assert not bad(platform_findings())
-
-
-def test_a_pocl_without_its_other_device(found):
-    alone = Device("pthread-A", "cpu", platform=POCL)
-    found(alone)
-    (finding,) = (f for f in platform_findings() if f.ok is None)
-    assert "POCL_DEVICES" in finding.cure
-    found(dataclasses.replace(alone, companions=(Device("basic-A", "cpu"),)))
-    assert all(f.ok for f in platform_findings())
 
 
 def test_the_default(found, monkeypatch):
@@ -311,10 +293,10 @@ def python(code):
 
 
 def test_a_kernel_that_kills_the_process(monkeypatch):
-    monkeypatch.setattr(probe, "COMMAND", python("import os; os.abort()"))
+    monkeypatch.setattr(doctor, "PROBE", python("import os; os.abort()"))
     for name in ("some platform", POCL):
         victim = Device("A", platform=name, driver="1.5", index="3:0")
-        finding = devices.device_finding(victim)
+        finding = doctor.device_finding(victim)
         assert finding.ok is False
         assert finding.subject == "device 3:0"
         assert "SIGABRT" in finding.found
@@ -324,7 +306,7 @@ def test_a_kernel_that_kills_the_process(monkeypatch):
 
 def test_platforms_that_kill_the_process(monkeypatch, found):
     found()
-    monkeypatch.setattr(probe, "COMMAND", python("import os; os.abort()"))
+    monkeypatch.setattr(doctor, "PROBE", python("import os; os.abort()"))
     *_, last = doctor.examine()
     assert last.ok is False
     assert "SIGABRT" in last.found
@@ -336,12 +318,12 @@ def test_platforms_that_kill_the_process(monkeypatch, found):
 
 def test_a_corrupt_cache_is_not_a_broken_driver(pocl, monkeypatch, tmp_path):
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
-    assert devices.device_finding(pocl).ok
+    assert doctor.device_finding(pocl).ok
     libraries = list(tmp_path.rglob("*.so"))
     assert libraries
     for library in libraries:
         library.write_bytes(library.read_bytes()[:1000])
-    finding = devices.device_finding(pocl)
+    finding = doctor.device_finding(pocl)
     assert finding.ok is False
     assert f"{tmp_path} is corrupt" in finding.found
     assert "remove" in finding.cure
@@ -350,29 +332,29 @@ def test_a_corrupt_cache_is_not_a_broken_driver(pocl, monkeypatch, tmp_path):
 def test_every_device_here_runs_the_probe():
     for found in discover().devices:
         for one in found.places:
-            probe.run(one.index)
+            doctor.probe(one.index)
 
 
 def test_a_probe_of_no_device():
     with pytest.raises(DeviceError, match="99:0"):
-        probe.run("99:0")
-    outcome = run_child((*probe.COMMAND, "99:0"))
+        doctor.probe("99:0")
+    outcome = run_child((*doctor.PROBE, "99:0"))
     assert "no device matches '99:0'" in outcome
 
 
 def test_a_kernel_that_does_not_build(pocl, monkeypatch):
-    monkeypatch.setattr(probe, "source_text", lambda *_: "#error on purpose")
+    monkeypatch.setattr(doctor, "source_text", lambda *_: "#error on purpose")
     with pytest.raises(BuildError, match=r"doctor\.cl does not build"):
-        probe.run(pocl.index)
+        doctor.probe(pocl.index)
 
 
 def test_a_wrong_result(pocl, monkeypatch):
-    text = probe.source_text("probes/doctor.cl", {"SIZE": 16}, pocl)
+    text = doctor.source_text("probes/doctor.cl", {"SIZE": 16}, pocl)
     wrong = re.sub(r"act_tanh\(\w+\[0\]\)", "0.5f", text)
     assert wrong != text
-    monkeypatch.setattr(probe, "source_text", lambda *_: wrong)
+    monkeypatch.setattr(doctor, "source_text", lambda *_: wrong)
     with pytest.raises(DeviceError, match="computes wrong results"):
-        probe.run(pocl.index)
+        doctor.probe(pocl.index)
 
 
 # The report -----------------------------------------------------------------------
