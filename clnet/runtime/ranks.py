@@ -29,8 +29,6 @@ from clnet.errors import (
     quoted,
     silent,
 )
-from clnet.runtime.heartbeat import Heartbeat
-from clnet.runtime.watch import Watch, caller_seconds
 
 Array = NDArray[Any]
 T = TypeVar("T")
@@ -147,7 +145,6 @@ class Polls:
     def pause(self) -> None:
         """Sleep, if polls have found nothing for a while."""
         self._count += 1
-        Watch.polls += 1
         if self._count > SPINS:
             factor = 1 + (self._count - SPINS) / SPINS
             time.sleep(min(MAX_SLEEP_SECONDS, SLEEP_SECONDS * factor))
@@ -157,65 +154,49 @@ class Polls:
 def joined(comm: Any, call: str) -> Iterator[Ranks | None]:
     """Give the ranks of a communicator; all end if one fails.
 
-    Within, each rank watches another one by its heartbeats. A rank that raises an error
-    that the others do not raise, one that stands still, and one that misses another's
-    heartbeats, writes a sentence on stderr and ends all ranks by MPI's Abort.
+    A rank that raises an error that the others do not raise writes a sentence on stderr
+    and ends all ranks by MPI's Abort.
     """
     if comm is None:
         yield None
         return
-    own = duplicate(comm)
-    heartbeat = Heartbeat(duplicate(comm), abort)
-    heartbeat.start()
+    duplicate = _duplicate(comm)
     try:
-        ranks = Ranks(own)
+        ranks = Ranks(duplicate)
         with nullcontext() if ranks.first else silent():  # its warnings are all's
             ranks.check_alike({"clnet": clnet.__version__, "called": call})
-            heartbeat.watch = Watch(ranks.together(caller_seconds))
             yield ranks
     except BaseException as error:
         if not isinstance(error, ClnetError) or error.rank is None:
-            abort(own, _ended_by(own, error))
+            _abort(duplicate, error)
         raise
     finally:
-        heartbeat.end()
-        own.Free()
+        duplicate.Free()
 
 
-def duplicate(comm: Any) -> Any:
+def _duplicate(comm: Any) -> Any:
     """Return a communicator of the same ranks, whose messages are its own."""
     if not all(hasattr(comm, name) for name in ("Idup", "Iallgather", "Abort")):
         raise InputError(
             "comm must be a communicator of mpi4py, as MPI.COMM_WORLD, not "
             f"{quoted(comm)}"
         )
-    from mpi4py import MPI
-
-    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        raise InputError(
-            "MPI was initialised without THREAD_MULTIPLE, mpi4py's default, which the "
-            "heartbeats of ranks need"
-        )
-    found, request = comm.Idup()
+    duplicate, request = comm.Idup()
     polls = Polls()
     while not request.Test():
         polls.pause()
-    return found
+    return duplicate
 
 
-def _ended_by(comm: Any, error: BaseException) -> str:
-    """Return the sentence of a rank that an error ends."""
-    rank = f"rank {comm.Get_rank()} of {comm.Get_size()}"
-    if isinstance(error, KeyboardInterrupt):
-        return f"{rank} was interrupted"
-    if not isinstance(error, ClnetError):
+def _abort(comm: Any, error: BaseException) -> None:
+    """Tell on stderr which error ends this rank, and end all ranks."""
+    if not isinstance(error, (ClnetError, KeyboardInterrupt)):
         traceback.print_exception(error)
-    return f"{rank} failed: {type(error).__name__}: {error}"
-
-
-def abort(comm: Any, sentence: str) -> None:
-    """Write a sentence on stderr, and end all ranks."""
-    print(f"clnet: {sentence}; all ranks end", file=sys.stderr, flush=True)
+    end = "was interrupted" if isinstance(error, KeyboardInterrupt) else (
+        f"failed: {type(error).__name__}: {error}"
+    )
+    rank = f"rank {comm.Get_rank()} of {comm.Get_size()}"
+    print(f"clnet: {rank} {end}; all ranks end", file=sys.stderr, flush=True)
     comm.Abort(1)
     time.sleep(ABORT_SECONDS)
     os._exit(1)
