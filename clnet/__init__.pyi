@@ -26,7 +26,7 @@ from .network import Network as Network
 from .network import load as load
 from .nn import optimisers as optimisers
 from .nn import schedules as schedules
-from .nn.cascade.constants import Cascade as Cascade
+from .nn.cascade import Cascade as Cascade
 from .nn.columns import Column as Column
 from .nn.columns import Columns as Columns
 from .nn.layers import Dense as Dense

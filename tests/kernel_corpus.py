@@ -19,7 +19,7 @@ from clnet.ir.lowering import lower, lower_training
 from clnet.ir.ops import Program, Span
 from clnet.ir.sparse_input import SparseShape
 from clnet.nn.activations import ACTIVATIONS
-from clnet.nn.cascade.constants import RULES, Cascade, network_neuron
+from clnet.nn.cascade import RULES, Cascade, network_neuron
 from clnet.nn.losses import LOSSES, loss_function
 from clnet.nn.optimisers import OPTIMISERS, optimiser
 from clnet.nn.regularisation import Regularisation

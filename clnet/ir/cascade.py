@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.nn.activations import activation
-from clnet.nn.cascade.constants import Neuron, candidate_gradient
+from clnet.nn.cascade import Neuron, candidate_gradient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from clnet.formats.sources import Source
-    from clnet.nn.cascade.constants import Cascade
+    from clnet.nn.cascade import Cascade
     from clnet.nn.optimisers import Optimiser
     from clnet.opencl.discovery import Devices
     from clnet.training.callbacks import Callback
@@ -463,7 +463,7 @@ class Network(Predictor):
         >>> history.mse[-1] <= 1e-3, net.classify(x).tolist()
         (True, [0, 1, 1, 0])
         """
-        from clnet.nn.cascade.constants import is_cascade
+        from clnet.nn.cascade import is_cascade
         from clnet.nn.optimisers import CASCADE
 
         if is_cascade(optimiser):

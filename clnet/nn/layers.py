@@ -21,13 +21,12 @@ from clnet.checks import (
 )
 from clnet.errors import InputError, quoted
 from clnet.nn.activations import SOFTMAXES, activation_name
-from clnet.nn.connectivity import placement
 from clnet.nn.initialisers import initialiser
 from clnet.nn.storage.base import Storage
 from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.formats import AUTO, check_format, parts
 from clnet.nn.storage.local import LocalStorage
-from clnet.nn.storage.pattern import Pattern
+from clnet.nn.storage.pattern import Pattern, placement
 
 Blocks = tuple[tuple[Storage, ...], ...]
 """For each source of a layer, the storages that add up to its block of the matrix."""

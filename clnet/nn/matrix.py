@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.nn.storage.dense import DenseStorage, RowStorage
+from clnet.nn.storage.dense import DenseStorage, MaskedStorage, RowStorage
 from clnet.nn.storage.local import LocalStorage
-from clnet.nn.storage.masked import MaskedStorage
 from clnet.nn.storage.sparse import SparseStorage
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.errors import DeviceError, InputError
+from clnet.nn.description import Relayout
 from clnet.nn.layers import Layer, Sparse
 from clnet.nn.model import Model
-from clnet.nn.relayout import Relayout
 from clnet.nn.storage.formats import AUTO, DEFAULT_FORMAT, predicted_nbytes
 from clnet.nn.storage.pattern import Pattern
 from clnet.nn.storage.sparse import SparseStorage

@@ -14,7 +14,7 @@ from clnet.opencl.memory import Memory
 from clnet.opencl.session import device_errors
 
 if TYPE_CHECKING:
-    from clnet.nn.relayout import Relayout
+    from clnet.nn.description import Relayout
     from clnet.opencl.session import Session
 
 Array = NDArray[Any]

@@ -25,7 +25,7 @@ from clnet.checks import (
 )
 from clnet.errors import InputError, quoted
 from clnet.nn.activations import SOFTMAX, SOFTMAXES, activation
-from clnet.nn.cascade.constants import is_cascade
+from clnet.nn.cascade import is_cascade
 from clnet.nn.defaults import default_optimiser
 from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
 from clnet.nn.labels import output_activations

@@ -14,9 +14,8 @@ from numpy.typing import ArrayLike
 from clnet.checks import INT_MAX, as_whole, check_kind, is_many
 from clnet.errors import InputError, counted, quoted
 from clnet.formats.sources import Source, check_buffer, is_batches, lists_batches
-from clnet.nn.description import Description
+from clnet.nn.description import Description, Relayout
 from clnet.nn.layers import Sparse
-from clnet.nn.relayout import Relayout
 from clnet.nn.schedules import schedule as find_schedule
 from clnet.opencl.discovery import Devices, device_list
 from clnet.training.callbacks import Checkpoint

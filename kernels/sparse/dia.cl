@@ -1,4 +1,4 @@
-// dia: a matrix in DIA format (clnet/nn/storage/dia.py), or its transpose, times x.
+// dia: a matrix in DIA format (clnet/nn/storage/sparse.py), or its transpose, times x.
 //
 // Diagonal d has an entry in row r at column r + offsets[d]; its value is at d * pitch
 // + r. There are no column indices. Neighbouring rows read neighbouring values and x.

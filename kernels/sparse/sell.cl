@@ -1,4 +1,4 @@
-// sell: sliced ELL (SELL-C-sigma, clnet/nn/storage/sell.py) or ELL times x, on GPUs.
+// sell: sliced ELL (SELL-C-sigma, clnet/nn/storage/sparse.py) or ELL times x, on GPUs.
 //
 // A slice is HEIGHT rows whose k-th entries lie side by side; of ELL, any HEIGHT
 // neighbouring rows. A work-group takes a slice. Its PARTS parts divide the rows'

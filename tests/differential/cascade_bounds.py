@@ -11,7 +11,7 @@ from deviations import OUTPUT_ROUNDINGS
 
 from clnet.ir.cascade import derivative, value
 from clnet.ir.training_ops import RECORD
-from clnet.nn.cascade.constants import Neuron
+from clnet.nn.cascade import Neuron
 from clnet.nn.losses import loss_function
 from clnet.variants.cascade.cascade import NeuronsTraining, neuron_table
 

@@ -17,13 +17,13 @@ import numpy as np
 from clnet import Dense, Local, Network, Sparse
 from clnet.checks import PRECISIONS
 from clnet.nn.activations import ACTIVATIONS, SOFTMAX
-from clnet.nn.connectivity import PLACEMENTS
 from clnet.nn.layers import Layer
 from clnet.nn.losses import LOSSES
 from clnet.nn.optimisers import OPTIMISERS, SGD, Adam, Optimiser, RMSprop, Rprop
 from clnet.nn.regularisation import PLAIN, Regularisation
 from clnet.nn.schedules import SCHEDULES
 from clnet.nn.storage.formats import AUTO, FORMATS
+from clnet.nn.storage.pattern import PLACEMENTS
 
 FAMILY = 128  # cases of one network
 BATCHES = 4  # batch sizes of one network

@@ -82,7 +82,7 @@ def test_a_wrong_launch_is_found(kind, wrong, what, monkeypatch):
 
 
 def test_a_wrong_network_is_found(monkeypatch):
-    from clnet.nn.cascade.shortcut import Shortcut
+    from clnet.nn.cascade import Shortcut
 
     grown = Shortcut.network
 

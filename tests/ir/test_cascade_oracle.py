@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from clnet.ir.cascade import candidates_epoch, derivative, outputs_epoch, value
-from clnet.nn.cascade.constants import Cascade, Neuron, network_neuron
+from clnet.nn.cascade import Cascade, Neuron, network_neuron
 from clnet.nn.losses import loss_function
 
 

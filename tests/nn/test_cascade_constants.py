@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import clnet
-from clnet.nn.cascade.constants import Cascade, cascade_of
-from clnet.nn.cascade.shortcut import Row, Shortcut
+from clnet.nn.cascade import Cascade, Row, Shortcut, cascade_of
 from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.optimisers import Quickprop, Rprop
 

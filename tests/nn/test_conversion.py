@@ -8,8 +8,8 @@ from test_layers import SHORTCUT, by_hand, sparse_net
 
 from clnet import Dense, Network
 from clnet.errors import InputError
-from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.formats import FORMATS
+from clnet.nn.storage.sparse import CsrStorage
 
 
 def test_pruning_keeps_the_largest_weights():

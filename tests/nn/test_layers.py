@@ -14,10 +14,10 @@ from clnet import Dense, InputError, Network, Pattern, Sparse
 from clnet.cli.summary import network_text
 from clnet.errors import WIDTH
 from clnet.ir import reference
-from clnet.nn.connectivity import PLACEMENTS
 from clnet.nn.optimisers import OPTIMISERS
 from clnet.nn.storage.formats import FORMATS
 from clnet.nn.storage.layout import live_elements
+from clnet.nn.storage.pattern import PLACEMENTS
 
 MASK = np.random.default_rng(5).random((9, 11)) < 0.3
 MASK[3] = False  # a neuron with its bias alone

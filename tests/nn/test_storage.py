@@ -12,16 +12,19 @@ from storages import entry_matrix
 
 from clnet.errors import InputError
 from clnet.nn.storage.base import Entries
-from clnet.nn.storage.coo import CooStorage
-from clnet.nn.storage.csr import CsrStorage
-from clnet.nn.storage.dia import DiaStorage
-from clnet.nn.storage.ell import EllStorage
+from clnet.nn.storage.dense import MaskedStorage
 from clnet.nn.storage.formats import FORMATS, hyb, memory_table, nbytes, parts
-from clnet.nn.storage.hyb import hyb_width
-from clnet.nn.storage.masked import MaskedStorage
 from clnet.nn.storage.pattern import Pattern
-from clnet.nn.storage.sell import SellStorage
-from clnet.nn.storage.sparse import SparseStorage, check_indices
+from clnet.nn.storage.sparse import (
+    CooStorage,
+    CsrStorage,
+    DiaStorage,
+    EllStorage,
+    SellStorage,
+    SparseStorage,
+    check_indices,
+    hyb_width,
+)
 
 # The example of Bell and Garland, "Efficient sparse matrix-vector multiplication on
 # CUDA", 2008, which the second study works through.

@@ -18,7 +18,7 @@ from clnet.benchmarks.baselines.fann import (
 import clnet
 from clnet import Cascade, Dense, Network
 from clnet.errors import ClnetWarning, InputError
-from clnet.nn.cascade.rules import Stagnation
+from clnet.nn.cascade import Stagnation
 from clnet.nn.fann_parameters import FannParameters
 from clnet.training.cascade.training import CascadeTraining
 

@@ -18,9 +18,8 @@ from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Adam
 from clnet.nn.storage.contents import Contents
-from clnet.nn.storage.ell import EllStorage
 from clnet.nn.storage.formats import FORMATS
-from clnet.nn.storage.sell import SellStorage
+from clnet.nn.storage.sparse import EllStorage, SellStorage
 from clnet.opencl.launch import Table
 from clnet.opencl.session import session
 from clnet.runtime.parameter_store import parameter_store

@@ -11,14 +11,18 @@ import numpy as np
 
 from clnet.checks import INT_MAX, as_whole, check_name
 from clnet.errors import InputError
-from clnet.nn.storage.coo import CooStorage
-from clnet.nn.storage.csr import CsrStorage
-from clnet.nn.storage.dia import DiaStorage
-from clnet.nn.storage.ell import EllStorage
-from clnet.nn.storage.hyb import SHARE, hyb_width
-from clnet.nn.storage.masked import MaskedStorage
-from clnet.nn.storage.sell import SellStorage
-from clnet.nn.storage.sparse import SparseStorage, index_array
+from clnet.nn.storage.dense import MaskedStorage
+from clnet.nn.storage.sparse import (
+    SHARE,
+    CooStorage,
+    CsrStorage,
+    DiaStorage,
+    EllStorage,
+    SellStorage,
+    SparseStorage,
+    hyb_width,
+    index_array,
+)
 
 if TYPE_CHECKING:
     from clnet.nn.storage.base import Storage

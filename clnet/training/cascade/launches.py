@@ -21,7 +21,7 @@ from clnet.variants.cascade.cascade import (
 )
 
 if TYPE_CHECKING:
-    from clnet.nn.cascade.constants import Neuron
+    from clnet.nn.cascade import Neuron
     from clnet.opencl.device import Device
     from clnet.opencl.launch import Launch
     from clnet.opencl.session import Session

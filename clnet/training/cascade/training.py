@@ -1,7 +1,7 @@
 """`fit` by cascade training: outputs, candidates, one more neuron, and so on.
 
 The rules are FANN's, of its cascade2: scores and the weights of a new neuron here, the
-others in `clnet.nn.cascade.rules`. A training of candidates is a few launches, each of
+others in `clnet.nn.cascade`. A training of candidates is a few launches, each of
 many epochs of all.
 """
 
@@ -22,9 +22,15 @@ from clnet.errors import InputError, counted, quoted, warn
 from clnet.formats.sources import check_buffer
 from clnet.ir import cascade as oracle
 from clnet.nn.activations import activation
-from clnet.nn.cascade.constants import Cascade, cascade_of, network_neuron
-from clnet.nn.cascade.rules import Stagnation, initial_weights
-from clnet.nn.cascade.shortcut import Row, Shortcut
+from clnet.nn.cascade import (
+    Cascade,
+    Row,
+    Shortcut,
+    Stagnation,
+    cascade_of,
+    initial_weights,
+    network_neuron,
+)
 from clnet.nn.defaults import MAX_NEURONS
 from clnet.nn.fann_parameters import FannParameters, bit_fail_limit
 from clnet.nn.layers import Dense

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from clnet.ir.training_ops import RECORD
 from clnet.nn.activations import activation
-from clnet.nn.cascade.constants import Neuron, candidate_gradient
+from clnet.nn.cascade import Neuron, candidate_gradient
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import Argument, Launch, Scalar, Scratch
 from clnet.variants.dense.cpu import serial_companion

@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 
 from clnet.ir.ops import Apply, Nonlinearity, Span, Value
 from clnet.nn.storage.contents import Contents, Fields, Range, Records
-from clnet.nn.storage.coo import CooStorage
-from clnet.nn.storage.csr import CsrStorage
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import live_count
-from clnet.nn.storage.sparse import SparseStorage, index_array
+from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
 from clnet.opencl.launch import Launch, Launches, Parameters, Scratch, Table
 from clnet.variants.base import Config, Reach, unsupported_dtype
 from clnet.variants.cost import Cost, item_size, span_cost

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from clnet.ir.ops import Apply, BiasAct, Nonlinearity, Softmax, Span
 from clnet.nn.storage.contents import Contents
-from clnet.nn.storage.dense import DenseStorage
+from clnet.nn.storage.dense import DenseStorage, MaskedStorage
 from clnet.nn.storage.layout import live_count, round_up
 from clnet.nn.storage.local import LocalStorage
-from clnet.nn.storage.masked import MaskedStorage
 from clnet.opencl.launch import Launch, Launches, Parameters, Table
 from clnet.variants.base import GROUP, Config, Reach, Untuned, unsupported_dtype
 from clnet.variants.cost import Cost, span_cost

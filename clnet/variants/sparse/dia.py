@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clnet.nn.storage.contents import Contents
-from clnet.nn.storage.dia import DiaStorage
+from clnet.nn.storage.sparse import DiaStorage
 from clnet.opencl.launch import Launch, Launches, Table
 from clnet.variants.cost import Cost, item_size, span_bytes, span_cost, span_flops
 from clnet.variants.sparse.sparse import (

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from clnet.ir.training_ops import ApplyT
 from clnet.nn.storage.contents import Contents
-from clnet.nn.storage.ell import EllStorage
-from clnet.nn.storage.sell import SLICE, SellStorage
+from clnet.nn.storage.sparse import SLICE, EllStorage, SellStorage
 from clnet.opencl.launch import Launch, Launches, Table
 from clnet.variants.cost import Cost, item_size
 from clnet.variants.sparse.sparse import (

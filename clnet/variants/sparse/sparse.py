@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from clnet.ir.ops import Apply, BiasAct, LayerOps, Span, Value
 from clnet.ir.training_ops import ApplyT
 from clnet.nn.storage.contents import Contents
-from clnet.nn.storage.coo import CooStorage
-from clnet.nn.storage.csr import CsrStorage
-from clnet.nn.storage.sparse import SparseStorage, index_array
+from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
 from clnet.opencl.launch import Argument, Launch, Launches, Parameters, Scratch, Table
 from clnet.variants.base import MIXED_ACTIVATIONS, VECTOR_BYTES, unsupported_dtype
 from clnet.variants.cost import Cost, item_size, span_cost

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from clnet.checks import INT_MAX
 from clnet.ir.training_ops import Outer
 from clnet.nn.storage.contents import Contents, Order
-from clnet.nn.storage.coo import CooStorage
-from clnet.nn.storage.csr import CsrStorage
-from clnet.nn.storage.sparse import SparseStorage, index_array
+from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
 from clnet.opencl.launch import Gradients, Launch, Launches, Scratch, Table
 from clnet.variants.base import Config, Reach, unsupported_dtype
 from clnet.variants.cost import Cost, item_size, span_bytes, span_cost, span_flops

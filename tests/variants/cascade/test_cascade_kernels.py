@@ -12,7 +12,7 @@ from differential.cascade_bounds import candidate_bounds, output_bounds, propaga
 
 from clnet.ir.cascade import candidates_epoch, outputs_epoch
 from clnet.nn.activations import ACTIVATIONS
-from clnet.nn.cascade.constants import Cascade, network_neuron
+from clnet.nn.cascade import Cascade, network_neuron
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Batch, Quickprop, Rprop, Sarprop
 from clnet.opencl.discovery import device

@@ -1,22 +1,28 @@
-"""Cascade training's constants, and the neurons that it trains.
+"""Cascade training without OpenCL: constants, neurons, rules, networks that grow.
 
 FANN's cascade2: Fahlman and Lebiere, "The cascade-correlation learning architecture",
 1990, with candidates that have output weights, and are judged by the squared error that
-they leave.
+they leave. Start with `Cascade`, then `Shortcut`: a network as rows of neurons, each of
+which reads the inputs, the constant 1 and all neurons of earlier layers, in this order.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
+import numpy as np
+from numpy.typing import NDArray
+
 from clnet.checks import is_among
 from clnet.errors import InputError
-from clnet.nn.activations import FANN_SUM_LIMIT, activation, sum_limit
+from clnet.nn.activations import FANN_SUM_LIMIT, SOFTMAXES, activation, sum_limit
 from clnet.nn.fann_parameters import FannParameters
+from clnet.nn.layers import Dense, Layer
 from clnet.nn.optimisers import (
     CASCADE,
     Optimiser,
@@ -28,8 +34,12 @@ from clnet.nn.optimisers import (
 if TYPE_CHECKING:
     from clnet.nn.model import Model
 
+Array = NDArray[Any]
+
 RULES = ("rprop", "quickprop", "sarprop")  # of FANN's, those that train by whole sets
 _PREFIX = "cascade_"  # of FannParameters' fields
+SCALE_ENDS = 0.5, 8.0  # of candidates' initial weights
+SCALE_FACTOR, SCALE_SHARE = 2.0, 0.7
 
 
 @dataclass(frozen=True)
@@ -231,3 +241,147 @@ def candidate_gradient(name: str) -> tuple[bool, Literal["y", "v", "x"]]:
         return False, "x"
     row = activation(name)
     return not name.startswith(("gaussian", "sin", "cos")), row.reads
+
+
+def initial_weights(
+    rng: np.random.Generator, candidates: int, n_in: int, read: int, outputs: int
+) -> NDArray[Any]:
+    """Return candidates' weights [candidates, read + outputs], as FANN draws them."""
+    width = SCALE_FACTOR * (SCALE_SHARE * (read - n_in)) ** (1 / n_in)
+    width = min(max(width, SCALE_ENDS[0]), SCALE_ENDS[1])
+    weights = rng.uniform(0, width, (candidates, read + outputs))
+    weights[:, n_in] = rng.uniform(-width, width, candidates)
+    return weights
+
+
+class Stagnation:
+    """FANN's rule of the end of a training: no change of a value for some epochs."""
+
+    def __init__(self, fraction: float, patience: int, least: int, most: int) -> None:
+        self._fraction, self._patience, self._least = fraction, patience, least
+        self._up, self._down = 0.0, -1e20
+        self._end = most
+
+    def earliest(self, done: int) -> int:
+        """Return the number of epochs after which the training may end, at least.
+
+        `done` epochs have been told of.
+        """
+        return max(min(self._end, done + self._patience), self._least) + 1
+
+    def ends(self, epoch: int, value: float, *, falling: bool = False) -> bool:
+        """Return whether a training ends after an epoch, counted from 0.
+
+        With `falling`, a value below 0 changes by going down, as the improvement of
+        outputs does in FANN.
+        """
+        changed = value > self._up or value < self._down
+        if falling and self._up < 0:
+            changed = value < self._up or value > self._down
+        if changed:
+            self._up = value * (1 + self._fraction)
+            self._down = value * (1 - self._fraction)
+            self._end = epoch + self._patience
+        return epoch >= self._end and epoch >= self._least
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layer of a shortcut network."""
+
+    layer: Dense  # Its description
+    weights: Array  # Of each neuron, that of the constant 1 behind the inputs'
+
+    def neurons(self, fann_compatible: bool) -> tuple[Neuron, ...]:
+        """Return its neurons."""
+        layer = self.layer
+        names, steep = layer.activation, layer.steepness
+        n = layer.n_out
+        if isinstance(names, str):
+            names = (names,) * n
+        if not isinstance(steep, tuple):
+            steep = (steep,) * n
+        return tuple(
+            network_neuron(name, s, fann_compatible)
+            for name, s in zip(names, steep, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Shortcut:
+    """A shortcut network."""
+
+    n_in: int  # Inputs
+    hidden: tuple[Row, ...]  # The hidden layers
+    output: Row  # The last layer
+
+    @classmethod
+    def of(cls, network: Model) -> Shortcut:
+        """Return a network's rows."""
+        refusal = _refusal(network)
+        if refusal is not None:
+            raise InputError(
+                "cascade training grows a shortcut network, such as "
+                f"Network({network.n_in}, [Dense({network.n_out})]), and this one "
+                f"{refusal}"
+            )
+        rows = []
+        for number, layer in enumerate(network.layers):
+            assert isinstance(layer, Dense)
+            weights = np.insert(
+                network.weights(number), network.n_in, network.biases(number), axis=1
+            )
+            rows.append(Row(layer, weights))
+        return cls(network.n_in, tuple(rows[:-1]), rows[-1])
+
+    @property
+    def read(self) -> int:
+        """Values that an output reads: inputs, the constant, all hidden neurons."""
+        return self.n_in + 1 + sum(row.layer.n_out for row in self.hidden)
+
+    def grown(self, row: Row, output_weights: Array) -> Shortcut:
+        """Return the network with one more hidden layer before the output."""
+        return Shortcut(
+            self.n_in, (*self.hidden, row), replace(self.output, weights=output_weights)
+        )
+
+    def with_output(self, weights: Array) -> Shortcut:
+        """Return the network with other weights of the last layer."""
+        return replace(self, output=replace(self.output, weights=weights))
+
+    def network(self, like: Model) -> Model:
+        """Return the network, with all else of a network of its kind."""
+        rows = (*self.hidden, self.output)
+        layers: Sequence[Layer] = [
+            replace(row.layer, sources=tuple(range(number + 1)))
+            for number, row in enumerate(rows)
+        ]
+        found = type(like)(
+            self.n_in, layers, seed=0, dtype=like.dtype,
+            fann_compatible=like.fann_compatible, fann=like.fann, scaling=like.scaling,
+            classes=like.classes, columns=like.columns,
+        )
+        found.set_layers(
+            (np.delete(row.weights, self.n_in, axis=1), row.weights[:, self.n_in])
+            for row in rows
+        )
+        return found
+
+
+def _refusal(network: Model) -> str | None:
+    """Return why a network is no shortcut network that can grow, or None."""
+    if network.dtype != "float32":
+        return f"is in {network.dtype}, not in float32"
+    for number, layer in enumerate(network.layers):
+        if not isinstance(layer, Dense):
+            return f"has a {type(layer).__name__} layer"
+        earlier = tuple(range(number + 1))
+        if (layer.sources or (number,)) != earlier:
+            return f"has a layer {number} that does not read all earlier ones"
+        if not layer.bias:
+            return f"has a layer {number} without biases"
+        if layer.dropout:
+            return f"has a layer {number} with dropout"
+        if layer.activation in SOFTMAXES:
+            return f"has {layer.activation} outputs, whose neurons are not separate"
+    return None
