@@ -1,6 +1,7 @@
 """Covers of a program by candidates, the shortest one, and lower bounds.
 
-A cover is a path over the cuts between ops; its edges are candidates.
+A cover is a path over the cuts between ops; its edges are candidates. A file keeps a
+cover by names.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clnet.opencl.store import Timing
 
@@ -80,6 +81,31 @@ class Cover:
     def seconds(self) -> float:
         """The whole measured time, else the sum over spans."""
         return self.span_seconds if self.timing is None else self.timing.seconds
+
+
+@dataclass(frozen=True)
+class SavedPlan:
+    """The cover of a training by names, for JSON: a resumed training takes its steps.
+
+    Kernels and configurations round differently, so a plan by times that were measured
+    since would give other bits.
+    """
+
+    device: str  # `Store.key` of the device
+    batch: int  # Samples a step
+    format: str | None  # Of the `NetworkView`; None: the network itself is trained
+    # Of each step: the number of its ops, the variant's name, its configuration, and
+    # the number of the device among `Device.places`
+    steps: list[dict[str, Any]]
+
+    def __post_init__(self) -> None:
+        types = {"ops": int, "variant": str, "config": dict, "place": int}
+        if not isinstance(self.format, str | None):
+            raise ValueError("the format of a plan is not clnet's")
+        for step in self.steps:
+            step_types = {name: type(value) for name, value in step.items()}
+            if step_types != types or step["ops"] < 1:
+                raise ValueError("a step of a plan is not clnet's")
 
 
 @dataclass

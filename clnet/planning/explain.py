@@ -26,6 +26,8 @@ GAP = 2  # between columns of a table
 CUTS = ((2, 20), (0, 14), (2, 12), (0, 10), (1, 11))
 """Columns that are narrowed where a table is too wide, and their least widths."""
 DRAWN = 8  # covers of a picture
+LABELLED = 0.06  # least share of a picture's width at which a span has its layers
+MICROSECONDS = 1e6  # in a second
 LISTED = 2  # candidates that lost, of each span of a training step
 LAYER_OPS = {
     "Apply": "product", "BiasAct": "act", "Softmax": "softmax", "ActGrad": "act'",
@@ -63,18 +65,38 @@ class Explanation:
 
     def draw(self, axes: Any) -> None:
         """Draw the covers, best first, on matplotlib's axes."""
-        from clnet.planning.picture import draw_covers
+        from clnet.formats.pictures import colour
 
-        program = lower(self.network)
-        bars = [
-            [
-                (c.step.variant.name, _named(program, [(c.start, c.stop)]), c.seconds)
-                for c in cover.candidates
-            ]
-            for cover in self.report.covers[:DRAWN]
-        ]
-        ends = [in_units(cover.seconds) for cover in self.report.covers]
-        draw_covers(axes, bars, ends)
+        program, covers = lower(self.network), self.report.covers[:DRAWN]
+        widest = max(sum(c.seconds for c in cover.candidates) for cover in covers)
+        shown = set()
+        for row, cover in enumerate(covers):
+            left = 0.0
+            for candidate in cover.candidates:
+                name, seconds = candidate.step.variant.name, candidate.seconds
+                axes.barh(
+                    row, MICROSECONDS * seconds, left=MICROSECONDS * left, height=0.7,
+                    color=colour(name)[0], edgecolor="white", linewidth=0.6,
+                    label=None if name in shown else name, alpha=0.6 if row else 1.0,
+                )
+                shown.add(name)
+                if seconds > LABELLED * widest:
+                    axes.text(
+                        MICROSECONDS * (left + seconds / 2), row,
+                        _named(program, [(candidate.start, candidate.stop)]),
+                        ha="center", va="center", color="white", fontsize="small",
+                    )
+                left += seconds
+            axes.annotate(
+                in_units(cover.seconds), (MICROSECONDS * left, row), (4, 0),
+                textcoords="offset points", va="center",
+            )
+        axes.set_yticks(range(len(covers)), ["chosen", *[""] * (len(covers) - 1)])
+        axes.invert_yaxis()
+        axes.set_xlabel("us, the spans alone; at the end the whole call")
+        axes.margins(x=0.12)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
         sizes = "-".join(str(n) for n in self.network.sizes)
         axes.set_title(
             f"{sizes}, {self.network.dtype}, batch {self.batch}\n{self.device.name}",

@@ -1,15 +1,20 @@
-"""The choice of a storage format for layers of format ``"auto"``, by measurement.
+"""The choice of a storage format for layers of format ``"auto"``, and of a device.
 
 The network is planned once for each format that may be the fastest, and whole calls, or
 steps of training, are compared. A plan in another format than the network's own runs a
 `NetworkView`, which copies the network's parameters whenever they change. Training
 changes parameters in the view's layout; `relayout` maps them back.
+
+Devices are compared likewise, each by a plan of its own: a plan stays on one OpenCL
+platform and in NumPy. One core of the host computes a small network before a GPU has
+started; a large network is faster on the GPU.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -22,7 +27,9 @@ from clnet.nn.model import Model
 from clnet.nn.storage.formats import AUTO, DEFAULT_FORMAT, predicted_nbytes
 from clnet.nn.storage.pattern import Pattern
 from clnet.nn.storage.sparse import SparseStorage
+from clnet.opencl.discovery import FASTEST
 from clnet.planning.cover import TIE_RATIO
+from clnet.runtime.data_parallel import alike
 
 if TYPE_CHECKING:
     from clnet.nn.initialisers import Draw
@@ -89,12 +96,12 @@ class NetworkView(Model):
 
         It is one object for one object, until another is asked for.
         """
-        source, found = self._copied
+        source, values = self._copied
         if source is not parameters:
-            found = self.relayout.forward(parameters)
-            found.flags.writeable = False
-            self._copied = parameters, found
-        return found
+            values = self.relayout.forward(parameters)
+            values.flags.writeable = False
+            self._copied = parameters, values
+        return values
 
     def _replace(self, parameters: NDArray[Any]) -> None:
         raise InputError(
@@ -131,42 +138,98 @@ def best_format(network: Model, device: Device, planner: Callable[[Model], P]) -
     if cover is None:
         return best  # no time is remembered, and none may be measured
     least = cover.seconds
+    reason = None
     if least < SHORT_CALL * _launch_seconds(device) and best.tune is not True:
-        untried += [(name, f"{DEFAULT_FORMAT} is fast enough") for name in formats]
-        formats = []
+        reason = f"{DEFAULT_FORMAT} is fast enough"
     elif not best.search.pays(least):
-        untried += [(name, "there is no time to measure it") for name in formats]
+        reason = "there is no time to measure it"
+    if reason is not None:
+        untried += [(name, reason) for name in formats]
         formats = []
-    timed, faults = [(DEFAULT_FORMAT, least, best)], []
-    for name in formats:
-        try:
-            candidate = planner(NetworkView(network, name))
-            reason = candidate.can_prune(least)
-            if reason is not None:
-                untried.append((name, reason))
-                continue
-            cover = candidate.timed_cover()
-        except (DeviceError, InputError, MemoryError) as error:
-            faults.append(f"{name}: {error}")
-            continue
-        if cover is None:
-            continue
-        timed.append((name, cover.seconds, candidate))
-        least = min(least, cover.seconds)
+    timed, others, failed = _timed(
+        [(name, partial(_of_view, planner, network, name)) for name in formats],
+        (DeviceError, InputError, MemoryError), least,
+    )
     # The first of a tie wins: the network's own needs no copy of the parameters.
-    chosen, _, best = next(one for one in timed if one[1] <= TIE_RATIO * least)
+    timed.insert(0, (DEFAULT_FORMAT, least, best))
+    least = min(seconds for _, seconds, _ in timed)
+    chosen, _, best = next(entry for entry in timed if entry[1] <= TIE_RATIO * least)
     best.report.formats = sorted(
         ((name, seconds) for name, seconds, _ in timed),
         key=lambda pair: (pair[0] != chosen, pair[1]),
     )
-    best.report.untried = untried
+    best.report.untried = untried + [other for other in others if other[1]]
+    best.report.failures += [f"{name}: {text}" for name, text in failed]
+    return best
+
+
+def fastest_planner(devices: Sequence[Device], planner: Callable[[Device], P]) -> P:
+    """Return the planner of the device on which a whole call takes the shortest time.
+
+    Its report lists the others.
+    """
+    timed, others, failed = _timed(
+        [(device.name, partial(planner, device)) for device in distinct(devices)],
+        DeviceError,
+    )
+    faults = [text if name in text else f"{name}: {text}" for name, text in failed]
+    if others:
+        raise DeviceError(
+            f'"{FASTEST}" needs a time of every device: none is remembered of '
+            f"{others[0][0]}, and with tune=False none may be measured; name a "
+            "device instead"
+        )
+    if not timed:
+        raise DeviceError("; ".join(faults))
+    timed.sort(key=lambda entry: entry[1])
+    best = timed[0][2]
+    best.report.devices = [(name, seconds) for name, seconds, _ in timed]
     best.report.failures += faults
     return best
 
 
+def distinct(devices: Sequence[Device]) -> list[Device]:
+    """Return the first of each group of devices that are alike."""
+    groups: list[Device] = []
+    for device in devices:
+        if not any(alike((device, other)) for other in groups):
+            groups.append(device)
+    return groups
+
+
+def _of_view(planner: Callable[[Model], P], network: Model, format: str) -> P:  # noqa: A002
+    return planner(NetworkView(network, format))
+
+
+def _timed(
+    planners: Sequence[tuple[str, Callable[[], P]]],
+    errors: type[Exception] | tuple[type[Exception], ...], least: float | None = None,
+) -> tuple[list[tuple[str, float, P]], list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return named planners with the seconds of a whole call, the others, and errors.
+
+    The others are those that cannot take less than the least time, with the reason, and
+    those whose time is neither remembered nor may be measured, with "".
+    """
+    timed, others, faults = [], [], []
+    for name, make in planners:
+        try:
+            planner = make()
+            reason = None if least is None else planner.can_prune(least)
+            cover = planner.timed_cover() if reason is None else None
+        except errors as error:
+            faults.append((name, str(error)))
+            continue
+        if cover is None:
+            others.append((name, reason or ""))
+            continue
+        timed.append((name, cover.seconds, planner))
+        least = least and min(least, cover.seconds)
+    return timed, others, faults
+
+
 def _launch_seconds(device: Device) -> float:
     """Return the seconds of a launch alone, on the place where it is shortest."""
-    return min(one.rates.launch + one.rates.sync for one in device.places)
+    return min(place.rates.launch + place.rates.sync for place in device.places)
 
 
 def _alternatives(
@@ -184,24 +247,24 @@ def _alternatives(
     if {matrix.format for matrix in matrices} != {DEFAULT_FORMAT}:
         return [], []  # no such layer, or a memory limit has decided
     item_size = np.dtype(network.dtype).itemsize
-    own = sum(matrix.nbytes(item_size) for matrix in matrices)
+    present = sum(matrix.nbytes(item_size) for matrix in matrices)
     patterns = [
-        part.storage.pattern
-        for matrix in matrices for part in matrix.parts
-        if isinstance(part.storage, SparseStorage)
+        block.storage.pattern
+        for matrix in matrices for block in matrix.parts
+        if isinstance(block.storage, SparseStorage)
     ]
     needed = {
         name: sum(predicted_nbytes(pattern, name, item_size) for pattern in patterns)
         for name in ALTERNATIVES["cpu" if device.type == "cpu" else "gpu"]
     }
-    smallest = min(own, *needed.values())
+    smallest = min(present, *needed.values())
     # Bytes that are read in the time of a launch: launches count more.
     small = _launch_seconds(device) * device.rates.memory
-    found, untried = [], []
+    formats, untried = [], []
     for name, size in needed.items():
         limit = SIZE_RATIOS.get(name, SIZE_RATIO) * smallest
         if size <= max(small, limit):
-            found.append(name)
+            formats.append(name)
         else:
             untried.append((name, f"it needs {size / 1e6:.3g} MB"))
-    return found, untried
+    return formats, untried

@@ -30,8 +30,7 @@ from clnet.ir.lowering import lower, reads_sparse
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import ALL, FASTEST, Devices, device_list, is_fastest
 from clnet.opencl.discovery import device as find_device
-from clnet.planning.device_planner import fastest_planner
-from clnet.planning.format_planner import best_format
+from clnet.planning.format_planner import best_format, fastest_planner
 from clnet.planning.planner import Planner
 from clnet.planning.room import samples_of_call
 from clnet.planning.tuning.search import Search

@@ -30,6 +30,7 @@ from clnet.planning.cover import (
     MAX_SPEEDUP,
     Candidate,
     Cover,
+    SavedPlan,
     lower_bound,
     shortest_path,
 )
@@ -37,7 +38,6 @@ from clnet.planning.explain import explanation
 from clnet.planning.format_planner import NetworkView, best_format, is_auto
 from clnet.planning.planner import Planner
 from clnet.planning.room import check_training
-from clnet.planning.saved_plan import SavedPlan
 from clnet.planning.tuning.search import Search
 from clnet.planning.tuning.times import Times
 from clnet.planning.tuning.trial import Trial

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from clnet.ir.ops import Program
     from clnet.nn.model import Model
     from clnet.opencl.discovery import Devices
-    from clnet.planning.saved_plan import SavedPlan
+    from clnet.planning.cover import SavedPlan
     from clnet.planning.training_planner import TrainingPlan
     from clnet.runtime.ranks import Ranks
     from clnet.runtime.train_state import TrainState

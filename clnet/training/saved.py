@@ -19,7 +19,7 @@ from clnet.errors import FormatError, InputError, quoted, reason
 from clnet.formats import TRAINING_SUFFIX, safetensors, suffix_of
 from clnet.formats.files import as_path
 from clnet.nn.layers import Sparse
-from clnet.planning.saved_plan import SavedPlan
+from clnet.planning.cover import SavedPlan
 from clnet.training.history import MEASURES, TrainingState
 
 if TYPE_CHECKING:

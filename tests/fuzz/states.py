@@ -22,7 +22,7 @@ from clnet import InputError, Network
 from clnet.nn.optimisers import Adam
 from clnet.opencl import times_file
 from clnet.opencl.store import Store, Timing
-from clnet.planning.saved_plan import SavedPlan
+from clnet.planning.cover import SavedPlan
 from clnet.training.history import TrainingState
 from clnet.training.saved import SavedTraining
 

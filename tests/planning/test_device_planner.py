@@ -13,7 +13,7 @@ from clnet import DeviceError, InputError, Network
 from clnet.opencl.device import Device
 from clnet.opencl.store import Timing
 from clnet.planning.cover import Cover, PlanReport
-from clnet.planning.device_planner import distinct, fastest_planner
+from clnet.planning.format_planner import distinct, fastest_planner
 
 GPU = Device("gpu", index="0:0", type="gpu", compute_units=132)
 CPU = Device("cpu", index="1:0", compute_units=2)
