@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clnet.errors import DeviceError, InputError, known_row
 from clnet.ir.ops import Span
+from clnet.opencl.commands import NANOSECOND
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import devices
-from clnet.opencl.session import NANOSECOND, session
+from clnet.opencl.session import session
 from clnet.planning.tuning.measure import (
     WrongResultError,
     quiet_errors,
@@ -38,7 +39,7 @@ from .environment import blas_threads
 from .roofline import Roofline
 
 if TYPE_CHECKING:
-    from clnet.opencl.memory import Action
+    from clnet.opencl.commands import Action
 
     from .harness import Options
 

@@ -124,6 +124,19 @@ def files():
     )
 
 
+def test_only_one_folder_imports_pyopencl():
+    """All others call the session, its memory and its commands."""
+    importers = {
+        name for name, path in modules().items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.Import)
+            and any(alias.name.split(".")[0] == "pyopencl" for alias in node.names))
+        or (isinstance(node, ast.ImportFrom)
+            and (node.module or "").split(".")[0] == "pyopencl")
+    }
+    assert {name for name in importers if not name.startswith("clnet.opencl.")} == set()
+
+
 def test_no_large_circle_of_imports():
     largest = max(circles(), key=len)
     assert len(largest) <= LARGEST_CIRCLE, largest

@@ -17,9 +17,10 @@ from operator import add
 
 from clnet.ir.ops import Value
 from clnet.ir.training_ops import RECORD
+from clnet.opencl.commands import Action
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Gradients, Launch, Parameters, State
-from clnet.opencl.memory import Action, Memory
+from clnet.opencl.memory import Memory
 from clnet.opencl.session import session
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
 from clnet.runtime.binding import Step

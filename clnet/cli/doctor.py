@@ -24,8 +24,10 @@ from clnet.cli import json_output
 from clnet.errors import ASK_DOCTOR, WIDTH, ClnetError, DeviceError, counted, reason
 from clnet.opencl.child_process import run_child
 from clnet.opencl.discovery import GET_PLATFORM, NO_PLATFORM, device, discover
-from clnet.opencl.program import build, source_text
+from clnet.opencl.launch import Launch
+from clnet.opencl.memory import Memory
 from clnet.opencl.quirks import LINKER, NVIDIA, POCL
+from clnet.opencl.rate_probes import enqueuer
 from clnet.opencl.session import Session
 
 if TYPE_CHECKING:
@@ -339,19 +341,14 @@ def device_finding(target: Device) -> Finding:
 
 def probe(index: str) -> None:
     """Build the probe kernel on a device, run it and check its result."""
-    import pyopencl as cl
-
     target, size, groups = device(index), 16, 64
     x = np.linspace(-0.1, 0.1, groups * size, dtype=np.float32)
-    y = np.zeros(groups, dtype=np.float32)
     session = Session(target)
-    context, queue, flags = session.context, session.queue, cl.mem_flags
-    source = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=x)
-    sums = cl.Buffer(context, flags.WRITE_ONLY, y.nbytes)
-    text = source_text("probes/doctor.cl", {"SIZE": size}, target)
-    kernel = build(context, target, text, "probes/doctor.cl").probe
-    kernel(queue, x.shape, (size,), source, sums)
-    cl.enqueue_copy(queue, y, sums)
+    source, sums = Memory(session, x.nbytes), Memory(session, 4 * groups)
+    source.write(session, x)
+    launch = Launch("probes/doctor.cl", "probe", {"SIZE": size}, x.shape, (size,), ())
+    enqueuer(session, launch, source, sums)()
+    y = sums.read(session, groups, "float32")
     expected = np.tanh(x.reshape(groups, size).sum(axis=1, dtype=np.float64))
     error = float(np.abs(y - expected).max())
     if not error < 1e-5:

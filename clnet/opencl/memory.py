@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import pairwise
@@ -19,10 +19,10 @@ from clnet.opencl.process import is_forked
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Value
+    from clnet.opencl.commands import Action
     from clnet.opencl.session import Session
 
 Array = NDArray[Any]
-Action = Callable[..., Any]
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector
 # The fill pattern of a new buffer. It is 16 bytes wide: with single bytes a driver
 # failed beyond 2^31 repetitions (NVIDIA, 580).
@@ -72,12 +72,7 @@ class Memory:
         if self.array is not None:
             self.array[: values.nbytes] = values.reshape(-1).view(np.uint8)
         else:
-            import pyopencl as cl
-
-            cl.enqueue_copy(
-                session.queue, self.argument, np.ascontiguousarray(values),
-                is_blocking=True,
-            )
+            self.upload(session.queue, np.ascontiguousarray(values), blocking=True)
 
     def write_repeated(self, session: Session, values: Array, count: int) -> None:
         """Write an array `count` times in a row, and wait for it.
@@ -104,19 +99,43 @@ class Memory:
         self, session: Session, count: int, dtype: str, start: int = 0
     ) -> Array:
         """Return `count` numbers from `start` on, after all enqueued commands."""
-        found = np.empty(count, dtype)
-        begin = start * found.itemsize
+        values = np.empty(count, dtype)
+        self.read_into(session, values, start)
+        return values
+
+    def read_into(self, session: Session, values: Array, start: int = 0) -> None:
+        """Fill an array by the numbers from `start` on, after all enqueued commands."""
+        begin = start * values.itemsize
         if self.array is not None:
             session.finish()
-            found.view(np.uint8)[...] = self.array[begin : begin + found.nbytes]
-        elif count:
-            import pyopencl as cl
-
+            values.view(np.uint8)[...] = self.array[begin : begin + values.nbytes]
+        elif values.size:
             session.barrier()
-            cl.enqueue_copy(
-                session.queue, found, self.argument, src_offset=begin, is_blocking=True
-            )
-        return found
+            self.download(session.queue, values, begin, blocking=True)
+
+    def download(
+        self, queue: Any, host: Array, begin: int = 0, *,
+        after: Sequence[Any] = (), blocking: bool = False,
+    ) -> Any:
+        """Copy the bytes from `begin` on to the host, and return the copy's event."""
+        import pyopencl as cl
+
+        return cl.enqueue_copy(
+            queue, host, self.argument, src_offset=begin, is_blocking=blocking,
+            wait_for=after,
+        )
+
+    def upload(
+        self, queue: Any, host: Array, begin: int = 0, *,
+        after: Sequence[Any] = (), blocking: bool = False,
+    ) -> Any:
+        """Copy an array to the bytes from `begin` on, and return the copy's event."""
+        import pyopencl as cl
+
+        return cl.enqueue_copy(
+            queue, self.argument, host, dst_offset=begin, is_blocking=blocking,
+            wait_for=after,
+        )
 
     def copy_from(self, session: Session, other: Memory) -> None:
         """Copy another buffer of the same size, after all enqueued commands."""
@@ -272,17 +291,20 @@ def staging_array(session: Session, shape: tuple[int, ...], dtype: str) -> Array
     return array
 
 
+def host_buffer(session: Session, array: Array) -> Any:
+    """Return the argument for a host array that a CPU's kernels read in place."""
+    import pyopencl as cl
+
+    flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
+    return cl.Buffer(session.context, flags, hostbuf=array)
+
+
 class Uploader:
     """Copies to buffers on a queue of its own, while the session's computes."""
 
     def __init__(self, session: Session) -> None:
-        import pyopencl as cl
-
         self._session = session
-        self._queue = (
-            None if session.device.fine_svm else
-            cl.CommandQueue(session.context, session.device.handle)
-        )
+        self._queue = None if session.device.fine_svm else session.new_queue()
         self._staging: Array = np.zeros(0, np.uint8)
 
     @contextmanager
@@ -294,8 +316,6 @@ class Uploader:
         They are in the buffer when the context ends. The padding of each row stays as
         it is: zero.
         """
-        import pyopencl as cl
-
         row = stride * np.dtype(dtype).itemsize
         start, size = first * row, count * row
         if memory.array is not None:
@@ -306,9 +326,7 @@ class Uploader:
             self._staging = staging_array(self._session, (size,), "uint8")
         rows = self._staging[:size].view(dtype).reshape(count, stride)
         yield rows
-        cl.enqueue_copy(
-            self._queue, memory.argument, rows, dst_offset=start, is_blocking=True
-        )
+        memory.upload(self._queue, rows, start, blocking=True)
 
 
 def _wait_for_commands(session: Session) -> None:

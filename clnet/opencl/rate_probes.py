@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clnet.errors import BuildError, DeviceError
+from clnet.opencl.commands import prepared_launch, seconds_of
 from clnet.opencl.launch import Launch
 from clnet.opencl.memory import Memory
 from clnet.opencl.program import (
@@ -28,7 +29,7 @@ from clnet.opencl.program import (
     source_hash,
 )
 from clnet.opencl.rates import Rates
-from clnet.opencl.session import NANOSECOND, Session, session
+from clnet.opencl.session import Session, session
 from clnet.opencl.store import store_of
 from clnet.opencl.times_file import given_rates
 
@@ -340,23 +341,23 @@ def least_seconds(
 def event_seconds(event: Any) -> float:
     """Wait for a command, and return its seconds by the device's clock."""
     event.wait()
-    return NANOSECOND * float(event.profile.end - event.profile.start)
+    return seconds_of(event)
 
 
 def enqueuer(
     target: Session, launch: Launch, *arguments: Any, device: Device | None = None
 ) -> Callable[[], Any]:
     """Return a function that enqueues a kernel, and keeps its memory alive."""
-    import pyopencl as cl
-
     where = device or target.device
     kernel, queue = target.kernel(launch, where), target.queues[where]
     kernel.set_args(*(a.argument if isinstance(a, Memory) else a for a in arguments))
 
+    run = prepared_launch(
+        queue, kernel, launch.global_size, launch.local_size, events=True
+    )
+
     def enqueue(_: object = arguments) -> Any:
-        return cl.enqueue_nd_range_kernel(
-            queue, kernel, launch.global_size, launch.local_size
-        )
+        return run()
 
     return enqueue
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.launch import Launch
 
-NANOSECOND = 1e-9  # seconds; the unit of OpenCL's clocks
 MAX_KEPT = 8  # bindings
 KEPT_BYTES = 1 << 24  # of data and parameters: to bind more is a small part of the time
 PROGRAMS = 256  # built programs in a session's least-recently-used cache
@@ -84,6 +83,12 @@ class Session:
         device = self.device
         left = max(0, device.global_memory - self.allocated)
         return min(device.largest_buffer, left)
+
+    def new_queue(self, device: Device | None = None) -> Any:
+        """Return a further in-order queue of a device; None: the session's own."""
+        import pyopencl as cl
+
+        return cl.CommandQueue(self.context, (device or self.device).handle)
 
     def finish(self) -> None:
         """Wait for all enqueued commands."""

@@ -6,17 +6,22 @@ of its device, with the waits between queues.
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.ops import Span, Value
+from clnet.opencl.commands import (
+    Action,
+    Standby,
+    argument_setter,
+    prepared_launch,
+)
 from clnet.opencl.launch import (
     Argument,
     ByValueInput,
@@ -29,8 +34,7 @@ from clnet.opencl.launch import (
     TimeoutFlag,
     ZeroCopyOutput,
 )
-from clnet.opencl.memory import Action, Memory
-from clnet.opencl.process import is_forked
+from clnet.opencl.memory import Memory
 
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
@@ -49,39 +53,6 @@ class Step:
     config: Config  # A point of the variant's tuning space
     # The device or its companion that runs the step; None: the host
     device: Device | None
-
-
-class Standby:
-    """A launch that runs beside calls, on a queue of its own.
-
-    It must end before the memory that it uses is freed: a binding's finalizer waits for
-    it.
-    """
-
-    def __init__(
-        self, session: Session, device: Device, kernel: Any, launch: Launch
-    ) -> None:
-        import pyopencl as cl
-
-        self._queue = cl.CommandQueue(session.context, device.handle)
-        self._enqueue = partial(
-            cl.enqueue_nd_range_kernel, self._queue, kernel, launch.global_size,
-            launch.local_size,
-        )
-        self._complete = cl.command_execution_status.COMPLETE
-        self._event: Any = None
-
-    def start(self) -> None:
-        """Start it unless it is still running."""
-        event = self._event
-        if event is None or event.command_execution_status == self._complete:
-            self._event = self._enqueue()
-            self._queue.flush()
-
-    def finish(self) -> None:
-        """Wait for its end."""
-        if not is_forked():
-            self._queue.finish()
 
 
 class Binding:
@@ -268,73 +239,3 @@ def set_scalar(
 ) -> None:
     """Set a kernel's argument to a number."""
     argument_setter(kernel)(index, scalar_type(number))
-
-
-def argument_setter(kernel: Any) -> Callable[[int, Any], None]:
-    """Return the function that sets a kernel's argument to a number or array."""
-    # `_set_arg_buf` takes 0.1 us, `set_arg` 6.5, as it tries other types first
-    # (pyopencl 2026.1).
-    found: Callable[[int, Any], None] = getattr(kernel, "_set_arg_buf", kernel.set_arg)
-    return found
-
-
-def prepared_launch(
-    queue: Any, kernel: Any, global_size: tuple[int, ...], local_size: tuple[int, ...],
-    *, events: bool, late_errors: bool = False,
-) -> Action:
-    """Return the action that enqueues a kernel with its arguments at that time.
-
-    Launches have no events unless asked for. pyopencl makes an event of every launch,
-    which costs device time too: the next command starts 1.5 to 2 us later (NVIDIA's
-    driver 580, H200).
-    """
-    import pyopencl as cl
-
-    checked = partial(
-        cl.enqueue_nd_range_kernel, queue, kernel, global_size, local_size
-    )
-    enqueue = None if events else _enqueue_function()
-    if enqueue is None:
-        return _awaited_once(checked, checked) if late_errors else checked
-    sizes = [(ctypes.c_size_t * len(size))(*size) for size in (global_size, local_size)]
-    arguments = (
-        ctypes.c_void_p(queue.int_ptr), ctypes.c_void_p(kernel.int_ptr),
-        ctypes.c_uint(len(global_size)), None, *sizes, ctypes.c_uint(0), None, None,
-    )
-    launch = partial(_launch, enqueue, arguments, checked)
-    return _awaited_once(launch, checked) if late_errors else launch
-
-
-def _awaited_once(launch: Action, checked: Action) -> Action:
-    """Return a launch that waits for its event until one has ended without an error."""
-    remaining = [checked]
-
-    def call() -> Any:
-        if not remaining:
-            return launch()
-        event = checked()
-        event.wait()
-        remaining.clear()
-        return event
-
-    return call
-
-
-def _launch(enqueue: Action, arguments: tuple[Any, ...], checked: Action) -> None:
-    if enqueue(*arguments):
-        checked()  # raises the error
-
-
-@cache
-def _enqueue_function() -> Action | None:
-    """Return `clEnqueueNDRangeKernel` of the library that pyopencl has loaded."""
-    import pyopencl as cl
-
-    try:
-        # PyDLL holds Python's lock, as pyopencl does: kernels that run in the calling
-        # thread then never run concurrently. Except on Windows, the symbol is found in
-        # the library's dependencies too.
-        found: Action = ctypes.PyDLL(cl._cl.__file__).clEnqueueNDRangeKernel
-    except (AttributeError, OSError):
-        return None
-    return found

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.opencl.device_arrays import array_form, array_maker
 from clnet.opencl.process import check_process
 from clnet.opencl.session import device_error
 
@@ -64,21 +65,15 @@ class DeviceCall:
     """The direct call between device arrays of the plan's own queue."""
 
     def __init__(self, executable: Executable, turn: Turn, x: Value, y: Value) -> None:
-        import pyopencl as cl
-        import pyopencl.array
-
         session = executable.session
         dtype = np.dtype(executable.dtype)
-        nothing = cl.Buffer(session.context, cl.mem_flags.READ_WRITE, dtype.itemsize)
         self._executable, self._turn = executable, turn
         self._x, self._y = x.name, y.name
         self._x_like, self._y_like = (
-            pyopencl.array.Array(
-                session.queue, (executable.batch, value.width), dtype, data=nothing
-            )
+            array_form(session, (executable.batch, value.width), dtype)
             for value in (x, y)
         )
-        self._new = pyopencl.array.empty_like  # a twentieth of the time of `empty`
+        self._new = array_maker()
         # Events of the queue by their ids: an event's queue costs a call of the driver.
         self._known: dict[int, Any] = {}
         self.check_at: float = inf

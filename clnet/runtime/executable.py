@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.reference import Function, bound, silent_caller
+from clnet.opencl.commands import Action, argument_setter
 from clnet.opencl.launch import (
     Argument,
     ByValueInput,
@@ -25,7 +26,6 @@ from clnet.opencl.launch import (
 )
 from clnet.opencl.memory import (
     LARGE_COPY,
-    Action,
     Memory,
     copy_in,
     copy_out,
@@ -33,7 +33,7 @@ from clnet.opencl.memory import (
     has_nan,
     staging_array,
 )
-from clnet.runtime.binding import Binding, Step, argument_setter, by_value_struct
+from clnet.runtime.binding import Binding, Step, by_value_struct
 from clnet.runtime.parameter_store import (
     NO_PARAMETERS,
     PackedMemory,

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.nn.copies import by_threads
+from clnet.opencl.commands import prepared_launch
 from clnet.opencl.launch import Gradients, Scratch
 from clnet.opencl.memory import Memory, staging_array
-from clnet.runtime.binding import set_scalar
 from clnet.runtime.gradient_transfer import (
     GradientTransfer,
     bus_seconds,
@@ -136,25 +136,23 @@ class _Addition:
         self, session: Session, gradients: Memory, size: int, dtype: str
     ) -> None:
         launch = gradient_sum(size, dtype, session.device)
-        self._session, self._launch = session, launch
-        self._kernel = session.kernel(launch, session.device)
+        self._session = session
+        kernel = session.kernel(launch, session.device)
         for index, argument in enumerate(launch.arguments):
             if isinstance(argument, Gradients):
-                self._kernel.set_arg(index, gradients.argument)
+                kernel.set_arg(index, gradients.argument)
             elif isinstance(argument, Scratch):
                 self.received: Memory = Memory(session, argument.size)
-                self._kernel.set_arg(index, self.received.argument)
+                kernel.set_arg(index, self.received.argument)
             elif isinstance(argument, int):
-                set_scalar(self._kernel, index, np.int32, argument)
+                kernel.set_arg(index, np.int32(argument))
+        self._run = prepared_launch(
+            session.queue, kernel, launch.global_size, launch.local_size, events=True
+        )
 
     def run(self) -> None:
         """Enqueue it."""
-        import pyopencl as cl
-
-        cl.enqueue_nd_range_kernel(
-            self._session.queue, self._kernel, self._launch.global_size,
-            self._launch.local_size,
-        )
+        self._run()
         self._session.barrier()
 
 

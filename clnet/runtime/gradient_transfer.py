@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from clnet.ir.training_ops import BiasGrad, Outer
 from clnet.nn.storage.layout import PARAMETER_ALIGNMENT, round_up
+from clnet.opencl.commands import has_ended, marker, wait_on_queue
 from clnet.opencl.memory import staging_array
 
 if TYPE_CHECKING:
@@ -74,8 +75,6 @@ class GradientTransfer:
         self, session: Session, gradients: Memory, dtype: str,
         pieces: Sequence[slice], lends: bool = False,
     ) -> None:
-        import pyopencl as cl
-
         self.pieces = pieces
         self._session, self._gradients = session, gradients
         self._item = np.dtype(dtype).itemsize
@@ -89,10 +88,7 @@ class GradientTransfer:
             ]
         self._queues: list[Any] = []
         if self._shared is None:
-            self._queues = [
-                cl.CommandQueue(session.context, session.device.handle)
-                for _ in range(2)  # down, up
-            ]
+            self._queues = [session.new_queue() for _ in range(2)]  # down, up
         # An event waits for its command when collected.
         self._downloads: dict[int, list[Any]] = {}
         self._uploads: list[Any] = []
@@ -110,29 +106,22 @@ class GradientTransfer:
 
     def start_download(self, numbers: Iterable[int]) -> None:
         """Start the downloads of pieces, after all enqueued steps."""
-        import pyopencl as cl
-
         ends = self._markers()
         for number in numbers:
             self._downloads[number] = ends
             if self._shared is None:
                 piece = self.pieces[number]
-                self._downloads[number] = [cl.enqueue_copy(
-                    self._queues[0], self.host[piece], self._gradients.argument,
-                    src_offset=piece.start * self._item, is_blocking=False,
-                    wait_for=ends,
+                self._downloads[number] = [self._gradients.download(
+                    self._queues[0], self.host[piece], piece.start * self._item,
+                    after=ends,
                 )]
-        for queue in (*self._session.queues.values(), *self._queues):
+        for queue in self._queues:
             queue.flush()
 
     def has_arrived(self, number: int) -> bool:
         """Whether a piece has arrived, or a wait for it is of use: on a CPU."""
-        import pyopencl as cl
-
-        complete = cl.command_execution_status.COMPLETE
         return self._session.device.type == "cpu" or all(
-            event.command_execution_status == complete
-            for event in self._downloads[number]
+            map(has_ended, self._downloads[number])
         )
 
     def downloaded(self, number: int) -> Array:
@@ -148,8 +137,6 @@ class GradientTransfer:
         self, number: int, values: Array, target: Memory | None = None
     ) -> None:
         """Start the upload of a piece, which steps after `end_uploads` read."""
-        import pyopencl as cl
-
         memory = self._gradients if target is None else target
         start = self.pieces[number].start * self._item
         if memory.array is not None:
@@ -160,18 +147,15 @@ class GradientTransfer:
             if found.ctypes.data != values.ctypes.data:
                 found[...] = values
             return
-        self._uploads.append(cl.enqueue_copy(
-            self._queues[1], memory.argument, values, dst_offset=start,
-            is_blocking=False, wait_for=self._before_uploads,
+        self._uploads.append(memory.upload(
+            self._queues[1], values, start, after=self._before_uploads
         ))
         self._queues[1].flush()
 
     def end_uploads(self) -> None:
         """Let the steps that are enqueued next wait for the uploads."""
-        import pyopencl as cl
-
         if self._uploads:
-            cl.enqueue_barrier(self._session.queue, wait_for=self._uploads)
+            wait_on_queue(self._session.queue, self._uploads)
             self._uploads = []
         self._session.barrier()
 
@@ -205,9 +189,7 @@ class GradientTransfer:
 
     def _markers(self) -> list[Any]:
         """Return events of the end of all enqueued steps."""
-        import pyopencl as cl
-
-        return [cl.enqueue_marker(queue) for queue in self._session.queues.values()]
+        return [marker(queue) for queue in self._session.queues.values()]
 
 
 def bus_seconds(transfers: Sequence[GradientTransfer]) -> float:

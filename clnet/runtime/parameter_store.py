@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import InputError
-from clnet.opencl.memory import Action, Memory
+from clnet.opencl.memory import Memory
 from clnet.runtime.turn import release
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
+    from clnet.opencl.commands import Action
     from clnet.opencl.launch import Packed, Table
     from clnet.opencl.session import Session
 

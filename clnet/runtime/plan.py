@@ -20,15 +20,15 @@ from clnet.checks import as_numbers
 from clnet.errors import InputError, OutOfMemoryError, counted, warn
 from clnet.ir.lowering import lower
 from clnet.nn.notebook import html_table
-from clnet.opencl.launch import may_time_out
-from clnet.opencl.memory import copier
-from clnet.opencl.process import check_process
-from clnet.opencl.session import device_error, device_errors, session
-from clnet.runtime.device_arrays import (
+from clnet.opencl.device_arrays import (
     check_device_array,
     order_arrays_after,
     wait_for_arrays,
 )
+from clnet.opencl.launch import may_time_out
+from clnet.opencl.memory import copier
+from clnet.opencl.process import check_process
+from clnet.opencl.session import device_error, device_errors, session
 from clnet.runtime.direct_calls import DeviceCall, DirectCall, host_call
 from clnet.runtime.executable import Executable
 from clnet.runtime.turn import Turn

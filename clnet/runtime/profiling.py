@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from tabulate import tabulate
 
 from clnet.ir.lowering import lower
+from clnet.opencl.commands import NANOSECOND, copy_direction, seconds_of
 from clnet.opencl.memory import copy_rows
-from clnet.opencl.session import NANOSECOND, device_error, session
+from clnet.opencl.session import device_error, session
 from clnet.runtime.executable import Executable
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def call_timeline(plan: Plan, x: NDArray[Any]) -> dict[str, Any]:
             times, queue = one.event.profile, one.event.command_queue
             add(
                 one.name, queue.device.name.strip(), shift + NANOSECOND * times.start,
-                NANOSECOND * (times.end - times.start),
+                seconds_of(one.event),
             )
     add("return the outputs", "host", call.ran, call.end - call.ran)
     names = [
@@ -185,15 +186,9 @@ def _call(
 def _parts(
     start: float, filled: float, trace: Trace, ran: float, end: float
 ) -> CallTimes:
-    import pyopencl as cl
-
     busy = dict.fromkeys(("upload", "device", "download"), 0.0)
-    kinds = {
-        cl.command_type.WRITE_BUFFER: "upload", cl.command_type.READ_BUFFER: "download",
-    }
     for event in trace.events:
-        kind = kinds.get(event.command_type, "device")
-        busy[kind] += NANOSECOND * (event.profile.end - event.profile.start)
+        busy[copy_direction(event) or "device"] += seconds_of(event)
     launch = 0.0
     if trace.events:
         times = [event.profile for event in trace.events]

@@ -159,16 +159,10 @@ class RankSums:
 
     def _downloaded(self) -> Array:
         """Return the gradients of a block in a buffer of their own."""
-        import pyopencl as cl
-
         found = self._free.pop() if self._free else staging_array(
             self._session, (self._size,), self._dtype
         )
-        self._session.finish()
-        if self._gradients.array is not None:
-            found[...] = self._gradients.array[: found.nbytes].view(found.dtype)
-        else:
-            cl.enqueue_copy(self._session.queue, found, self._gradients.argument)
+        self._gradients.read_into(self._session, found)
         return found
 
 

@@ -26,7 +26,7 @@ from clnet.opencl.launch import (
     Table,
     phases,
 )
-from clnet.opencl.memory import Action, Memory, sub_buffer_alignment
+from clnet.opencl.memory import Memory, sub_buffer_alignment
 from clnet.opencl.process import check_process
 from clnet.runtime.binding import Binding, Step
 from clnet.variants.cost import span_flops
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from clnet.ir.ops import Value
+    from clnet.opencl.commands import Action
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session
     from clnet.runtime.train_state import TrainState

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.opencl.memory import Memory
+from clnet.opencl.commands import prepared_launch
+from clnet.opencl.memory import Memory, host_buffer
 from clnet.variants.training.place_rows import TYPES, place_rows
 
 if TYPE_CHECKING:
@@ -71,8 +72,6 @@ class RowPlacement:
 
     def _enqueue(self, first: int, x: Array, t: Array, places: Array) -> list[Any]:
         """Enqueue the launch of some samples, and return the buffers that it reads."""
-        import pyopencl as cl
-
         session, stride = self._session, self._arrays[0][1]
         columns = not _has_rows(x)
         read = x.T if columns else x
@@ -84,11 +83,9 @@ class RowPlacement:
         if key not in self._kernels:
             self._kernels[key] = session.kernel(launch, session.device)
         kernel = self._kernels[key]
-        flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
         arguments: list[Any] = []
         held = [
-            cl.Buffer(session.context, flags, hostbuf=found)
-            for found in (_span(read), _span(t), places)
+            host_buffer(session, array) for array in (_span(read), _span(t), places)
         ]
         for buffer, array, width in (
             (held[0], read, x.shape[1]), (held[1], t, t.shape[1])
@@ -100,9 +97,9 @@ class RowPlacement:
         kernel.set_args(*(
             np.int32(one) if isinstance(one, int) else one for one in arguments
         ))
-        cl.enqueue_nd_range_kernel(
-            session.queue, kernel, launch.global_size, launch.local_size
-        )
+        prepared_launch(
+            session.queue, kernel, launch.global_size, launch.local_size, events=True
+        )()
         return held
 
 

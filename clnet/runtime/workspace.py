@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.opencl.commands import Action, prepared_launch
 from clnet.opencl.launch import Argument, Launch, Scalar, Scratch
-from clnet.opencl.memory import Action, Memory
-from clnet.runtime.binding import prepared_launch, set_scalar
+from clnet.opencl.memory import Memory
+from clnet.runtime.binding import set_scalar
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from clnet.opencl.memory import Action
+    from clnet.opencl.commands import Action
 
 NOT_WRITTEN = b"\xff\xff\xff\xff"  # a NaN that no GPU computes: not stored yet
 MAX_POLLS = 2000  # some hundred microseconds; then the host waits for the queue

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from clnet.formats.sources import read_ahead
+from clnet.opencl.commands import End
 from clnet.opencl.memory import Uploader
 from clnet.runtime.row_placement import RowPlacement
 from clnet.training.passes import NO_RATE, Pass
@@ -83,7 +84,7 @@ class StreamingPass(Pass):
             self._filled(self._set.ahead(blocks), free)
         )
         steps = seen = 0
-        busy: list[tuple[int, _End]] = []
+        busy: list[tuple[int, End]] = []
         try:
             for start, samples in filled:
                 if busy and busy[0][1].reached:  # as where a launch ends in its call
@@ -92,7 +93,7 @@ class StreamingPass(Pass):
                 # wait for the next, of the block: they keep their kernel's arguments.
                 steps += replay.run_pass(samples, count + steps, seen, start)
                 seen += samples
-                busy.append((start, _End(replay.session)))
+                busy.append((start, End(replay.session)))
                 if len(busy) > 1:
                     last, end = busy.pop(0)
                     end.wait()
@@ -126,36 +127,3 @@ class StreamingPass(Pass):
                     )
                 ], place)
             yield start, len(block)
-
-
-class _End:
-    """The end of all commands that are enqueued now.
-
-    Those of several queues are waited for: of a CPU, whose launches take far longer
-    than the wait's end.
-    """
-
-    def __init__(self, session: Session) -> None:
-        import pyopencl as cl
-
-        self._marker: Any = None
-        if len(session.queues) == 1:
-            self._marker = cl.enqueue_marker(session.queue)
-            session.queue.flush()
-        else:
-            session.finish()
-
-    @property
-    def reached(self) -> bool:
-        """Whether it is known to be reached."""
-        import pyopencl as cl
-
-        complete = cl.command_execution_status.COMPLETE
-        return self._marker is None or bool(
-            self._marker.command_execution_status == complete
-        )
-
-    def wait(self) -> None:
-        """Wait for it."""
-        if self._marker is not None:
-            self._marker.wait()

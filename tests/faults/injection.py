@@ -30,8 +30,8 @@ from waits import until
 
 import clnet
 from clnet.errors import ClnetError
+from clnet.opencl import commands
 from clnet.opencl.session import Session
-from clnet.runtime import binding
 
 OPENCL_CLASSES = ("Buffer", "CommandQueue", "Context", "Kernel", "Program")
 OPENCL_FUNCTIONS = (
@@ -85,10 +85,10 @@ class Injector:
             if hasattr(kind, name):
                 method = self._counted(getattr(kind, name), f"{kind.__name__}.{name}")
                 patch.setattr(kind, name, method)
-        enqueue = binding._enqueue_function()
+        enqueue = commands._enqueue_function()
         if enqueue is not None:
             launched = self._launched(enqueue)
-            patch.setattr(binding, "_enqueue_function", lambda: launched)
+            patch.setattr(commands, "_enqueue_function", lambda: launched)
         for name in FILE_FUNCTIONS:
             if hasattr(os, name):
                 real = getattr(os, name)

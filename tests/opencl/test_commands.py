@@ -7,8 +7,8 @@ import pyopencl as cl
 import pytest
 
 import clnet
+from clnet.opencl import commands
 from clnet.opencl.session import session
-from clnet.runtime import binding
 
 SESSION = session(clnet.device())
 TEXT = "__kernel void count(__global int *x) { x[get_global_id(0)] += 1; }"
@@ -18,9 +18,9 @@ TEXT = "__kernel void count(__global int *x) { x[get_global_id(0)] += 1; }"
 @pytest.mark.parametrize("direct", [False, True])
 def test_prepared_launches(events, direct, monkeypatch):
     if not direct:
-        monkeypatch.setattr(binding, "_enqueue_function", lambda: None)
+        monkeypatch.setattr(commands, "_enqueue_function", lambda: None)
     kernel = cl.Program(SESSION.context, TEXT).build().count
-    launch = binding.prepared_launch(SESSION.queue, kernel, (8,), (4,), events=events)
+    launch = commands.prepared_launch(SESSION.queue, kernel, (8,), (4,), events=events)
     with pytest.raises(cl.Error):
         launch()  # without an argument
     flags = cl.mem_flags
@@ -47,7 +47,7 @@ def test_an_error_that_only_an_event_tells_is_raised(monkeypatch):
     events = [FailedEvent(), FailedEvent()]
     monkeypatch.setattr(cl, "enqueue_nd_range_kernel", lambda *_: events.pop())
     kernel = cl.Program(SESSION.context, TEXT).build().count
-    launch = binding.prepared_launch(
+    launch = commands.prepared_launch(
         SESSION.queue, kernel, (8,), (4,), events=True, late_errors=True
     )
     for _ in range(2):
