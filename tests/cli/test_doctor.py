@@ -16,6 +16,7 @@ from cli_output import bad
 from clnet.cli import doctor
 from clnet.cli.doctor import Finding
 from clnet.errors import BuildError, DeviceError
+from clnet.opencl import session
 from clnet.opencl.child_process import run_child
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import NO_PLATFORM, DiscoveryResult, device, discover
@@ -343,16 +344,16 @@ def test_a_probe_of_no_device():
 
 
 def test_a_kernel_that_does_not_build(pocl, monkeypatch):
-    monkeypatch.setattr(doctor, "source_text", lambda *_: "#error on purpose")
+    monkeypatch.setattr(session, "source_text", lambda *_: "#error on purpose")
     with pytest.raises(BuildError, match=r"doctor\.cl does not build"):
         doctor.probe(pocl.index)
 
 
 def test_a_wrong_result(pocl, monkeypatch):
-    text = doctor.source_text("probes/doctor.cl", {"SIZE": 16}, pocl)
+    text = session.source_text("probes/doctor.cl", {"SIZE": 16}, pocl)
     wrong = re.sub(r"act_tanh\(\w+\[0\]\)", "0.5f", text)
     assert wrong != text
-    monkeypatch.setattr(doctor, "source_text", lambda *_: wrong)
+    monkeypatch.setattr(session, "source_text", lambda *_: wrong)
     with pytest.raises(DeviceError, match="computes wrong results"):
         doctor.probe(pocl.index)
 
