@@ -23,6 +23,7 @@ from clnet.ir.ops import Apply, BiasAct, Nonlinearity, Softmax, Span
 from clnet.nn.activations import activation
 
 LAMBDA = 6.0  # probability 3e-8 per sum
+OVERFLOWS = 1e30  # a target whose squared error overflows in float32
 
 # Errors of computing f(v), as (absolute, relative to the exact value) in units u. They
 # hold for builtins as inexact as OpenCL allows (section 7.4 of its specification: exp

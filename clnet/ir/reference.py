@@ -230,8 +230,9 @@ def _loss(op: Loss, values: Values, parameters: Array) -> None:
     record[:, 1] = np.square(error).sum(axis=1)
     if op.weight is not None:
         weight = values[op.weight.name]
-        record[:, :2] *= weight
-        slope = slope * weight
+        # A weight of 0 counts for nothing, where 0 times an overflow would be NaN.
+        record[:, :2] = np.where(weight == 0, 0, record[:, :2] * weight)
+        slope = np.where(weight == 0, y.dtype.type(0), slope * weight)
     record[:, 2] = (np.abs(error) >= y.dtype.type(op.bit_fail_limit)).sum(axis=1)
     counted = np.arange(len(y))[:, np.newaxis] < values.get("samples", len(y))
     values[op.dy.name] = np.where(counted, slope, y.dtype.type(0))

@@ -173,6 +173,7 @@ static inline void sample_loss(float *y, const float *biases, __local const floa
                                const float bit_fail_limit, float *record)
 {
     const float mean_factor = MEAN ? factor / OUT : factor;
+    const int weighs = factor != 0;  // 0 times an overflow would be NaN
     float v[OUT], loss = 0, squares = 0, fails = 0;
     ALL for (int o = 0; o < OUT; ++o) {
         v[o] = scaled(out_neuron, y[o] + biases[o]);
@@ -195,10 +196,10 @@ static inline void sample_loss(float *y, const float *biases, __local const floa
         const float error = (target - output) * scale;
         squares += error * error;
         fails += fabs(error) >= bit_fail_limit ? 1 : 0;
-        y[o] = valid ? dy * derivative(out_neuron, z, v[o]) : 0;
+        y[o] = valid && weighs ? dy * derivative(out_neuron, z, v[o]) : 0;
     }
-    record[0] += counts ? loss * mean_factor : 0;
-    record[1] += counts ? squares * factor : 0;
+    record[0] += counts && weighs ? loss * mean_factor : 0;
+    record[1] += counts && weighs ? squares * factor : 0;
     record[2] += counts ? fails : 0;
 #if WEIGHTED
     record[RECORD] += counts ? factor : 0;

@@ -98,6 +98,8 @@ static inline void sample_loss(const Net *net, const int s, const int row,
     __global const float *t = net->t + (size_t)row * width;
     const VAL mean_factor = factor * (VAL)(MEAN ? 1.0f / width : 1.0f);
     const VAL fail_limit = (VAL)(net->bit_fail_limit);
+    // 0 times an overflow would be NaN.
+    const INTS weighs = (VAL)(valid) * factor != (VAL)(0.0f);
     VAL loss = (VAL)(0.0f), squares = (VAL)(0.0f), fails = (VAL)(0.0f);
 #if SOFTMAX
     VAL top = y[0], total = (VAL)(0.0f), targets = (VAL)(0.0f);
@@ -122,12 +124,12 @@ static inline void sample_loss(const Net *net, const int s, const int row,
 #if BACKWARD
         const int pre = last.pre_activations;
         const VAL v = pre < 0 ? z : net->values[pre + j * SAMPLES + s];
-        y[j * SAMPLES] = valid ? dy * derivative(neuron, z, v) : (VAL)(0.0f);
+        y[j * SAMPLES] = weighs ? dy * derivative(neuron, z, v) : (VAL)(0.0f);
 #endif
     }
     if (!valid) return;
-    record[0] += loss * mean_factor;
-    record[1] += squares * factor;
+    record[0] += weighs ? loss * mean_factor : (VAL)(0.0f);
+    record[1] += weighs ? squares * factor : (VAL)(0.0f);
     record[2] += fails;
 }
 

@@ -205,6 +205,7 @@ __kernel void loss(__global const REAL *y, const int ldy, __global const REAL *t
         return;
     }
     const REAL factor = WEIGHTED ? weight[b] : (REAL)1;
+    const bool weighs = factor != 0;  // 0 times an overflow would be NaN
 #if SOFTMAX
     REAL top = y[0], total = 0, targets = 0;
     for (int j = 1; j < width; ++j) top = y[j] > top ? y[j] : top;
@@ -222,10 +223,10 @@ __kernel void loss(__global const REAL *y, const int ldy, __global const REAL *t
         const REAL error = (t[j] - output) * error_scales[j];
         ADD(squares, squares_lost, error * error)
         fails += fabs(error) >= bit_fail_limit ? 1 : 0;
-        dy[j] = factor * (MEAN ? gradient / width : gradient);
+        dy[j] = weighs ? factor * (MEAN ? gradient / width : gradient) : (REAL)0;
     }
-    record[0] = factor * (MEAN ? sum / width : sum);
-    record[1] = factor * squares;
+    record[0] = weighs ? factor * (MEAN ? sum / width : sum) : (REAL)0;
+    record[1] = weighs ? factor * squares : (REAL)0;
     record[2] = fails;
 }
 #endif

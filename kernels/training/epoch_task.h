@@ -229,6 +229,8 @@ static inline void losses(const Net *net, __global float *memory,
 #if SCALED
         factor *= (float8)(net->weight_scale);
 #endif
+        // 0 times an overflow would be NaN.
+        const int8 weighs = valid && factor != (float8)(0.0f);
         float8 loss = (float8)(0.0f), square = (float8)(0.0f), fail = (float8)(0.0f);
 #if SOFTMAX
         float8 top = *(__global const float8 *)(y + s);
@@ -255,7 +257,7 @@ static inline void losses(const Net *net, __global float *memory,
             fail += absolute(error) >= fail_limit ? (float8)(1.0f) : (float8)(0.0f);
 #if BACKWARD
             dy *= factor * mean_factor;
-            dy = valid ? dy : (float8)(0.0f);
+            dy = weighs ? dy : (float8)(0.0f);
             __global const Neuron *neuron = net->neurons + last->neuron + j;
             const float8 steepness = (float8)(neuron->steepness);
             const int pre = last->pre_activations;
@@ -270,8 +272,8 @@ static inline void losses(const Net *net, __global float *memory,
             *(__global float8 *)(y + j * pitch + s) = dy;
 #endif
         }
-        sum += valid ? loss * factor * mean_factor : (float8)(0.0f);
-        squares += valid ? square * factor : (float8)(0.0f);
+        sum += weighs ? loss * factor * mean_factor : (float8)(0.0f);
+        squares += weighs ? square * factor : (float8)(0.0f);
         fails += valid ? fail : (float8)(0.0f);
     }
     record[0] += lane_sum(sum);

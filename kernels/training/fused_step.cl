@@ -169,6 +169,7 @@ static inline void loss_of(float4 *z, const float4 *target_values, const float f
 {
     const int t = get_local_id(0) % 4, width = n_out_of[LAYERS - 1];
     const float part = MEAN ? factor / width : factor;
+    const int weighs = live && factor != 0;  // 0 times an overflow would be NaN
     float sum = 0;
 #if SOFTMAX
 #define LOGIT(i) clipped(((const float *)(z + (i) / 4))[(i) % 4], -LAST_LIMIT, LAST_LIMIT)
@@ -197,12 +198,12 @@ UNROLLED
         const float y = both.s0, output = LOSS_OUTPUT(y);
         const float loss = LOSS_TERM(y, target, SHARE);
         const float gradient = LOSS_SLOPE(y, output, target, SHARE);
-        const int counts = live && i / 4 * BLOCK + 4 * t + i % 4 < width;
+        const int inside = i / 4 * BLOCK + 4 * t + i % 4 < width;
         const float error = (target - output) * SHARE;
-        sum += counts ? loss : 0;
-        record[1] += counts ? factor * error * error : 0;
-        record[2] += counts && fabs(error) >= limit ? 1 : 0;
-        *at = counts ? gradient * part * both.s1 : 0;
+        sum += weighs && inside ? loss : 0;
+        record[1] += weighs && inside ? factor * error * error : 0;
+        record[2] += live && inside && fabs(error) >= limit ? 1 : 0;
+        *at = weighs && inside ? gradient * part * both.s1 : 0;
     }
     record[0] += sum * part;
 }

@@ -247,6 +247,7 @@ static inline void sample_loss(const Net *net, __local float *memory, const int 
     const int width = last.n_out, valid = sample < valid_samples;
     float sum = 0, squares = 0, fails = 0;
     const float factor = WEIGHTED ? memory[WEIGHT_OFFSET + sample] : 1.0f;
+    const int weighs = valid && factor != 0;  // 0 times an overflow would be NaN
     const float mean_factor = MEAN ? factor / width : factor;
 #if SOFTMAX
     float top = y[0], total = 0, targets = 0;
@@ -272,14 +273,14 @@ static inline void sample_loss(const Net *net, __local float *memory, const int 
         fails += fabs(error) >= net->bit_fail_limit ? 1 : 0;
         const int pre = last.pre_activations;
         const float v = pre < 0 ? z : memory[pre + j * PITCH + sample];
-        y[j * PITCH] = valid ? gradient * mean_factor * derivative(neuron, z, v) : 0;
+        y[j * PITCH] = weighs ? gradient * mean_factor * derivative(neuron, z, v) : 0;
     }
     OVER_LANES(sum, sum + other)
     OVER_LANES(squares, squares + other)
     OVER_LANES(fails, fails + other)
     if (part > 0) return;
-    record[0] = valid ? sum * mean_factor : 0;
-    record[TILE] = valid ? squares * factor : 0;
+    record[0] = weighs ? sum * mean_factor : 0;
+    record[TILE] = weighs ? squares * factor : 0;
     record[2 * TILE] = valid ? fails : 0;
 }
 

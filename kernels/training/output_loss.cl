@@ -97,6 +97,7 @@ void output_loss(__global const REAL *parameters, const int weights, const int l
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     const bool counts = number < samples;
+    const bool weighs = counts && factor != 0;  // 0 times an overflow would be NaN
     if (has_output) {
 #if SOFTMAX
         REAL top = logits[team][0], total = 0, targets = 0;
@@ -112,7 +113,7 @@ void output_loss(__global const REAL *parameters, const int weights, const int l
 #endif
         const REAL output = LOSS_OUTPUT(logit), error = (target - output) * (REAL)HALF;
         REAL slope = factor * LOSS_SLOPE(logit, output, target, (REAL)HALF);
-        slope = counts ? MEAN ? slope / N_OUT : slope : (REAL)0;
+        slope = weighs ? MEAN ? slope / N_OUT : slope : (REAL)0;
         slopes[team][item] = slope;
         if (number < batch) dy[b * OUTPUTS + item] = slope;
         terms[team][item][0] = LOSS_TERM(logit, target, (REAL)HALF);
@@ -125,8 +126,8 @@ void output_loss(__global const REAL *parameters, const int weights, const int l
         for (int o = 0; o < N_OUT; ++o)
             for (int k = 0; k < 3; ++k) sum[k] += terms[team][o][k];
         record += b * 3;
-        record[0] = counts ? factor * (MEAN ? sum[0] / N_OUT : sum[0]) : (REAL)0;
-        record[1] = counts ? factor * sum[1] : (REAL)0;
+        record[0] = weighs ? factor * (MEAN ? sum[0] / N_OUT : sum[0]) : (REAL)0;
+        record[1] = weighs ? factor * sum[1] : (REAL)0;
         record[2] = counts ? sum[2] : (REAL)0;
     }
     if (number >= batch) return;

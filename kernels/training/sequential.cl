@@ -192,6 +192,8 @@ static inline void loss(const int width, __global const float *y,
                         __global float *dy, float *record)
 {
     const float8 mean_factor = (float8)(MEAN ? factor / width : factor);
+    // 0 times an overflow would be NaN.
+    const int8 weighs = (float8)(factor) != (float8)(0.0f);
     float8 sum = (float8)(0.0f), squares = sum, fails = sum;
 #if SOFTMAX
     float top = y[0], targets = 0;
@@ -219,11 +221,12 @@ static inline void loss(const int width, __global const float *y,
         const float8 output = LOSS_OUTPUT(z), term = LOSS_TERM(z, target, scale);
         const float8 gradient = LOSS_SLOPE(z, output, target, scale);
         const float8 error = (target - output) * scale;
-        sum += valid ? term : (float8)(0.0f);
-        squares += valid ? error * error : (float8)(0.0f);
+        sum += weighs && valid ? term : (float8)(0.0f);
+        squares += weighs && valid ? error * error : (float8)(0.0f);
         const int8 failed = valid & (absolute(error) >= (float8)(bit_fail_limit));
         fails += failed ? (float8)(1.0f) : (float8)(0.0f);
-        *(__global float8 *)(dy + j) = valid ? gradient * mean_factor : (float8)(0.0f);
+        *(__global float8 *)(dy + j) =
+            weighs && valid ? gradient * mean_factor : (float8)(0.0f);
     }
     record[0] = lane_sum(sum) * (MEAN ? factor / width : factor);
     record[1] = lane_sum(squares) * factor;

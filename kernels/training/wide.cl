@@ -196,6 +196,7 @@ void loss_parts(__global const REAL *y, const int ldy, __global const REAL *t,
     const int part = idle ? parts : TEAM_ID % parts;  // parts: an empty part
     const bool counts = b < samples;
     const REAL factor = WEIGHTED ? weight[b] : (REAL)1;
+    const bool weighs = counts && factor != 0;  // 0 times an overflow would be NaN
     y += b * ldy;
     t += b * ldt;
     dy += b * lddy;
@@ -226,15 +227,15 @@ void loss_parts(__global const REAL *y, const int ldy, __global const REAL *t,
 #if MEAN
         gradient /= CONST(width);
 #endif
-        store(dy + j, counts ? CONST(factor) * gradient : CONST(0), n, ALIGNED);
+        store(dy + j, weighs ? CONST(factor) * gradient : CONST(0), n, ALIGNED);
     }
     Four sums = (Four)(REDUCE_LANES(plus, sum), REDUCE_LANES(plus, squares),
                        REDUCE_LANES(plus, fails), 0);
     REDUCE_TEAM(plus_4, sums, scratch)
     if (ITEM == 0 && !idle) {
         partial += b * 3 * parts + part;
-        partial[0] = counts ? factor * (MEAN ? sums.s0 / width : sums.s0) : (REAL)0;
-        partial[parts] = counts ? factor * sums.s1 : (REAL)0;
+        partial[0] = weighs ? factor * (MEAN ? sums.s0 / width : sums.s0) : (REAL)0;
+        partial[parts] = weighs ? factor * sums.s1 : (REAL)0;
         partial[2 * parts] = counts ? sums.s2 : (REAL)0;
     }
 }

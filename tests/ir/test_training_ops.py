@@ -35,6 +35,7 @@ def gradient_of(network, loss, x, t, weight=None):
     )
     values = {"x": x, "t": t, "weight": weight}
     reference.run_ops(program.ops, values, network.parameters)
+    assert np.isfinite(values["totals"]).all()
     flat = np.zeros(network.layout.size)
     for op in program.ops:
         slot = {Outer: "weights", BiasGrad: "bias"}.get(type(op))
@@ -97,6 +98,17 @@ def test_sample_weights_scale_losses_and_gradients(loss):
     np.testing.assert_allclose(found, np.sum(parts, axis=0), rtol=1e-12, atol=1e-15)
     sums = [w * s for w, (s, _) in zip(weight[:, 0], each, strict=True)]
     np.testing.assert_allclose(total, np.sum(sums), rtol=1e-12)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_sample_of_weight_0_counts_for_nothing(loss):
+    """Also where its squared error overflows: 0 times infinity would be NaN."""
+    network, x, t = problem("tanh", loss)
+    t[0] = 1e200
+    total, found = gradient_of(network, loss, x, t, np.array([[0], [1], [1], [1], [1]]))
+    rest, expected = gradient_of(network, loss, x[1:], t[1:])
+    assert total == pytest.approx(rest, rel=1e-12)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
 
 
 def test_one_activation_a_neuron_and_no_bias():

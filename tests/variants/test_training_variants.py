@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from bounds import FLOAT32, FLOAT64, LAMBDA, WITH_PARAMETERS
+from bounds import FLOAT32, FLOAT64, LAMBDA, OVERFLOWS, WITH_PARAMETERS
 from deviations import deviations
 from storages import entry_matrix
 from training_oracle import DEVICE, SESSION, agree, run_both
@@ -52,8 +52,11 @@ def check_gradients(
     t = rng.uniform(0, 1, (batch, network.n_out))
     if LOSSES[loss].fused == "softmax":
         t /= t.sum(axis=1, keepdims=True)
+    weight = rng.uniform(0, 2, (batch, 1))
+    if weighted:
+        t[0], weight[0] = OVERFLOWS, 0
     data = {"x": rng.uniform(-1, 1, (batch, network.n_in)), "t": t,
-            "weight": rng.uniform(0, 2, (batch, 1))}
+            "weight": weight}
     numbers = {"samples": samples or batch, "fresh": 1}
     replay, *_ = run_both(network, program, batch, data, [numbers], planned)
     inputs = {v.name: data[v.name].astype(network.dtype) for v in program.inputs}

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clnet.ir.training_ops import RECORD
-from clnet.nn.optimisers import Sarprop
 from clnet.opencl.launch import (
     Launch,
     Launches,
@@ -66,8 +65,9 @@ class VectorMembers(Untuned, MemberVariant):
         step = accepted_step(span)
         if not self.alike:
             return "its networks share the order of samples, and here orders differ"
-        if step.update is not None and isinstance(step.update.optimiser, Sarprop):
-            return "it has no random numbers, which sarprop needs"
+        rule = None if step.update is None else step.update.optimiser
+        if rule is not None and (rule.uses_offset or rule.reads_error):
+            return f"it has no random numbers and no error, which {rule.name} needs"
         if step.size > MAX_SIZE:
             return (
                 f"it is for networks of at most {MAX_SIZE} parameters, and here are "

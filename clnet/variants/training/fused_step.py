@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from clnet.ir.training_ops import RECORD
 from clnet.nn.activations import activation
-from clnet.nn.optimisers import Sarprop
 from clnet.nn.random import half_bits
 from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import round_up
@@ -94,7 +93,7 @@ class FusedStep:
                 return (
                     "it never has a whole gradient, and here one is clipped by its norm"
                 )
-            if isinstance(step.update.optimiser, Sarprop):
+            if step.update.optimiser.reads_error:
                 return "it does not know the epoch's error before it updates"
         functions = [layer.act.nonlinearity for layer in step.layers]
         if not all(function.uniform for function in functions):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from clnet.ir.training_ops import RECORD
-from clnet.nn.optimisers import Sarprop
 from clnet.nn.random import half_bits
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
@@ -105,7 +104,7 @@ class GroupStep:
             and tile <= groups[-1] and tile < 2 * round_up(span.batch, TILES[-1])
         ]
         # Only a single group has the epoch's error before its update.
-        alone = step.update is not None and isinstance(step.update.optimiser, Sarprop)
+        alone = step.update is not None and step.update.optimiser.reads_error
         choices = []
         if not alone and step.update is not None and _has_grid_barrier(device):
             # The smallest tiles with one for each unit: latency counts most.

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from bounds import FLOAT32, FP16_SPLIT, LAMBDA, tiny
+from bounds import FLOAT32, FP16_SPLIT, LAMBDA, OVERFLOWS, tiny
 from deviations import deviations
 
 from clnet import Network
@@ -32,12 +32,13 @@ RATES = np.array([0.01, 0.03, 0.1])
 
 def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",
           loss="mse", subsets=None, regular=None, config=None, exact=False,
-          split=False, dropout=0.0):
+          split=False, dropout=0.0, weighted=False):
     """Train three networks for two epochs, and compare each with the oracle.
 
     `make` returns the variant of so many networks and samples, with subsets or without.
     Inputs are small integers if they shall be `exact`; factors are `split` as for
-    matrix units, also where there are none.
+    matrix units, also where there are none. Where they are `weighted`, the first
+    sample's error overflows, and its weight is 0.
     """
     rule, batch, regular = rule or Batch(), batch or samples, regular or PLAIN
     own_regular = [
@@ -55,7 +56,7 @@ def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",
     gathers = subsets is not None or batch < samples
     program = lower_training(
         network, loss_function(loss), rule, samples=samples if gathers else None,
-        shuffled=gathers, regularisation=regular,
+        shuffled=gathers, regularisation=regular, weighted=weighted,
     )
     span = program.span(0, len(program.ops), batch)
     reason = variant.refuse(span, DEVICE)
@@ -80,8 +81,14 @@ def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",
     ]
     if exact:
         data[0] = np.rint(3 * data[0])
-    for value, array in zip(program.inputs, data, strict=True):
+    for value, array in zip(program.inputs, data, strict=False):
         bound.write(value, array)
+    if weighted:
+        weights = rng.uniform(0, 2, (samples, 1)).astype(np.float32)
+        data[1][0], weights[0] = OVERFLOWS, 0
+        bound.write(program.inputs[1], data[1])
+        bound.write_weights(np.broadcast_to(weights[:, 0], (N, samples)))
+        data.append(weights)
     bound.set_members(
         seed=np.arange(N, dtype=np.uint32), squares_limit=np.zeros(N),
         fails_limit=np.zeros(N), l1=np.array([one.l1 for one in own_regular]),
@@ -107,7 +114,7 @@ def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",
         n = len(own[0])
         one = lower_training(
             networks[i], loss_function(loss), rule, samples=n if gathers else None,
-            shuffled=gathers, regularisation=own_regular[i],
+            shuffled=gathers, regularisation=own_regular[i], weighted=weighted,
         )
         values = {
             value.name: array for value, array in zip(one.inputs, own, strict=True)

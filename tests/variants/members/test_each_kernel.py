@@ -71,6 +71,13 @@ def test_dropout(kernel, sizes, samples):
     check(kernel, sizes, samples, SGD(), 16, dropout=0.6, activation="gelu")
 
 
+@each((group, [6, 20, 4], 50), (rows, [6, 20, 4], 50), (LaneMembers, [4, 6, 2], 25),
+      (vector, [4, 6, 2], 25))
+def test_weights(kernel, sizes, samples):
+    everything = [np.arange(samples)] * 3 if kernel is rows else None
+    check(kernel, sizes, samples, subsets=everything, weighted=True)
+
+
 @pytest.mark.parametrize("regular", [
     Regularisation(clip_norm=0.05), Regularisation(l1=1e-2, l2=1e-2, clip_value=0.01),
 ])

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from bounds import OVERFLOWS
 from variant_cases import selected
 
 import clnet
@@ -41,8 +42,11 @@ def check(
     t = rng.uniform(0, 1, (batch, network.n_out))
     if LOSSES[loss].fused == "softmax":
         t /= t.sum(axis=1, keepdims=True)
+    weight = rng.uniform(0, 2, (batch, 1))
+    if weighted:
+        t[0], weight[0] = OVERFLOWS, 0
     values = {"x": rng.uniform(-1, 1, (batch, network.n_in)), "t": t,
-              "weight": rng.uniform(0, 2, (batch, 1)), "batch": np.array(batch),
+              "weight": weight, "batch": np.array(batch),
               "samples": samples or batch, "fresh": 1}
     values |= {name: values[name].astype(network.dtype) for name in ("x", "t")}
     reference.run_ops(program.ops, values, network.parameters.astype("float64"))
