@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.formats.files import owned
 from clnet.formats.pages import pages_of
 
 Array = NDArray[Any]
@@ -97,7 +96,9 @@ def open_direct(path: str | os.PathLike[str], size: int) -> DirectFile | None:
     if size < SHARE * os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE:
         return None
     try:
-        return owned(DirectFile, path, os.O_RDONLY | os.O_DIRECT, "rb")
+        # `map` calls from C: no interrupt comes between the handle and its owner.
+        handles = map(os.open, [path], [os.O_RDONLY | os.O_DIRECT])
+        return next(map(DirectFile, handles, ["rb"]))
     except OSError:  # the file system has no such reads
         return None
 

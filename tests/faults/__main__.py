@@ -15,7 +15,7 @@ from pathlib import Path
 from .kills import FILES, WORK, Outcome, outcome
 
 PROGRESS_SECONDS = 15.0
-COLUMNS = "processes", "hangs", "files read", "swept", "left", "problems"
+COLUMNS = "processes", "hangs", "files read", "left", "problems"
 
 
 def main() -> int:

@@ -122,10 +122,8 @@ class Outcome:
         Those that did not end after the signal.
     files : int
         Files of theirs that were read back.
-    swept : int
-        Temporary files that were there, and that the next write removed.
     left : int
-        Those that it left.
+        Temporary files of killed processes.
     problems : list of str
         All that was wrong, a sentence each.
     """
@@ -133,7 +131,6 @@ class Outcome:
     processes: int = 0
     hangs: int = 0
     files: int = 0
-    swept: int = 0
     left: int = 0
     problems: list[str] = field(default_factory=list)
 
@@ -213,13 +210,9 @@ def outcome(
 
 def check_files(folder: Path, found: Outcome) -> None:
     """Read the files of any work, and add to an outcome; none may be a part."""
-    # A kill at the moment of the rename leaves a name, which the next write sweeps.
-    before = len(list(folder.glob(TEMPORARY)))
-    last = folder / "last.net"
-    clnet.Network.mlp([1, 1]).save(last)
-    last.unlink()
-    found.left = len(list(folder.glob(TEMPORARY)))
-    found.swept = before - found.left
+    for temporary in folder.glob(TEMPORARY):
+        temporary.unlink()
+        found.left += 1
     for path in folder.iterdir():
         name = path.name
         if name == "state.safetensors":

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import stat
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -86,23 +83,12 @@ def test_write_applies_the_umask_and_keeps_permissions(tmp_path):
     assert path.read_bytes() == b"y"
 
 
-@pytest.fixture(params=["unnamed", "named"])
-def temporaries(request, monkeypatch):
-    """Temporary files without a name, where the system has them, and with one."""
-    if request.param == "named":
-        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
-    elif not hasattr(os, "O_TMPFILE"):
-        pytest.skip("the system has no files without a name")
-
-
-@pytest.mark.usefixtures("temporaries")
 @pytest.mark.parametrize("mode", [0o600, 0o660, 0o400])
 def test_the_temporary_file_has_the_permissions_of_the_file(tmp_path, mode):
     path = tmp_path / "file"
     path.write_bytes(b"old")
     path.chmod(mode)
     created = os.open
-
     handles = []
 
     def parts():
@@ -110,83 +96,16 @@ def test_the_temporary_file_has_the_permissions_of_the_file(tmp_path, mode):
         assert stat.S_IMODE(os.fstat(handle).st_mode) == mode
         yield b"new"
 
-    def checked(name, flags, given=0o777, **options):
-        handle = created(name, flags, given, **options)
-        if flags & os.O_WRONLY:
-            assert given & ~mode == 0  # none is wider, not even for a moment
-            handles.append(handle)
-        return handle
+    def checked(name, flags, mode):
+        assert mode & ~stat.S_IMODE(path.stat().st_mode) == 0  # none is wider
+        handles.append(created(name, flags, mode))
+        return handles[-1]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", checked)
         write(path, parts())
     assert path.read_bytes() == b"new"
     assert stat.S_IMODE(path.stat().st_mode) == mode
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
-
-
-SAVES_FOR_EVER = """
-import os, pathlib, sys
-if sys.argv[2] == "named":
-    vars(os).pop("O_TMPFILE", None)
-from clnet.formats.files import write
-
-def parts():
-    yield b"x" * 100_000
-    print("half", flush=True)
-    sys.stdin.read()
-
-write(pathlib.Path(sys.argv[1]), parts())
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="no files without a name")
-def test_killed_processes_leave_no_temporary_file(tmp_path):
-    command = [sys.executable, "-c", SAVES_FOR_EVER, str(tmp_path / "file"), "unnamed"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"half\n"
-    process.kill()
-    process.communicate()
-    assert not any(tmp_path.iterdir())
-
-
-def test_temporary_files_of_killed_processes_are_swept(tmp_path):
-    """And those of processes that still write are not."""
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    command = [sys.executable, "-c", SAVES_FOR_EVER, str(path), "named"]
-    processes = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        for _ in range(2)
-    ]
-    for process in processes:
-        assert process.stdout.readline() == b"half\n"
-    processes[0].kill()
-    processes[0].communicate()
-    assert len(list(tmp_path.glob(".clnet-*.tmp"))) == 2
-    write(tmp_path / "another", [b"x"])
-    assert len(list(tmp_path.glob(".clnet-*.tmp"))) == 1
-    assert path.read_bytes() == b"old"
-    processes[1].communicate()
-    assert processes[1].returncode == 0
-    assert path.read_bytes() == b"x" * 100_000
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["another", "file"]
-
-
-def test_a_temporary_file_swept_before_it_was_locked_is_made_anew(
-    tmp_path, monkeypatch
-):
-    monkeypatch.delattr(os, "O_TMPFILE", raising=False)
-    locked = fcntl.flock
-
-    def swept_first(file, operation):
-        monkeypatch.setattr(fcntl, "flock", locked)
-        for temporary in tmp_path.glob(".clnet-*.tmp"):
-            temporary.unlink()
-        locked(file, operation)
-
-    monkeypatch.setattr(fcntl, "flock", swept_first)
-    write(tmp_path / "file", [b"x"])
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
