@@ -220,27 +220,14 @@ def span_bound(
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How a kernel rounds.
+    """How a kernel rounds."""
 
-    Attributes
-    ----------
-    factor : float
-        Relative error of a product's factors, at most.
-    product : float
-        Relative error of a product by its omitted splits.
-    addition : float
-        Relative error of an addition.
-    underflow : float
-        Absolute error of a factor, relative to the largest of its row.
-    dtype : str
-        Type of values other than factors.
-    """
-
-    factor: float
-    product: float
-    addition: float
+    factor: float  # Relative error of a product's factors, at most
+    product: float  # Relative error of a product by its omitted splits
+    addition: float  # Relative error of an addition
+    # Absolute error of a factor, relative to the largest of its row
     underflow: float = 0.0
-    dtype: str = "float32"
+    dtype: str = "float32"  # Type of values other than factors
 
 
 # Factors as float32, or as one or two fp16 splits of 11 bits (fp16_split.h): of the

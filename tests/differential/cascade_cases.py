@@ -20,34 +20,16 @@ HIDDEN = (*(name for name in OUTPUTS if name != "identity"), "linear_piece",
 
 @dataclass(frozen=True)
 class CascadeOptions:
-    """Options of a cascade training, and the configuration of its kernels.
+    """Options of a cascade training, and the configuration of its kernels."""
 
-    Attributes
-    ----------
-    chosen : Cascade
-        Its constants.
-    loss : str
-        Of the outputs.
-    samples, validation : int
-        Of both sets.
-    neurons : int
-        To be added, at most.
-    kernel : str
-        The device's type that the kernels are of: ``"cpu"`` or ``"gpu"``.
-    units : int
-        Compute units of the device, at most.
-    constants : tuple of (str, int)
-        BLOCK, GROUP and TEAM of the kernels.
-    """
-
-    chosen: Cascade
-    loss: str
-    samples: int
+    chosen: Cascade  # Its constants
+    loss: str  # Of the outputs
+    samples: int  # Of both sets
     validation: int
-    neurons: int
-    kernel: str
-    units: int
-    constants: tuple[tuple[str, int], ...]
+    neurons: int  # To be added, at most
+    kernel: str  # The device's type that the kernels are of: `"cpu"` or `"gpu"`
+    units: int  # Compute units of the device, at most
+    constants: tuple[tuple[str, int], ...]  # BLOCK, GROUP and TEAM of the kernels
 
 
 def cascades(number: int) -> Iterator[Case]:

@@ -58,50 +58,24 @@ STEEPNESS = (1.0, 1.0, 0.5, 2.0, -1.0, 0.1)
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a training, of ``gradients``, ``train`` and ``fit``.
+    """Options of a training, of ``gradients``, ``train`` and ``fit``."""
 
-    Attributes
-    ----------
-    rule : Optimiser
-        The optimiser; not of ``gradients``.
-    loss : str
-        A name of `losses.LOSSES` that fits the last layer.
-    samples : int
-        Rows of the data set.
-    batches : bool
-        Whether steps take `Case.batch` samples; False: all.
-    shuffled, weighted : bool
-        Whether the order is random, and samples have weights.
-    regularisation : Regularisation
-        Penalties and clipping.
-    epochs : int
-        Passes over the data set.
-    schedule : str or None
-        As for `Network.fit`.
-    devices : int
-        Devices that share a batch; of ``fit``.
-    validation : int
-        Samples of the validation set; of ``fit``. Of ``population`` the training's own,
-        if it is not 0.
-    members : int
-        Networks of a population.
-    subsets, rates, penalties, dropouts : bool
-        Whether each trains on samples of its own, at a rate, with penalties and with
-        dropout of its own.
-    """
-
-    rule: Optimiser
-    loss: str
-    samples: int
-    batches: bool = False
-    shuffled: bool = False
+    rule: Optimiser  # The optimiser; not of `gradients`
+    loss: str  # A name of `losses.LOSSES` that fits the last layer
+    samples: int  # Rows of the data set
+    batches: bool = False  # Whether steps take `Case.batch` samples; False: all
+    shuffled: bool = False  # Whether the order is random, and samples have weights
     weighted: bool = False
-    regularisation: Regularisation = PLAIN
-    epochs: int = 1
-    schedule: str | None = None
-    devices: int = 1
+    regularisation: Regularisation = PLAIN  # Penalties and clipping
+    epochs: int = 1  # Passes over the data set
+    schedule: str | None = None  # As for `Network.fit`
+    devices: int = 1  # Devices that share a batch; of `fit`
+    # Samples of the validation set; of `fit`. Of `population` the training's own, if it
+    # is not 0.
     validation: int = 0
-    members: int = 1
+    members: int = 1  # Networks of a population
+    # Whether each trains on samples of its own, at a rate, with penalties and with
+    # dropout of its own
     subsets: bool = False
     rates: bool = False
     penalties: bool = False
@@ -110,45 +84,23 @@ class Options:
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison.
+    """One comparison."""
 
-    Attributes
-    ----------
-    seed : int
-        Of parameters and data.
-    task : str
-        One of `TASKS`.
-    n_in, layers, dtype, fann_compatible
-        As for `Network`.
-    batch : int
-        Samples of a call or step.
-    precision : str
-        One of `PRECISIONS`.
-    options : Options or None
-        Of a training.
-    cover : int
-        Seed of the cover.
-    season : int
-        Seed of the configurations that covers prefer.
-    only : (str, dict) or None
-        A variant and its configuration: the cover takes it wherever it can, and the
-        reference variants elsewhere; None: drawn from `cover`.
-    one_group : bool
-        Whether a device without forward progress poses as one with a single group.
-    """
-
-    seed: int
-    task: str
-    n_in: int
+    seed: int  # Of parameters and data
+    task: str  # One of `TASKS`
+    n_in: int  # As for `Network`
     layers: tuple[Layer, ...]
     dtype: str = "float32"
     fann_compatible: bool = False
-    batch: int = 1
-    precision: str = PRECISIONS[0]
-    options: Options | None = None
-    cover: int = 0
-    season: int = 0
+    batch: int = 1  # Samples of a call or step
+    precision: str = PRECISIONS[0]  # One of `PRECISIONS`
+    options: Options | None = None  # Of a training
+    cover: int = 0  # Seed of the cover
+    season: int = 0  # Seed of the configurations that covers prefer
+    # A variant and its configuration: the cover takes it wherever it can, and the
+    # reference variants elsewhere; None: drawn from `cover`
     only: tuple[str, Mapping[str, int]] | None = field(default=None, hash=False)
+    # Whether a device without forward progress poses as one with a single group
     one_group: bool = False
 
     @property
@@ -200,40 +152,20 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a case.
+    """The result of a case."""
 
-    Attributes
-    ----------
-    fault : str or None
-        The sentence of a failure; None: all is right.
-    skipped : str or None
-        Why nothing was compared.
-    margin : float
-        Largest error over its bound.
-    steps : tuple of (str, str)
-        Variant and configuration of each step.
-    judged : bool
-        Whether the oracle was compared with PyTorch.
-    """
-
-    fault: str | None = None
-    skipped: str | None = None
-    margin: float = 0.0
-    steps: tuple[tuple[str, str], ...] = ()
-    judged: bool = False
+    fault: str | None = None  # The sentence of a failure; None: all is right
+    skipped: str | None = None  # Why nothing was compared
+    margin: float = 0.0  # Largest error over its bound
+    steps: tuple[tuple[str, str], ...] = ()  # Variant and configuration of each step
+    judged: bool = False  # Whether the oracle was compared with PyTorch
 
 
 # Draws ------------------------------------------------------------------------------
 
 
 class Draw:
-    """Random choices.
-
-    Parameters
-    ----------
-    seed : sequence of int
-        Of `numpy.random.default_rng`.
-    """
+    """Random choices."""
 
     def __init__(self, *seed: int) -> None:
         self.rng = np.random.default_rng(seed)

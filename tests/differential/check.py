@@ -249,15 +249,7 @@ class Oracle:
                 raise Skipped("the training diverges")
 
     def check(self, found: Mapping[str, Any], part: Mapping[str, Any]) -> float:
-        """Return the largest error over its bound; raise WrongError if it is beyond.
-
-        Parameters
-        ----------
-        found : mapping of str to ndarray
-            The device's results, in the shapes of the oracle's.
-        part : mapping of str to ndarray
-            Elements to compare.
-        """
+        """Return the largest error over its bound; raise WrongError if it is beyond."""
         names = list(found)
         spread = {name: np.zeros_like(self.exact[name]) for name in names}
         errors = {name: np.abs(found[name] - self.exact[name]) for name in names}

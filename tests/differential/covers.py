@@ -33,18 +33,10 @@ LARGEST_GROUP = 256  # of configurations for GPUs on a CPU, where a build takes 
 
 @dataclass(frozen=True)
 class Posing:
-    """A variant with the launches that it describes for another device.
+    """A variant with the launches that it describes for another device."""
 
-    Attributes
-    ----------
-    variant : Variant
-        The variant.
-    face : Device
-        The other device.
-    """
-
-    variant: Variant
-    face: Device
+    variant: Variant  # The variant
+    face: Device  # The other device
 
     @property
     def name(self) -> str:
@@ -122,17 +114,7 @@ def cover(
     program: Program, batch: int, device: Device, case: Case,
     same: dict[tuple[int, int], tuple[str, Config]],
 ) -> list[Step]:
-    """Return the steps of a random cover.
-
-    Parameters
-    ----------
-    program, batch, device
-        The program to cover.
-    case : Case
-        Has the seeds of the choices.
-    same : dict of (start, stop) to (variant name, configuration)
-        Choices for other batch sizes, taken again in a share of the spans; updated.
-    """
+    """Return the steps of a random cover."""
     rng = np.random.default_rng([case.cover, batch])
     found = candidates(program, batch, device)
     steps: list[Step] = []

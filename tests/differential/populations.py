@@ -51,18 +51,10 @@ MEMBERS = (  # by the members, samples, subsets, and whether orders are alike
 
 @dataclass(frozen=True)
 class Member:
-    """The training of one network.
+    """The training of one network."""
 
-    Attributes
-    ----------
-    case : Case
-        Its training on its own samples.
-    rows : ndarray of int
-        The numbers of its samples in the population's.
-    """
-
-    case: Case
-    rows: Any
+    case: Case  # Its training on its own samples
+    rows: Any  # The numbers of its samples in the population's
 
 
 def members_of(case: Case) -> list[Member]:

@@ -45,13 +45,7 @@ def home(case: Case, device: Device) -> Device:
 
 
 class Runner:
-    """Runs cases on a device, and keeps what they share.
-
-    Parameters
-    ----------
-    device : Device
-        The device.
-    """
+    """Runs cases on a device, and keeps what they share."""
 
     def __init__(self, device: Device) -> None:
         self.device = device

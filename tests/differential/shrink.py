@@ -22,13 +22,6 @@ def shrunk(seed: int, worker: Any) -> str:
     """Return a small case that fails as that of a seed, and its fault, as text.
 
     If the case does not fail again alone: whether it does after those before it.
-
-    Parameters
-    ----------
-    seed : int
-        Of the case.
-    worker : Worker
-        Runs the cases.
     """
     until = [one for one in family(seed // FAMILY) if one.seed <= seed]
     case = until[-1]

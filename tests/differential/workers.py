@@ -21,34 +21,20 @@ HANG_SECONDS = 300.0  # of one case, its builds included
 
 @dataclass
 class Result:
-    """Results of the cases of a family.
+    """Results of the cases of a family."""
 
-    Attributes
-    ----------
-    family : int
-        Its number.
-    first, last : int
-        The seeds: from `first` up to, and not including, `last`.
-    faults : dict of int to str
-        The sentence of each case that failed, by its seed.
-    counts : dict of str to int
-        Cases by task and type, and those skipped by their reason.
-    steps : list of (str, str)
-        Variants and configurations that ran.
-    margin : float
-        Largest error of a prediction over its bound, but for functions that jump.
-    seconds : float
-        Time of the family.
-    """
-
-    family: int
-    first: int
+    family: int  # Its number
+    first: int  # The seeds: from `first` up to, and not including, `last`
     last: int
+    # The sentence of each case that failed, by its seed
     faults: dict[int, str] = field(default_factory=dict)
+    # Cases by task and type, and those skipped by their reason
     counts: dict[str, int] = field(default_factory=dict)
+    # Variants and configurations that ran
     steps: list[tuple[str, str]] = field(default_factory=list)
+    # Largest error of a prediction over its bound, but for functions that jump
     margin: float = 0.0
-    seconds: float = 0.0
+    seconds: float = 0.0  # Time of the family
 
 
 @dataclass(frozen=True)
@@ -65,17 +51,7 @@ class Job:
 
 
 def jobs(first: int, cases: int, each: int = FAMILY) -> Iterator[Job]:
-    """Yield the jobs of some cases from seed `first` on.
-
-    Parameters
-    ----------
-    first : int
-        The first seed.
-    cases : int
-        How many.
-    each : int
-        Cases of a family at most: the first ones.
-    """
+    """Yield the jobs of some cases from seed `first` on."""
     number = first // FAMILY
     while cases > 0:
         start = max(first, number * FAMILY)
@@ -136,15 +112,7 @@ def _serve(pipe: Any, now: Any, spec: str | None, number: int) -> None:
 
 
 class Worker:
-    """A process that runs one job or case at a time.
-
-    Parameters
-    ----------
-    spec : str or None
-        The device, as for `clnet.device`.
-    number : int
-        Of the worker, which has a cache of its own.
-    """
+    """A process that runs one job or case at a time."""
 
     def __init__(self, spec: str | None, number: int) -> None:
         self._spec, self._number = spec, number

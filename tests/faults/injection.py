@@ -58,13 +58,7 @@ PACKAGE = str(Path(clnet.__file__).parent)
 
 
 class Injector:
-    """Counts the calls of a kind, and makes one of them fail.
-
-    Attributes
-    ----------
-    calls : list of str
-        Names of the counted calls of the last run.
-    """
+    """Counts the calls of a kind, and makes one of them fail."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []

@@ -112,26 +112,13 @@ print("right", flush=True)
 
 @dataclass
 class Outcome:
-    """Counts of processes that got a signal.
+    """Counts of processes that got a signal."""
 
-    Attributes
-    ----------
-    processes : int
-        Those that started to work.
-    hangs : int
-        Those that did not end after the signal.
-    files : int
-        Files of theirs that were read back.
-    left : int
-        Temporary files of killed processes.
-    problems : list of str
-        All that was wrong, a sentence each.
-    """
-
-    processes: int = 0
-    hangs: int = 0
-    files: int = 0
-    left: int = 0
+    processes: int = 0  # Those that started to work
+    hangs: int = 0  # Those that did not end after the signal
+    files: int = 0  # Files of theirs that were read back
+    left: int = 0  # Temporary files of killed processes
+    # All that was wrong, a sentence each
     problems: list[str] = field(default_factory=list)
 
     def __add__(self, other: Outcome) -> Outcome:
@@ -141,14 +128,7 @@ class Outcome:
 def ended(
     work: str, number: int, folder: Path, seed: int, cache: Path | None
 ) -> tuple[int, str, str] | None:
-    """Start some work, send a signal after a random time, and wait for the end.
-
-    Returns
-    -------
-    int, str, str or None
-        The exit code, and what the process has printed: of its work, and of errors.
-        None if it hangs.
-    """
+    """Start some work, send a signal after a random time, and wait for the end."""
     folder.mkdir(exist_ok=True)
     caches = {"CLNET_CACHE_DIR": folder} | ({"POCL_CACHE_DIR": cache} if cache else {})
     with subprocess.Popen(
@@ -174,21 +154,7 @@ def ended(
 def outcome(
     work: str, number: int, folder: Path, seed: int, cache: Path | None = None
 ) -> Outcome:
-    """Return the outcome of a signal: for the process, and for its files.
-
-    Parameters
-    ----------
-    work : str
-        The work, of `WORK`.
-    number : int
-        The signal.
-    folder : Path
-        Of the files, and of the store of times; of one process at a time.
-    seed : int
-        Of the time from the first work to the signal.
-    cache : Path, optional
-        PoCL's, of one process at a time where it is empty; by default this process's.
-    """
+    """Return the outcome of a signal: for the process, and for its files."""
     found = Outcome()
     end = ended(work, number, folder, seed, cache)
     if end is None:

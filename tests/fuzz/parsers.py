@@ -20,27 +20,14 @@ from . import data, mutations, networks, sources, states
 
 @dataclasses.dataclass(frozen=True)
 class Parser:
-    """A parser, and what it is tested with.
+    """A parser, and what it is tested with."""
 
-    Attributes
-    ----------
-    suffix : str
-        Of its files.
-    seeds : callable
-        Returns the contents of undamaged files.
-    mutate : callable
-        Of `mutations`.
-    load : callable
-        Reads a file by clnet.
-    check : callable
-        Compares the content of an accepted file, by the oracle, with what was read;
-        returns the samples of data.
-    """
-
-    suffix: str
-    seeds: Callable[[], list[bytes]]
-    mutate: mutations.Mutation
-    load: Callable[[Path], Any]
+    suffix: str  # Of its files
+    seeds: Callable[[], list[bytes]]  # Returns the contents of undamaged files
+    mutate: mutations.Mutation  # Of `mutations`
+    load: Callable[[Path], Any]  # Reads a file by clnet
+    # Compares the content of an accepted file, by the oracle, with what was read;
+    # returns the samples of data
     check: Callable[[bytes, Any], np.ndarray | None]
 
 

@@ -84,23 +84,7 @@ def fuzz(
     seconds: float = np.inf,
     predictions: float = 1.0,
 ) -> Tally:
-    """Damage files of a parser, and check what it makes of each.
-
-    Parameters
-    ----------
-    name : str
-        One of `PARSERS`.
-    seed : int
-        Of the mutations: it reproduces a run, as long as no limit of time ends it.
-    folder : Path
-        For the damaged files; failing ones stay in it.
-    mutants : int or None
-        Files at most; None: as many as the time permits.
-    seconds : float
-        Time at most.
-    predictions : float
-        Share of the accepted networks that are predicted with.
-    """
+    """Damage files of a parser, and check what it makes of each."""
     parser, rng, tally = PARSERS[name], Random(f"{name} {seed}"), Tally(name, seed)
     good, odd, ways = seeds(name), [], set()
     path = folder / f"{name}-{seed}{parser.suffix}"
@@ -139,16 +123,7 @@ def check(
     parser: Parser, path: Path, content: bytes, tally: Tally, rng: Random,
     predictions: float, measured: bool,
 ) -> str:
-    """Read a file; return its way: the form of the error, or of what was read.
-
-    Raises
-    ------
-    AssertionError
-        If it takes too much time or memory, the error is no printable sentence, or what
-        was read is not what the oracle reads.
-    Exception
-        Any other than FormatError that the parser raises.
-    """
+    """Read a file; return its way: the form of the error, or of what was read."""
     result = None
     if measured:
         tracemalloc.start()

@@ -25,20 +25,11 @@ PROGRESS_SECONDS = 20.0
 
 @dataclass
 class Report:
-    """The results of cases.
+    """The results of cases."""
 
-    Attributes
-    ----------
-    cases : int
-        Their number.
-    counts : Counter of str
-        What was judged, by kind.
-    faults : dict of int to str
-        The sentence of each case that failed, by its seed.
-    """
-
-    cases: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
+    cases: int = 0  # Their number
+    counts: Counter[str] = field(default_factory=Counter)  # What was judged, by kind
+    # The sentence of each case that failed, by its seed
     faults: dict[int, str] = field(default_factory=dict)
 
     def add(self, seed: int, result: Counter[str] | str) -> None:
@@ -63,21 +54,7 @@ def run(
     instrument: str, first: int, cases: int, processes: int = 1,
     seconds: float = float("inf"), show: Callable[[str], object] = print,
 ) -> Report:
-    """Run cases of an instrument from a seed on.
-
-    Parameters
-    ----------
-    instrument : str
-        The name of its module.
-    first, cases : int
-        The first seed, and how many.
-    processes : int
-        At the same time; 1: in this one.
-    seconds : float
-        No case starts after this time.
-    show : callable
-        Gets a line of progress now and then, and each fault.
-    """
+    """Run cases of an instrument from a seed on."""
     report, begin = Report(), time.monotonic()
     shown = begin
     for seed, result in _results(instrument, first, cases, processes, begin + seconds):

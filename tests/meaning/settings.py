@@ -154,18 +154,7 @@ def drawn(rng: np.random.Generator) -> Setting:
 
 
 class Oracle:
-    """Epochs of a setting in float64: exact, and rounded at random, in copies.
-
-    Attributes
-    ----------
-    w : ndarray, shape [runs, size]
-        The parameters of all copies.
-    overflowed : bool
-        Whether a copy met a number that its type does not hold.
-    chaotic : bool
-        Whether the argument of a function was a difference of numbers whose rounding is
-        larger than `CHAOTIC`.
-    """
+    """Epochs of a setting in float64: exact, and rounded at random, in copies."""
 
     def __init__(self, setting: Setting, runs: int, seed: int) -> None:
         self._setting, self._runs = setting, runs

@@ -40,30 +40,17 @@ TESTS = [
 
 @dataclass(frozen=True)
 class Runtime:
-    """One row of the table.
+    """One row of the table."""
 
-    Attributes
-    ----------
-    device : str
-        Value of ``CLNET_DEVICE``.
-    packages : tuple of str
-        Of PyPI, or of the suite if there is one.
-    driver : str
-        The driver, or the .icd file that names it, below the environment's or the
-        system's root.
-    suite : str
-        Debian's or Ubuntu's suite; empty: a package of PyPI.
-    environment : dict of str to str
-        Variables that the driver reads.
-    deselected : tuple of str
-        Tests that cannot pass; see docs/explanation/runtimes.md.
-    """
-
-    device: str
-    packages: tuple[str, ...]
+    device: str  # Value of `CLNET_DEVICE`
+    packages: tuple[str, ...]  # Of PyPI, or of the suite if there is one
+    # The driver, or the .icd file that names it, below the environment's or the
+    # system's root
     driver: str
-    suite: str = ""
+    suite: str = ""  # Debian's or Ubuntu's suite; empty: a package of PyPI
+    # Variables that the driver reads
     environment: dict[str, str] = field(default_factory=dict)
+    # Tests that cannot pass; see docs/explanation/runtimes.md
     deselected: tuple[str, ...] = ()
 
 
