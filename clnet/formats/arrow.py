@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from bisect import bisect, bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -37,7 +36,6 @@ from clnet.formats.named_table import (
     texts_of,
     write_inputs,
 )
-from clnet.formats.pages import drop_pages, touch_pages
 from clnet.formats.sources import Order, Part, Source
 from clnet.formats.table import OR_TEXT
 from clnet.nn.columns import Column, Columns
@@ -339,18 +337,16 @@ class TableSource(Source):
         )
         direct, stopped = self._file.is_direct(chosen), Event()
         with ThreadPoolExecutor(1, "clnet-touch") as ahead:  # the disk reads meanwhile
-            touch = partial(self._touch, chosen, stopped)
-            read: Callable[[int], Any] = self._file.read if direct else touch
             try:
                 for unit, coming in _ahead(
-                    lambda unit: ahead.submit(read, unit), ordered,
-                    -(-rows // self._longest),
+                    lambda unit: ahead.submit(self._file.fetch, unit, chosen, stopped),
+                    ordered, -(-rows // self._longest),
                 ):
-                    found = None
+                    fetched = None
                     if direct:
                         with reading_rows(self.path, self._starts[unit]):
-                            found = coming.result()
-                    for row, batch in self._batches_of(unit, chosen, size, found):
+                            fetched = coming.result()
+                    for row, batch in self._batches_of(unit, chosen, size, fetched):
                         if row >= last:
                             break
                         begin = max(first - row, 0)
@@ -361,14 +357,11 @@ class TableSource(Source):
                 stopped.set()
 
     def _batches_of(
-        self, unit: int, columns: Sequence[int], size: int, found: Any
+        self, unit: int, columns: Sequence[int], size: int, fetched: Any
     ) -> Iterator[tuple[int, Any]]:
-        """Yield slices of a unit, of at most so many rows, each with its first row.
-
-        It is what the file's `read` has found, or None.
-        """
+        """Yield slices of a unit, of at most so many rows, each with its first row."""
         first = self._starts[unit]
-        batches = self._file.batches(unit, columns, size, found)
+        batches = self._file.batches(unit, columns, size, fetched)
         while True:
             with reading_rows(self.path, first):
                 batch = next(batches, None)
@@ -382,18 +375,6 @@ class TableSource(Source):
                 f"{self._starts[unit + 1] - self._starts[unit]} rows from row "
                 f"{self._starts[unit]} on", first,
             )
-
-    def _touch(self, columns: Sequence[int], stopped: Event, unit: int) -> None:
-        """Read the pages of a unit from the disk to the page cache."""
-        mapped = self._file.map
-        for start, size in self._file.ranges(unit, columns):
-            if stopped.is_set():
-                return
-            begin = max(0, start) // mmap.PAGESIZE * mmap.PAGESIZE
-            size = min(start + size, len(mapped)) - begin
-            if size > 0:  # damaged files have any numbers
-                touch_pages(mapped, begin, size)
-                drop_pages(mapped, begin, size)
 
 
 class _Rows:

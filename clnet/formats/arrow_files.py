@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,8 @@ from numpy.typing import NDArray
 
 from clnet.errors import ClnetError, FormatError
 from clnet.formats import named_table
-from clnet.formats.direct import open_direct, read_pages
 from clnet.formats.files import check_readable, reading
-from clnet.formats.pages import drop_pages
+from clnet.formats.pages import drop_pages, open_direct, read_pages, touch_ranges
 
 Array = NDArray[Any]
 
@@ -72,15 +72,24 @@ class ParquetFile:
         """Return False: pyarrow reads columns through the page cache."""
         return False
 
-    def read(self, unit: int) -> None:
-        """Return None."""
+    def fetch(self, unit: int, columns: Sequence[int], stopped: Event) -> None:
+        """Read the pages of a row group to the page cache, if all columns are read.
+
+        They are estimated from the unpacked sizes: pyarrow ends the process as it is
+        asked for a damaged column's place.
+        """
+        if len(columns) == len(self.schema):
+            start, end = (int(len(self.map) * at) for at in self._ends[unit : unit + 2])
+            touch_ranges(self.map, (  # few pages are held at a time
+                (begin, min(READ, end - begin)) for begin in range(start, end, READ)
+            ), stopped)
 
     def table(self) -> Any:
         """Return all rows as a table of pyarrow."""
         return self._file.read()
 
     def batches(
-        self, unit: int, columns: Sequence[int], size: int, read: None = None
+        self, unit: int, columns: Sequence[int], size: int, fetched: None = None
     ) -> Iterator[Any]:
         """Yield the record batches of a row group, of at most so many rows."""
         names = [self.schema.names[at] for at in columns]
@@ -89,17 +98,6 @@ class ParquetFile:
     def in_place(self, columns: Sequence[Any]) -> Array | None:
         """Return None: columns are decoded one by one."""
         return None
-
-    def ranges(self, unit: int, columns: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yield about the start and size of a row group's bytes, if all are read.
-
-        They are estimated from the unpacked sizes: pyarrow ends the process as it is
-        asked for a damaged column's place.
-        """
-        if len(columns) == len(self.schema):
-            start, end = (int(len(self.map) * at) for at in self._ends[unit : unit + 2])
-            for begin in range(start, end, READ):  # few pages are held at a time
-                yield begin, min(READ, end - begin)
 
 
 class ArrowFile:
@@ -140,23 +138,28 @@ class ArrowFile:
         return found
 
     def is_direct(self, columns: Sequence[int]) -> bool:
-        """Return whether record batches of some columns are read past the page cache.
-
-        All columns are read at once.
-        """
+        """Return whether record batches are read past the page cache: whole ones."""
         return self._direct is not None and len(columns) == len(self.schema)
 
-    def read(self, unit: int) -> tuple[Any, Any] | None:
-        """Return a record batch past the page cache, and the buffer that it lies in.
+    def fetch(
+        self, unit: int, columns: Sequence[int], stopped: Event
+    ) -> tuple[Any, Any] | None:
+        """Read a record batch past the page cache; return it with its new buffer.
 
-        None: it is packed.
+        None: it is packed, or its pages were read to the page cache.
         """
         import pyarrow as pa
 
-        assert self._direct is not None
+        direct = self.is_direct(columns)
+        if not direct and not self._in_place:
+            return None
         # Another thread has readers of its own.
         batch = pa.ipc.open_file(self._buffer).get_batch(unit)
         spans = list(self._lying(batch))
+        if not direct:
+            touch_ranges(self.map, spans, stopped)
+            return None
+        assert self._direct is not None
         buffers = [
             one for column in batch.columns for one in column.buffers()
             if one is not None
@@ -178,12 +181,12 @@ class ArrowFile:
 
     def batches(
         self, unit: int, columns: Sequence[int], size: int,
-        read: tuple[Any, Any] | None = None,
+        fetched: tuple[Any, Any] | None = None,
     ) -> Iterator[Any]:
         """Yield slices of a record batch, of at most so many rows."""
         batch, self._held = (
-            (self._reader(columns).get_batch(unit), self._buffer) if read is None
-            else read
+            (self._reader(columns).get_batch(unit), self._buffer) if fetched is None
+            else fetched
         )
         self._in_place = any(True for _ in self._lying(batch))
         for start in range(0, batch.num_rows, size):
@@ -218,13 +221,6 @@ class ArrowFile:
         return np.lib.stride_tricks.as_strided(
             found, (rows, len(columns)), (item, step), writeable=False
         )
-
-    def ranges(self, unit: int, columns: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yield start and size of the bytes of a record batch that is not packed."""
-        import pyarrow as pa
-
-        if self._in_place:  # another thread has readers of its own
-            yield from self._lying(pa.ipc.open_file(self._buffer).get_batch(unit))
 
     def _lying(self, batch: Any) -> Iterator[tuple[int, int]]:
         """Yield start and size of the columns that lie in the map."""

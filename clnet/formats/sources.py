@@ -32,9 +32,8 @@ from clnet.checks import (
 )
 from clnet.errors import InputError, quoted
 from clnet.formats.data_frame import frame_source, has_columns
-from clnet.formats.direct import direct_rows
 from clnet.formats.files import reading
-from clnet.formats.pages import forget, touch
+from clnet.formats.pages import direct_rows, forget, touch
 
 if TYPE_CHECKING:
     from clnet.nn.columns import Columns

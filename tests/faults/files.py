@@ -15,7 +15,7 @@ import clnet
 from clnet import Device, Network, Population
 from clnet.cli.main import main
 from clnet.errors import ClnetError
-from clnet.formats import direct
+from clnet.formats import pages
 from clnet.formats.sources import Source
 from clnet.opencl.store import Store, Timing
 from faults.setting import CPU, PARTS, Scenario, T, X, few_variants, mlp, uninterrupted
@@ -61,7 +61,7 @@ def trained_on(network: Network, samples: Source, device: Device = CPU) -> Any:
 def trained_past_the_cache(network: Network, samples: Source) -> Any:
     """As on a file that the page cache cannot hold."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(direct, "SHARE", 0)
+        patch.setattr(pages, "SHARE", 0)
         return trained_on(network, samples)
 
 

@@ -262,7 +262,7 @@ def test_the_next_unit_is_read_from_the_disk_meanwhile(tmp_path, kind, monkeypat
     path = write(tmp_path, kind, {"a": NUMBERS[:, 0], "y": NUMBERS[:, 1]}, 20)
     touched = []
     monkeypatch.setattr(
-        "clnet.formats.arrow.touch_pages", lambda *found: touched.append(found[1:])
+        "clnet.formats.pages.touch_pages", lambda *found: touched.append(found[1:])
     )
     parts = open_data(path, target="y").parts(7)
     next(parts)

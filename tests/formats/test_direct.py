@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from threading import Event
 
 import numpy as np
 import pytest
 
 from clnet import open_data
-from clnet.formats import direct
+from clnet.formats import pages
 from clnet.formats.sources import ArraySource
 
 DATA = np.random.default_rng(0).normal(size=(3000, 9)).astype(np.float32)
@@ -17,7 +18,7 @@ DATA = np.random.default_rng(0).normal(size=(3000, 9)).astype(np.float32)
 @pytest.fixture
 def path(tmp_path, monkeypatch):
     """A file that the page cache is said not to hold."""
-    monkeypatch.setattr(direct, "SHARE", 0)
+    monkeypatch.setattr(pages, "SHARE", 0)
     np.save(tmp_path / "data.npy", DATA)
     return tmp_path / "data.npy"
 
@@ -26,7 +27,7 @@ def path(tmp_path, monkeypatch):
 def reader(path):
     """A reader of two arrays of one map, and None."""
     found = np.load(path, mmap_mode="r")
-    one = direct.direct_rows([found[:, :-1], found[:, -1:], None])
+    one = pages.direct_rows([found[:, :-1], found[:, -1:], None])
     if one is None:
         pytest.skip("the file system has no direct reads")
     yield one
@@ -45,7 +46,7 @@ def test_rows_are_those_of_the_map(reader, rows):
 
 
 def test_a_reader_that_is_dropped_closes_its_file(path):
-    one = direct.direct_rows([np.load(path, mmap_mode="r")])
+    one = pages.direct_rows([np.load(path, mmap_mode="r")])
     if one is None:
         pytest.skip("the file system has no direct reads")
     handle = one._file.fileno()
@@ -66,12 +67,12 @@ def test_only_whole_maps_of_one_file_that_nobody_writes_to_are_read_so(path, tmp
                     for name in ("data", "other"))
     writable = np.load(path, mmap_mode="r+")
     for arrays in ([DATA], [found, other], [writable]):
-        assert direct.direct_rows(arrays) is None
+        assert pages.direct_rows(arrays) is None
 
 
 def test_small_files_are_left_to_the_page_cache(path, monkeypatch):
-    monkeypatch.setattr(direct, "SHARE", 0.5)
-    assert direct.direct_rows([np.load(path, mmap_mode="r")]) is None
+    monkeypatch.setattr(pages, "SHARE", 0.5)
+    assert pages.direct_rows([np.load(path, mmap_mode="r")]) is None
 
 
 def test_file_systems_without_such_reads_are_read_by_pages(path, monkeypatch):
@@ -102,11 +103,12 @@ def test_arrow_files_are_read_so_too(tmp_path, monkeypatch, compression):
     with pa.ipc.new_file(path, schema, options=options) as file:
         for rows in np.split(DATA, 3):
             file.write(pa.record_batch([*map(pa.array, rows.T)], schema))
-    monkeypatch.setattr(direct, "SHARE", 0)
+    monkeypatch.setattr(pages, "SHARE", 0)
     source = open_data(path, outputs=1)
     if not source._file.is_direct(range(DATA.shape[1])):
         pytest.skip("the file system has no direct reads")
-    assert (source._file.read(0) is None) == (compression is not None)
+    fetched = source._file.fetch(0, range(DATA.shape[1]), Event())
+    assert (fetched is None) == (compression is not None)
     parts = list(source.parts(700))
     np.testing.assert_array_equal(np.concatenate([p.x for p in parts]), DATA[:, :-1])
     np.testing.assert_array_equal(np.concatenate([p.t for p in parts]), DATA[:, -1:])
