@@ -7,7 +7,6 @@ import pytest
 
 from clnet import InputError, Network
 from clnet.checks import as_array, as_numbers
-from clnet.planning.inference import predict
 from clnet.training.data_set import data_set
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
@@ -59,16 +58,17 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_arrays_of_others_are_read_without_a_copy(kind):
+def test_arrays_of_others_are_read_without_a_copy(kind, monkeypatch):
     x = X.copy()
     other = KINDS[kind](x)
     assert np.shares_memory(as_numbers("x", other, "float32"), x)
     seen = []
-
-    def plan_for(*_):
-        return lambda chunk: seen.append(chunk) or np.zeros((4, 2), np.float32)
-
-    predict(NETWORK, plan_for, other, None, None)
+    network = Network.mlp([3, 2], seed=1)
+    monkeypatch.setattr(
+        network._plans, "plan",
+        lambda *_: lambda chunk: seen.append(chunk) or np.zeros((4, 2), np.float32),
+    )
+    network.predict(other)
     assert np.shares_memory(seen[0], x)
     assert np.shares_memory(data_set(NETWORK, other, other[:, :2]
                                      if "torch" in kind else x[:, :2]).x, x)

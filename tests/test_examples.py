@@ -11,6 +11,7 @@ import pytest
 from children import run_python
 
 import clnet
+from clnet.planning.inference import PlanCache
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 EPOCHS = 20  # of a training; the script's take long
@@ -52,8 +53,8 @@ def test_the_training_script(data, tmp_path, monkeypatch, capsys, request):
         ),
     )
     monkeypatch.setattr(
-        clnet.Network, "plan_for",
-        lambda self, devices, batch, precision: self.compile(
+        PlanCache, "plan",
+        lambda self, devices, batch, precision, calls=1: self.network.compile(
             devices, batch, tune=False, precision=precision
         ),
     )

@@ -9,22 +9,28 @@ import argparse
 import math
 import sys
 import textwrap
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from clnet.errors import WIDTH, FormatError, InputError, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections import Counter
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
     from clnet.cli.samples import Samples
     from clnet.network import Network
+    from clnet.nn.labels import Label
+    from clnet.nn.metrics import Metrics
     from clnet.opencl.device import Device
     from clnet.opencl.discovery import Devices
+    from clnet.planning.predictions import Prediction
     from clnet.runtime.plan import Plan
 
 LARGEST_BATCH = 4096  # samples a call without --batch
+NPY = ".npy"  # of outputs alone
 
 
 def devices_of(text: str | None) -> Devices:
@@ -105,10 +111,11 @@ def info(arguments: argparse.Namespace) -> int:
 
 def predict(arguments: argparse.Namespace) -> int:
     """Run a network on data."""
+    from collections import Counter
+
     import numpy as np
 
     from clnet.cli import json_output
-    from clnet.cli.answers import NPY, Answers, check_out, write_outputs
     from clnet.cli.samples import read, unknown_targets
     from clnet.cli.summary import (
         class_texts,
@@ -118,13 +125,15 @@ def predict(arguments: argparse.Namespace) -> int:
         table_rows,
     )
     from clnet.network import load
-    from clnet.planning.inference import plan_on, resolve_devices
-    from clnet.runtime.data_parallel import ParallelPlan
+    from clnet.nn.labels import Label
+    from clnet.nn.metrics import metrics_of
+    from clnet.planning.inference import resolve_devices
+    from clnet.planning.predictions import Prediction
     from clnet.runtime.plan import Plan
 
     out = arguments.out
     if out is not None:  # before the work
-        check_out(out)
+        _check_out(out)
     if arguments.trace is not None:
         check_trace(arguments.trace)
     network = load(arguments.network, memory_limit=arguments.memory_limit)
@@ -163,24 +172,33 @@ def predict(arguments: argparse.Namespace) -> int:
     if profiles and not isinstance(chosen, str) and len(chosen) > 1:
         option = "--profile" if arguments.profile else "--trace"
         raise InputError(f"{option} is for one device, not for {len(chosen)}")
-    calls = math.inf if profiles else -(-len(data) // batch)
-    plan = plan_on(
-        network, chosen, batch, arguments.precision, sys.stderr.isatty(), calls
+    how = Prediction(
+        network._plans, chosen, scaling if scale else None, arguments.precision
     )
-    devices = plan.devices if isinstance(plan, ParallelPlan) else (plan.device,)
-    answers = Answers(network, plan, data, scale, compares=not lacking)
+    plan = None
+    if profiles:
+        plan = network.plan_for(chosen, batch, arguments.precision, math.inf)
+    counts, metrics = Counter[Label](), metrics_of(network, how.scaling, auc=True)
+    outputs = _outputs(network, how, data, batch, counts, None if lacking else metrics)
     y = None
     if outputs_alone:
-        write_outputs(out, answers)
+        _write_outputs(out, outputs, (len(data), network.n_out), network.dtype)
     elif by_parts:
-        answers.read()
+        for _ in outputs:
+            pass
     else:
-        y = np.concatenate(list(answers))
+        y = np.concatenate(list(outputs))
     labels = None if y is None or network.classes is None else (
         network.labels_of(y, scale)
     )
     if out is not None and y is not None:
         save_answers(arguments, network, data, y, labels)
+    if isinstance(chosen, str):  # the fastest
+        size = min(batch, len(data))
+        used = network.plan_for(chosen, size, arguments.precision, 0)
+        devices = (used.device,) if isinstance(used, Plan) else used.devices
+    else:
+        devices = chosen
     samples = np.resize(x, (batch, network.n_in))
     if isinstance(plan, Plan) and arguments.trace is not None:
         write_trace(arguments.trace, plan, samples)
@@ -189,8 +207,8 @@ def predict(arguments: argparse.Namespace) -> int:
         ("samples", len(data)), *table_rows(data.notes),
     ]
     if network.classes is not None:
-        rows.append(("classes", counts_of(answers.counts)))
-    found = answers.evaluation() if answers.compares else None
+        rows.append(("classes", counts_of(counts)))
+    found = None if lacking else metrics.evaluation()
     if arguments.json:
         shown = {} if arguments.evaluates else {
             "outputs": y, "labels": labels, "written": out,
@@ -217,6 +235,63 @@ def predict(arguments: argparse.Namespace) -> int:
 
         print(f"\n{call_times(plan, samples).table()}")
     return 0
+
+
+def _outputs(
+    network: Network, how: Prediction, data: Samples, batch: int,
+    counts: Counter[Label], metrics: Metrics | None,
+) -> Iterator[NDArray[Any]]:
+    """Yield outputs [samples, n_out] of each batch, counted and compared meanwhile.
+
+    A progress bar on stderr shows long work, if that is a terminal.
+    """
+    from tqdm import tqdm
+
+    from clnet.formats.sources import grouped, joined
+    from clnet.nn.labels import encoded
+    from clnet.planning.predictions import walk
+
+    parts = map(joined, grouped(data.parts(), batch))
+    with tqdm(
+        total=len(data), unit=" samples", disable=not sys.stderr.isatty(), delay=1,
+        ncols=WIDTH, leave=False,
+    ) as progress:
+        for y, t in walk(how, parts, -(-len(data) // batch)):
+            if network.classes is not None:
+                counts.update(network.labels_of(y, how.scaling is not None).tolist())
+            if metrics is not None:
+                metrics.add(y, encoded(network, t, network.classes)[0])
+            progress.update(len(y))
+            yield y
+
+
+def _check_out(path: str) -> None:
+    """Raise the errors of writing outputs to a file now, before the work."""
+    from clnet.formats import check_save_data
+    from clnet.formats.files import as_path, check_writable
+
+    if path.lower().endswith(NPY):
+        check_writable(as_path(path))
+    else:
+        check_save_data(path)
+
+
+def _write_outputs(
+    path: str, outputs: Iterable[NDArray[Any]], shape: tuple[int, int], dtype: str
+) -> None:
+    """Write outputs to a ``.npy`` file as they come, whole or not at all."""
+    import io
+
+    import numpy as np
+
+    from clnet.formats.files import as_path, write
+
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, {
+        "descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape,
+    })
+    numbers = (y.astype(dtype, copy=False).tobytes() for y in outputs)
+    write(as_path(path), chain([head.getvalue()], numbers))
 
 
 def check_trace(path: str) -> None:

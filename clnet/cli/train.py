@@ -230,8 +230,8 @@ def _trained(
     comm: Any = None,
 ) -> int:
     """Train the network; rank 0 prints the results."""
-    from clnet.cli.answers import Answers
-    from clnet.cli.commands import LARGEST_BATCH, devices_of, unused_scaling
+    from clnet.cli.commands import devices_of, unused_scaling
+    from clnet.planning.predictions import Prediction, evaluate
 
     training, scale = sets["training"], options["scale"]
     alone = comm is None and len(devices) == 1
@@ -261,9 +261,10 @@ def _trained(
     if len(history):
         mean = seconds / len(history) * 1e3
         rows.append(("time", f"{seconds:.3g} s, {mean:.3g} ms an epoch"))
-    plan = network.plan_for(devices[0], min(len(training), LARGEST_BATCH))
+    scaling = network.scaling if scale else None
+    how = Prediction(network._plans, devices[0], scaling, buffer=arguments.buffer)
     results = {
-        name: Answers(network, plan, samples, scale).read().evaluation()
+        name: evaluate(how, *samples.arguments, auc=True)
         for name, samples in sets.items()
     }
     if arguments.json:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import PRECISIONS, as_numbers, check_flag, is_number
+from clnet.checks import PRECISIONS, as_numbers, as_whole, check_flag, is_number
 from clnet.errors import InputError, quoted
-from clnet.nn.labels import decided, encoded, output_middles
+from clnet.nn.labels import decided, output_middles
 from clnet.nn.model import Model
 from clnet.nn.scaling import scaling_to_apply
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from clnet.nn.metrics import Evaluation
     from clnet.opencl.device import Device
     from clnet.opencl.discovery import Devices
+    from clnet.planning.inference import PlanCache
     from clnet.runtime.data_parallel import ParallelPlan
     from clnet.runtime.plan import Plan
     from clnet.variants.base import Variant
@@ -34,13 +34,14 @@ class Predictor(Model):
     """
 
     @cached_property
-    def _plans(self) -> OrderedDict[tuple[Any, ...], Plan | ParallelPlan]:
-        return OrderedDict()
+    def _plans(self) -> PlanCache:
+        from clnet.planning.inference import PlanCache
+
+        return PlanCache(self)
 
     @cached_property
     def _recent(self) -> dict[tuple[Any, ...], Plan]:
-        """Some of `_plans`, by the shape, device and precision of predictions."""
-        return {}
+        return self._plans.recent
 
     @cached_property
     def program(self) -> Program:
@@ -121,13 +122,11 @@ class Predictor(Model):
 
         It comes from a cache of recent ones.
         """
-        from clnet.planning.inference import cached_plan
-
         if not is_number(calls):
             raise InputError(f"calls must be a number, not {quoted(calls)}")
-        return cached_plan(
-            self, self._plans, self._recent, devices, batch, precision, calls
-        )
+        batch = as_whole("batch", batch)
+        plan = self._plans.plan(devices, batch, precision, calls)
+        return cast("Plan | ParallelPlan", plan)
 
     def predict(
         self,
@@ -213,18 +212,11 @@ class Predictor(Model):
                 plan.calls_left -= 1
                 y: NDArray[Any] = plan(x)
                 return y
-        if comm is not None:
-            from clnet.planning.rank_predictions import predict_by_ranks
-
-            return predict_by_ranks(self, lambda x, device, out: self.predict(
-                x, device, scale=scale, precision=precision, out=out, buffer=buffer
-            ), comm, x, device, out)
-        from clnet.planning.streams import predict_any
+        from clnet.planning.predictions import Prediction, predict
 
         scaling = scaling_to_apply(self._scaling, scale)
-        return predict_any(
-            self, self.plan_for, x, device, scaling, precision, out, buffer
-        )
+        how = Prediction(self._plans, device, scaling, precision, buffer)
+        return predict(how, x, out, comm)
 
     def classify(
         self,
@@ -304,17 +296,11 @@ class Predictor(Model):
         >>> round(result.mse, 3), result.bit_fail
         (0.333, 1)
         """
-        from clnet.planning.streams import evaluate_any
+        from clnet.planning.predictions import Prediction, evaluate
 
         scaling = scaling_to_apply(self._scaling, scale)
-        if comm is not None:
-            from clnet.planning.rank_predictions import evaluate_by_ranks
-
-            scaled = scaling is not None
-            return evaluate_by_ranks(self, lambda x, device, out: self.predict(
-                x, device, scale=scaled, out=out, buffer=buffer
-            ), partial(self.compare, scale=scaled), comm, x, t, device)
-        return evaluate_any(self, self.plan_for, x, t, device, scaling, buffer)
+        how = Prediction(self._plans, device, scaling, buffer=buffer)
+        return evaluate(how, x, t, comm)
 
     def compare(self, y: ArrayLike, t: ArrayLike, *, scale: bool = False) -> Evaluation:
         """Return the errors of outputs y [batch, n_out] of this network against t.
@@ -329,11 +315,7 @@ class Predictor(Model):
         InputError
             If shapes differ, there is no sample, or the scaling is missing.
         """
-        from clnet.nn.metrics import metrics_of
+        from clnet.nn.metrics import evaluation_of
 
-        metrics = metrics_of(self, scaling_to_apply(self._scaling, scale))
-        y = as_numbers("y", y)
-        if y.ndim == 2:
-            t, _ = encoded(self, t, self.classes)
-        metrics.add(y, t)
-        return metrics.evaluation()
+        scaling = scaling_to_apply(self._scaling, scale)
+        return evaluation_of(self, scaling, [(as_numbers("y", y), t)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.checks import as_numbers, column_hint
 from clnet.errors import InputError
 from clnet.nn.fann_parameters import BIT_FAIL_LIMIT, bit_fail_limit
-from clnet.nn.labels import output_middles, symmetric_outputs
+from clnet.nn.labels import encoded, output_middles, symmetric_outputs
 from clnet.nn.notebook import html_table
 
 if TYPE_CHECKING:
@@ -346,6 +346,21 @@ def metrics_of(network: Model, scaling: Scaling | None, auc: bool = False) -> Me
     return Metrics(
         halved, bit_fail_limit(network.fann), output_middles(network, scaling), auc
     )
+
+
+def evaluation_of(
+    network: Model, scaling: Scaling | None, pairs: Iterable[tuple[NDArray[Any], Any]],
+    auc: bool = False,
+) -> Evaluation:
+    """Return the metrics of outputs and their targets, which may be as for `fit`."""
+    metrics = metrics_of(network, scaling, auc)
+    for y, t in pairs:
+        if t is None:
+            raise InputError(
+                "the batches have no targets to compare the outputs with"
+            )
+        metrics.add(y, encoded(network, t, network.classes)[0] if y.ndim == 2 else t)
+    return metrics.evaluation()
 
 
 def _confusion(

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from clnet.runtime.data_parallel import ParallelPlan
-    from clnet.runtime.plan import Plan
 
 Array = NDArray[Any]
 
 
-class _Call(NamedTuple):
-    """A started call: its plan, the array for its outputs, and who waits for them."""
+class Startable(Protocol):
+    """A plan whose calls are started, and waited for later; see `Plan`."""
 
-    plan: Plan | ParallelPlan
+    batch: int
+    alternation: threading.Lock
+
+    def start(self, x: Any, parameters: Array | None = None) -> None:
+        """Start a call."""
+
+    def finish(self, out: Array | None = None) -> Array:
+        """Wait for the started call, and return its outputs."""
+        ...
+
+    def cancel(self) -> None:
+        """End the call that this thread has started, if any."""
+
+    def twin(self) -> Startable:
+        """Return a second plan, whose calls overlap, or the plan itself."""
+        ...
+
+
+class _Call(NamedTuple):
+    """A call that is started, or will be."""
+
+    plan: Startable
+    x: Any
+    parameters: Array
     out: Array | None
     answer: Future[Array]
 
@@ -26,25 +46,24 @@ class _Call(NamedTuple):
 class Pipeline:
     """Calls of a plan and its twin, in order, as a context that ends them."""
 
-    def __init__(
-        self, plan: Plan | ParallelPlan, parameters: Array, thread: bool
-    ) -> None:
-        self._plan, self._parameters = plan, parameters
-        self._thread = ThreadPoolExecutor(1, "clnet-device") if thread else None
+    def __init__(self, plan: Startable, threaded: bool) -> None:
+        self._plan = plan
+        self._thread = ThreadPoolExecutor(1, "clnet-device") if threaded else None
         self._calls = 0
         self._ended = False
         self._started: list[_Call] = []  # not answered yet: two at most
         self.batch: int = plan.batch
-        self.ahead: int = 2 if thread else 1
+        self.ahead: int = 2 if threaded else 1
 
     def call(
-        self, x: Array, out: Array | None, other: Plan | ParallelPlan | None = None
+        self, x: Any, parameters: Array, out: Array | None,
+        other: Startable | None = None,
     ) -> Future[Array]:
-        """Start a call; its answer comes with the next one, or by `finish`."""
-        own = self._plan.twin() if self._calls % 2 else self._plan
+        """Start a call, of another plan if given; the next one or `finish` answers."""
+        plan = other or (self._plan.twin() if self._calls % 2 else self._plan)
         self._calls += 1
-        call = _Call(other or own, out, Future())
-        self._do(call, x)
+        call = _Call(plan, x, parameters, out, Future())
+        self._do(call)
         return call.answer
 
     def finish(self) -> None:
@@ -66,27 +85,27 @@ class Pipeline:
         self._thread.submit(self._cancel)
         self._thread.shutdown()
 
-    def _do(self, call: _Call | None, x: Array | None = None) -> None:
+    def _do(self, call: _Call | None) -> None:
         if self._thread is None:
-            self._step(call, x)
+            self._step(call)
         else:
-            self._thread.submit(self._step, call, x)
+            self._thread.submit(self._step, call)
 
-    def _step(self, call: _Call | None, x: Array | None) -> None:
+    def _step(self, call: _Call | None) -> None:
         """Start a call, if there is one, and answer the one before."""
         if self._ended:
             return
         before = self._started[:]  # one at most
         if before and call is not None and before[0].plan is call.plan:
             self._answer(before.pop())
-        if call is not None and x is not None:
+        if call is not None:
             self._started.append(call)  # Ctrl-C may come as it has started
             try:
-                call.plan.start(x, self._parameters)
+                call.plan.start(call.x, call.parameters)
             except BaseException as error:
                 self._fail(call, error)
-        for one in before:
-            self._answer(one)
+        for earlier in before:
+            self._answer(earlier)
 
     def _answer(self, call: _Call) -> None:
         try:
@@ -103,7 +122,7 @@ class Pipeline:
         call.answer.set_exception(error)
 
     def _remove(self, call: _Call) -> None:
-        self._started = [one for one in self._started if one is not call]
+        self._started = [started for started in self._started if started is not call]
 
     def _cancel(self) -> None:
         for call in self._started:

@@ -8,6 +8,7 @@ import pytest
 from clnet import Dense, Network
 from clnet.cli.main import main
 from clnet.formats import save_data
+from clnet.planning import inference
 
 
 @pytest.fixture(autouse=True)
@@ -20,10 +21,12 @@ def measured_times(monkeypatch, tmp_path_factory):
 @pytest.fixture
 def quick(monkeypatch):
     """Plans come from the cost model."""
-    def plan_for(self, device, batch, *precision):
-        return self.compile(device, batch, tune=False)
-
-    monkeypatch.setattr(Network, "plan_for", plan_for)
+    monkeypatch.setattr(
+        inference.PlanCache, "plan",
+        lambda self, devices, batch, *options: self.network.compile(
+            devices[0] if isinstance(devices, tuple) else devices, batch, tune=False
+        ),
+    )
 
 
 @pytest.fixture

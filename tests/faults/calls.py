@@ -15,7 +15,7 @@ from clnet import Device, Network
 from clnet.opencl.discovery import Devices
 from clnet.opencl.memory import Memory
 from clnet.opencl.session import device_errors, session
-from clnet.planning import inference
+from clnet.planning import predictions
 from clnet.runtime.data_parallel import ParallelPlan
 from faults.setting import (
     APART,
@@ -101,7 +101,7 @@ def predicted_in_chunks(device: Devices = CPU) -> Scenario:
 
         def run() -> Any:
             with few_variants() as patch:
-                patch.setattr(inference, "CHUNK", 8)
+                patch.setattr(predictions, "CHUNK", 8)
                 return network.predict(x, device)
 
         return run

@@ -15,7 +15,7 @@ from waits import join
 
 from clnet import Network
 from clnet.errors import DeviceError, InputError
-from clnet.planning import inference
+from clnet.planning import inference, predictions
 from clnet.runtime.plan import Plan
 from clnet.variants.dense.naive import Naive
 from clnet.variants.reference.host import Host
@@ -85,7 +85,7 @@ def test_a_missing_device_is_an_error():
 @pytest.fixture
 def small_chunks(monkeypatch):
     monkeypatch.setattr(inference, "VARIANTS", (Naive(), Host()))
-    monkeypatch.setattr(inference, "CHUNK", 4)
+    monkeypatch.setattr(predictions, "CHUNK", 4)
 
 
 @pytest.mark.parametrize("batch", [1, 3, 4, 5, 7, 8, 9, 13])
@@ -93,7 +93,8 @@ def test_predict_takes_any_number_of_samples(small_chunks, batch):
     network = Network.mlp([5, 7, 3], seed=1)
     x = inputs(network, batch)
     assert_right(network, x, network.predict(x, CPU))
-    assert {plan.batch for plan in network._plans.values()} <= {4, batch % 4, batch}
+    plans = network._plans.plans.values()
+    assert {plan.batch for plan in plans} <= {4, batch % 4, batch}
 
 
 def test_predict_keeps_the_rank(small_chunks):
@@ -173,10 +174,10 @@ def test_a_few_plans_are_cached(small_chunks, monkeypatch):
     x = inputs(network, 3)
     for batch in (1, 2, 3, 1, 2):
         assert_right(network, x[:batch], network.predict(x[:batch], CPU))
-        assert len(network._plans) <= 2
-    cached = set(map(id, network._plans.values()))
+        assert len(network._plans.plans) <= 2
+    cached = set(map(id, network._plans.plans.values()))
     network.predict(x[:2], CPU)
-    assert set(map(id, network._plans.values())) == cached
+    assert set(map(id, network._plans.plans.values())) == cached
 
 
 def test_the_least_recently_used_plan_is_evicted(small_chunks, monkeypatch):

@@ -8,7 +8,8 @@ import scipy.sparse as sp
 
 import clnet
 from clnet import Dense, Network, Sparse
-from clnet.planning import inference, sparse_predictions
+from clnet.planning import predictions
+from clnet.planning.sparse_plan import SparsePlan
 
 N_IN = 1300
 
@@ -20,16 +21,16 @@ def matrix(n, density=0.01, dtype=np.float32):
 @pytest.fixture
 def calls(monkeypatch):
     """Let all matrices count as large, in steps of 16; return the sparse calls."""
-    found, predict = [], sparse_predictions.predict_sparse
+    shapes, start = [], SparsePlan.start
 
-    def counted(*arguments):
-        found.append(arguments[1].shape)
-        return predict(*arguments)
+    def counted(self, x, parameters):
+        shapes.append(x.shape)
+        start(self, x, parameters)
 
-    monkeypatch.setattr(sparse_predictions, "predict_sparse", counted)
-    monkeypatch.setattr(inference, "CHUNK_BYTES", 0)
-    monkeypatch.setattr(sparse_predictions, "LONGEST", 16)
-    return found
+    monkeypatch.setattr(SparsePlan, "start", counted)
+    monkeypatch.setattr(predictions, "CHUNK_BYTES", 0)
+    monkeypatch.setattr(predictions, "SPARSE_CHUNK", 16)
+    return shapes
 
 
 @pytest.mark.parametrize("n", [7, 15, 16, 17, 40])
@@ -42,7 +43,7 @@ def test_outputs_are_those_of_the_dense_array(calls, n, dtype):
     out = np.empty((n, 3), dtype)
     found = net.predict(x, out=out)
     assert found is out
-    assert calls == [(n, N_IN)]
+    assert calls == [(min(16, n - i), N_IN) for i in range(0, n, 16)]
     np.testing.assert_allclose(
         found, net.predict(x.toarray()), rtol=0,
         atol=2e-6 if dtype == "float32" else 1e-14,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from clnet import InputError, Network, device
-from clnet.planning import inference
+from clnet.planning import inference, predictions
 from clnet.runtime.plan import Plan
 from clnet.variants.dense.naive import Naive
 from clnet.variants.reference.host import Host
@@ -134,14 +134,15 @@ CARDS = [replace(device(CPU), type="gpu", fine_svm=False, companions=(), index=f
 @pytest.mark.parametrize("devices", [CARDS[:1], CARDS], ids=["one", "two"])
 def test_narrow_networks_take_many_samples_a_call(monkeypatch, devices):
     monkeypatch.setattr(inference, "VARIANTS", (Naive(), Host()))
-    monkeypatch.setattr(inference, "CHUNK", 4)
-    monkeypatch.setattr(inference, "CHUNK_BYTES", 4 * 4 * 10 * 4)  # four times as many
+    monkeypatch.setattr(predictions, "CHUNK", 4)
+    four = 4 * 4 * 10 * 4  # times as many samples
+    monkeypatch.setattr(predictions, "CHUNK_BYTES", four)
     network = Network.mlp([8, 4, 2], seed=1)
     as_near(network.predict(X, devices))
-    calls = {batch for _, batch, _ in network._plans}
+    calls = {batch for _, batch, _ in network._plans.plans}
     assert max(calls) == 16
-    monkeypatch.setattr(inference, "CHUNK_BYTES", 1)
-    assert inference.chunk_length(network, tuple(devices), 1000) == 4
+    monkeypatch.setattr(predictions, "CHUNK_BYTES", 1)
+    assert predictions.chunk_length(network, tuple(devices), 1000) == 4
 
 
 def test_a_map_is_read_while_the_device_computes(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ import clnet
 from clnet import Dense, Network
 from clnet.errors import DeviceError, InputError
 from clnet.opencl.discovery import device_list
-from clnet.planning import inference
+from clnet.planning import inference, predictions
 from clnet.runtime import data_parallel, gradient_exchange
 from clnet.runtime.data_parallel import MIN_SHARE, ParallelPlan, alike, shares
 from clnet.runtime.executable import Executable
@@ -96,7 +96,7 @@ def test_several_devices_predict_as_one(simple, devices, batch):
 
 
 def test_many_samples_make_several_calls(simple, monkeypatch):
-    monkeypatch.setattr(inference, "CHUNK", 4)
+    monkeypatch.setattr(predictions, "CHUNK", 4)
     network = net()
     assert_right(network, X[:19], network.predict(X[:19], TWINS[:2]))
     assert network.plan_for(TWINS[:2], 8).shares == [4, 4]
@@ -110,7 +110,7 @@ CARDS = [
 
 @pytest.mark.parametrize("devices", [CARDS[0], CARDS], ids=["one", "two"])
 def test_calls_alternate_between_two_plans(simple, monkeypatch, devices):
-    monkeypatch.setattr(inference, "CHUNK", 4)
+    monkeypatch.setattr(predictions, "CHUNK", 4)
     network, started, fails = net(), [], 0
     start = Executable.start
 
@@ -312,7 +312,7 @@ def test_a_failing_device_is_named(monkeypatch):
 SCRIPT = """
 import numpy as np, clnet
 from functools import partial
-from clnet.planning import inference
+from clnet.planning import inference, predictions
 from clnet.training import parallel, plans
 from clnet.planning.training_planner import plan_training
 from clnet.variants.dense.naive import Naive

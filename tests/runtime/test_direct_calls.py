@@ -243,7 +243,7 @@ def test_a_plan_in_use_is_not_evicted(network, monkeypatch):
         for _ in range(2):
             network.predict(x[:1], CPU)
         network.predict(x[:batch], CPU)
-        assert often in network._plans.values()
+        assert often in network._plans.plans.values()
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

@@ -119,7 +119,7 @@ def test_unused_memory_is_collected(device):
         for _ in range(4):
             network = Network.mlp([500, 700], "tanh", seed=1)
             plan = on_device(network, 1, small)
-            network._plans["key"] = plan  # as predict does
+            network._plans.plans["key"] = plan  # as predict does
             assert_right(network, inputs(network, 1), plan(inputs(network, 1)))
             del plan
     finally:

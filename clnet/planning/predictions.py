@@ -1,0 +1,445 @@
+"""Predictions and evaluations: one pipelined walk over parts of rows.
+
+`walk` yields the outputs and targets of parts, which `outputs` and `evaluate` make of
+arrays, files, batches, sparse matrices, and the shares of ranks.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clnet.checks import (
+    INT_MAX,
+    PRECISIONS,
+    as_array,
+    as_numbers,
+    as_rows,
+    is_sparse,
+)
+from clnet.errors import InputError, quoted
+from clnet.formats.data_frame import named_inputs
+from clnet.formats.pages import forget
+from clnet.formats.sources import (
+    BLOCKS,
+    ArraySource,
+    BatchSource,
+    Part,
+    Source,
+    check_buffer,
+    check_columns,
+    grouped,
+    is_batches,
+    is_stored,
+    read_ahead,
+    rows_of,
+    source_of,
+)
+from clnet.formats.sources import joined as joined_parts
+from clnet.ir.lowering import lower, reads_sparse
+from clnet.ir.sparse_input import SparseShape, csr_rows
+from clnet.nn.metrics import evaluation_of
+from clnet.planning.inference import Where, resolve_devices
+from clnet.planning.room import samples_of_call
+from clnet.planning.sparse_plan import SparsePlan
+from clnet.runtime.data_parallel import alike, device_of_rank
+from clnet.runtime.pipeline import Pipeline
+from clnet.runtime.ranks import cut, joined
+
+if TYPE_CHECKING:
+    from clnet.nn.metrics import Evaluation
+    from clnet.nn.model import Model
+    from clnet.nn.scaling import Scaling
+    from clnet.opencl.device import Device
+    from clnet.opencl.discovery import Devices
+    from clnet.planning.inference import PlanCache
+    from clnet.runtime.ranks import Ranks
+
+Array = NDArray[Any]
+
+CHUNK = 8192  # samples per call and device, on average at most
+CHUNK_BYTES = 1 << 25  # of the widest layer's values in a call of a GPU, at most
+LEAST_CALLS = 4  # of large chunks: fewer overlap little
+SPARSE_CHUNK = 2048  # rows of a sparse call: its program serves any number
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """How a network's outputs are computed, whatever the samples are."""
+
+    plans: PlanCache  # The network's
+    device: Devices = None
+    scaling: Scaling | None = None  # None: inputs and outputs are not scaled
+    precision: str = PRECISIONS[0]
+    buffer: int | None = None  # Bytes for parts of a source; None: the default
+
+    @property
+    def network(self) -> Model:
+        """The network."""
+        return self.plans.network
+
+
+def walk(
+    how: Prediction, parts: Iterable[Part], calls: float, out: Array | None = None,
+    sparse: SparseShape | None = None,
+) -> Iterator[tuple[Array, Any]]:
+    """Yield the outputs of each part, which is one call, with its targets, in order.
+
+    `out` receives the outputs too. Double buffering: while devices compute a part, the
+    host reads and copies the inputs of the next one, and the outputs of the one before.
+    Devices that are alike take parts in turn, each in a thread of its own.
+    """
+    network, plans, scaling = how.network, how.plans, how.scaling
+    parameters = network.parameters  # of all parts
+    takers: tuple[Devices, ...] = in_turn(resolve_devices(how.device)) or (how.device,)
+    pipelines: list[Pipeline] = []
+    started: deque[tuple[Future[Array], Array | None, Any]] = deque()
+    first = 0
+    with ExitStack() as held:
+        for number, part in enumerate(parts):
+            x = part.x
+            if scaling is not None:
+                x = scaling.scale_input(as_numbers("x", x, "float64"))
+            if sparse is None:
+                x = as_numbers("x", x, network.dtype)
+            samples = x.shape[0]
+            target = None if out is None else out[first : first + samples]
+            first += samples
+            if out is not None and first > len(out):
+                raise InputError(f"out has {len(out)} rows, and x more samples")
+            if not pipelines:
+                for device in takers:
+                    plan = plans.plan(
+                        device, sparse or samples, how.precision,
+                        -(-calls // len(takers)),
+                    )
+                    held.enter_context(plan.alternation)
+                    pipeline = Pipeline(plan, len(takers) > 1)
+                    pipelines.append(held.enter_context(pipeline))
+            turn = number % len(takers)
+            other = None
+            if sparse is None and samples != pipelines[turn].batch:
+                other = plans.plan(takers[turn], samples, how.precision)
+            answer = pipelines[turn].call(
+                x, parameters, None if scaling else target, other
+            )
+            started.append((answer, target, part.t))
+            if len(started) > pipelines[turn].ahead * len(takers):
+                yield _answered(scaling, *started.popleft())
+        for pipeline in pipelines:
+            pipeline.finish()
+        while started:
+            yield _answered(scaling, *started.popleft())
+    if out is not None and first < len(out):
+        raise InputError(f"out has {len(out)} rows, and x {first} samples")
+
+
+def _answered(
+    scaling: Scaling | None, answer: Future[Array], target: Array | None, t: Any
+) -> tuple[Array, Any]:
+    """Wait for the outputs of a part, and return them in the data's units."""
+    y = answer.result()
+    if scaling is not None:
+        y = into(target, scaling.descale_output(y))
+    forget(target)
+    return y, t
+
+
+# Parts ----------------------------------------------------------------------------
+
+
+def in_turn(where: Where) -> tuple[Device, ...]:
+    """Return several devices that are alike, which take parts in turn; else none."""
+    if isinstance(where, str) or len(where) < 2 or not alike(where):
+        return ()
+    return where
+
+
+def chunk_length(network: Model, where: Where, samples: int | None) -> int:
+    """Return the samples of a call, of so many or an unknown number.
+
+    Of narrow networks GPUs take many at once, so that threads copy them. They fit the
+    memory of each device.
+    """
+    if isinstance(where, str):
+        return CHUNK
+    length = CHUNK if in_turn(where) else CHUNK * len(where)
+    if samples is not None and all(device.type != "cpu" for device in where):
+        width = max(network.n_in + network.n_out, *network.sizes)
+        most = CHUNK_BYTES // (width * np.dtype(network.dtype).itemsize) // CHUNK
+        fitting = samples // (LEAST_CALLS * CHUNK * len(where))
+        length <<= max(0, min(most, fitting).bit_length() - 1)
+    program = lower(network)
+    room = min(samples_of_call(network, program, device) for device in where)
+    while length > max(1, room):
+        length //= 2
+    return length
+
+
+def parts_of(how: Prediction, source: Source) -> tuple[Iterator[Part], float]:
+    """Return the samples of a source in parts of one call each, and the calls.
+
+    Parts raise InputError if there is no sample. Unknown calls count as many.
+    """
+    network, samples = how.network, source.samples
+    width = network.n_in + network.n_out
+    buffer = check_buffer(how.buffer)
+    rows = rows_of(buffer, width, np.dtype(network.dtype).itemsize)
+    where = resolve_devices(how.device)
+    held = 2 * len(in_turn(where))
+    length, most = chunk_length(network, where, samples), rows
+    # A memory map is read where it is used, by devices that take parts in turn.
+    mapped = isinstance(source, ArraySource) and isinstance(source.x, np.memmap)
+    if mapped:
+        most = rows * BLOCKS // (held + 2)
+    while length > most:  # kernels are made for multiples of large powers of two
+        length = max(1, length // 2)
+    if isinstance(source, ArraySource) and mapped:
+        parts = source.parts(length, held=held, direct=False)
+    else:
+        parts = source.parts(rows // length * length)
+    checked = _checked(parts, source, network)
+    ready = checked if mapped else read_ahead(checked)
+    calls = INT_MAX if samples is None else -(-samples // length)
+    return map(joined_parts, grouped(ready, length)), calls
+
+
+def _checked(parts: Iterator[Part], source: Source, network: Model) -> Iterator[Part]:
+    """Yield the samples of a source as arrays; there is at least one."""
+    part = None
+    for part in parts:
+        x, _ = named_inputs(network.columns, part.x)
+        x, t = as_numbers("x", x), part.t
+        batch = isinstance(source, BatchSource)
+        if x.ndim != 2 or x.shape[1] != network.n_in:
+            what = f"a batch of x, at sample {part.first}," if batch else "x"
+            raise InputError(
+                f"{what} has shape {list(x.shape)}, expected [samples, {network.n_in}]"
+            )
+        yield Part(part.first, x, as_array("t", t) if batch and t is not None else t)
+    if part is None:
+        raise InputError(f"{source.name}x has no sample: give at least one")
+
+
+# Outputs --------------------------------------------------------------------------
+
+
+def outputs(how: Prediction, x: Any, out: Array | None = None) -> Array:
+    """Return the outputs for inputs of any kind; see `Network.predict`."""
+    network, buffer = how.network, check_buffer(how.buffer)
+    item = np.dtype(network.dtype).itemsize
+    source = source_of(x)
+    if source is not None:
+        check_columns(source, network.columns)
+        size = source.size(item)
+        if not is_sparse(x) and (size is None or size > buffer):
+            if out is not None:
+                check_out(out, network, (source.samples, network.n_out))
+            elif source.samples is not None:
+                out = np.empty((source.samples, network.n_out), network.dtype)
+            walked = walk(how, *parts_of(how, source), out)
+            if out is None:
+                return np.concatenate([y for y, _ in walked])
+            deque(walked, maxlen=0)
+            return out
+        if not is_sparse(x) and not is_stored(x):
+            x = source.whole().x
+    x, _ = named_inputs(network.columns, x)
+    # Sparse inputs become dense a part at a time: the whole may be too large.
+    dtype = network.dtype if how.scaling is None else "float64"
+    array = as_rows("x", x) if is_sparse(x) else as_numbers("x", x, dtype)
+    rows = array[np.newaxis] if array.ndim == 1 else array
+    if rows.ndim != 2 or rows.shape[1] != network.n_in:
+        raise InputError(
+            f"x has shape {list(array.shape)}, expected [batch, {network.n_in}] or "
+            f"[{network.n_in}]"
+        )
+    if rows.shape[0] == 0:
+        raise InputError("x has no sample: give at least one")
+    if out is not None:
+        check_out(out, network, (*array.shape[:-1], network.n_out))
+    n = length = rows.shape[0]
+    sparse = None
+    if is_sparse(x) and _stays_sparse(how, rows):
+        rows = csr_rows("x", rows, network.dtype)
+        length = min(SPARSE_CHUNK, 1 << (n - 1).bit_length())
+        ends = rows.indptr[[*range(0, n, length), n]]
+        sparse = SparseShape.of(length, int(np.diff(ends).max()))
+    elif n > CHUNK or n * (network.n_in + network.n_out) * item > CHUNK_BYTES:
+        where = resolve_devices(how.device)
+        how = replace(how, device=where)
+        length = chunk_length(network, where, n)
+        if n <= max(length, min(CHUNK, length) * len(in_turn(where))):
+            length = n
+    if sparse is None and length == n:
+        return into(out, _one_call(how, rows).reshape(*array.shape[:-1], -1))
+    y = np.empty((n, network.n_out), network.dtype) if out is None else out
+    parts = (Part(start, rows[start : start + length]) for start in range(0, n, length))
+    deque(walk(how, parts, -(-n // length), y, sparse), maxlen=0)
+    return y
+
+
+def _stays_sparse(how: Prediction, rows: Any) -> bool:
+    """Return whether kernels read a sparse matrix, which would be large if dense."""
+    network = how.network
+    size = rows.shape[0] * rows.shape[1] * np.dtype(network.dtype).itemsize
+    where = resolve_devices(how.device)
+    return (
+        how.scaling is None and size > max(CHUNK_BYTES, network.parameters.nbytes)
+        and reads_sparse(network, rows) and not isinstance(where, str)
+        and len(where) == 1
+    )
+
+
+def _one_call(how: Prediction, rows: Any) -> Array:
+    """Return the outputs [batch, n_out] for rows of one call."""
+    if how.scaling is not None:
+        rows = how.scaling.scale_input(as_numbers("x", rows, "float64"))
+    chunk = as_numbers("x", rows, how.network.dtype)
+    plan = how.plans.plan(how.device, len(chunk), how.precision)
+    assert not isinstance(plan, SparsePlan)
+    y: Array = plan(chunk)
+    return y if how.scaling is None else how.scaling.descale_output(y)
+
+
+def into(out: Array | None, y: Array) -> Array:
+    """Return outputs in the array that shall hold them, if there is one."""
+    if out is None:
+        return y
+    out[...] = y
+    return out
+
+
+def check_out(out: Any, network: Model, shape: tuple[int | None, ...]) -> None:
+    """Raise InputError unless an array can hold outputs; None: any size."""
+    if not isinstance(out, np.ndarray):
+        raise InputError(f"out is of type {type(out).__name__}, expected an ndarray")
+    fits = out.ndim == len(shape) and all(
+        size in (None, length) for size, length in zip(shape, out.shape, strict=True)
+    )
+    if not fits or not np.can_cast(network.dtype, out.dtype, "same_kind"):
+        raise InputError(
+            f"out is an array {list(out.shape)} of {out.dtype}, expected "
+            f"{['samples' if size is None else size for size in shape]} of "
+            f"{network.dtype}"
+        )
+    if not out.flags.writeable:
+        raise InputError("out is read-only, expected an array to write to")
+
+
+def evaluate(
+    how: Prediction, x: Any, t: ArrayLike | None, comm: Any = None, *, auc: bool = False
+) -> Evaluation:
+    """Return the metrics of samples of any kind; see `Network.evaluate`."""
+    if comm is not None:
+        with joined(comm, "evaluate") as ranks:
+            assert ranks is not None
+            return _evaluated_by(ranks, how, x, t)
+    source = source_of(x, t)
+    if source is not None:
+        check_columns(source, how.network.columns)
+    elif t is None:
+        raise InputError("t is missing: only sources have targets of their own")
+    if source is None or is_sparse(x):
+        pairs: Iterable[tuple[Array, Any]] = [(outputs(how, x), t)]
+    else:
+        pairs = walk(how, *parts_of(how, source))
+    return evaluation_of(how.network, how.scaling, pairs, auc)
+
+
+# Ranks ----------------------------------------------------------------------------
+
+
+def predict(
+    how: Prediction, x: Any, out: Array | None = None, comm: Any = None
+) -> Array:
+    """Return the outputs, of which each rank computes a part; see `Network.predict`."""
+    if comm is None:
+        return outputs(how, x, out)
+    with joined(comm, "predict") as ranks:
+        assert ranks is not None
+        return _outputs_by(ranks, how, x, out)
+
+
+def _outputs_by(ranks: Ranks, how: Prediction, x: Any, out: Array | None) -> Array:
+    """Return the outputs for all samples, or `out` with this rank's rows of them."""
+    network = how.network
+    rows = ranks.together(lambda: _sliceable(named_inputs(network.columns, x)[0]))
+    shape = (
+        (rows.samples or 0, network.n_in) if isinstance(rows, Source)
+        else np.shape(rows)
+    )
+    ranks.check_alike({
+        "an x of shape": list(shape),
+        "parameters of checksum": zlib.crc32(network.parameters.data),
+        "out": "none" if out is None else "an array",
+    })
+
+    def share() -> Array:
+        if len(shape) != 2:
+            raise InputError(
+                f"x has shape {list(shape)}, expected [batch, {network.n_in}] to share "
+                "among ranks"
+            )
+        if out is not None:
+            check_out(out, network, (shape[0], network.n_out))
+        section = cut(shape[0], ranks.size)[ranks.rank]
+        if section.start == section.stop:
+            return np.empty((0, network.n_out), network.dtype)
+        return outputs(
+            replace(how, device=device_of_rank(ranks.local, how.device)),
+            rows.section(section) if isinstance(rows, Source) else rows[section],
+            None if out is None else out[section],
+        )
+
+    y = ranks.together(share)
+    return ranks.stacked(y) if out is None else out
+
+
+def _evaluated_by(ranks: Ranks, how: Prediction, x: Any, t: Any) -> Evaluation:
+    """Return the metrics of all samples, whose outputs the ranks compute."""
+    y = _outputs_by(ranks, how, x, None)
+    if t is None and isinstance(x, Source):
+        section = cut(len(y), ranks.size)[ranks.rank]
+        targets = ranks.gathered(ranks.together(lambda: _targets(x, section)))
+        t = np.concatenate([array for arrays in targets for array in arrays])
+
+    def compared() -> Evaluation:
+        if t is None:
+            raise InputError("t is missing: ranks share arrays, without targets")
+        return evaluation_of(how.network, how.scaling, [(y, t)])
+
+    return ranks.together(compared)
+
+
+def _sliceable(x: Any) -> Any:
+    """Return samples as an array or a source, whose rows can be cut."""
+    if isinstance(x, Source):
+        x.section(slice(0, 1))  # raises unless they can
+        return x
+    if is_batches(x):
+        raise InputError(
+            f"x is {quoted(type(x).__name__)}, whose rows ranks cannot share: give an "
+            "array, a memory map, an array of h5py, or a file by open_data"
+        )
+    if is_sparse(x):
+        return x.tocsr()
+    return x if hasattr(x, "shape") else np.asarray(x)
+
+
+def _targets(source: Source, rows: slice) -> list[Array]:
+    """Return the targets of some rows of a source; of no row, none."""
+    if rows.start == rows.stop:
+        return []
+    targets = list(source.section(rows).targets(rows.stop - rows.start))
+    if any(t is None for t in targets):
+        raise InputError(f"{source.name}t is missing: the samples have no targets")
+    return targets
