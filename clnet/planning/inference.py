@@ -25,7 +25,6 @@ from clnet.opencl.discovery import ALL, FASTEST, Devices, device_list, is_fastes
 from clnet.opencl.discovery import device as find_device
 from clnet.planning.format_planner import best_format, fastest_planner
 from clnet.planning.planner import Planner
-from clnet.planning.sparse_plan import SparsePlan
 from clnet.planning.tuning.search import Search
 from clnet.runtime.data_parallel import ParallelPlan
 from clnet.runtime.plan import Plan
@@ -34,11 +33,13 @@ from clnet.variants.reference.host import Host
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
+    from clnet.planning.sparse_plan import SparsePlan
     from clnet.variants.base import Variant
+
+    AnyPlan = Plan | ParallelPlan | SparsePlan
 
 Where = str | tuple[Device, ...]
 """`FASTEST`, or the devices of a plan."""
-AnyPlan = Plan | ParallelPlan | SparsePlan
 
 SEARCH_SECONDS = 5.0  # limit of measuring for `predict`, which then takes the best
 CALL_SECONDS = 2e-5  # of a call by NumPy, at least: some operations of 5 us each
@@ -87,6 +88,8 @@ def plan_on(
     kernels of remembered times, or by NumPy, for which nothing is built.
     """
     if isinstance(batch, SparseShape):
+        from clnet.planning.sparse_plan import SparsePlan
+
         assert not isinstance(where, str)
         return SparsePlan(network, where[0], batch, precision, calls)
     batch = as_whole("batch", batch, most=INT_MAX)
