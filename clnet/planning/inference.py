@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from clnet.checks import (
     INT_MAX,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from clnet.planning.sparse_plan import SparsePlan
     from clnet.variants.base import Variant
 
-    AnyPlan = Plan | ParallelPlan | SparsePlan
+    AnyPlan: TypeAlias = Plan | ParallelPlan | SparsePlan
 
 Where = str | tuple[Device, ...]
 """`FASTEST`, or the devices of a plan."""
