@@ -40,7 +40,7 @@ from clnet.variants.members.lane_members import LaneMembers
 from clnet.variants.members.members import TrainMembers
 from clnet.variants.members.vector_members import VectorMembers
 from clnet.variants.packing import merge_packings
-from clnet.variants.training.gradient_sum import gradient_sum
+from clnet.variants.training.optimisers import gradient_sum
 from clnet.variants.training.place_rows import TYPES, place_rows
 
 NAMES = (*ACTIVATIONS, *WITH_PARAMETERS)

@@ -20,7 +20,7 @@ MOST_NAMES = 14  # at the root of the package
 MOST_FLOORS = 12  # of packages, and of modules at import
 MOST_FILES = 25  # of a folder
 SUFFIXES = {".py", ".cl", ".h"}
-NO_KERNEL = {"__init__", "base", "packing", "team", "chain", "sparse", "local_layers",
+NO_KERNEL = {"__init__", "base", "packing", "team", "chain", "sparse",
              "products", "tasks", "backward", "whole_step", "host"}
 
 

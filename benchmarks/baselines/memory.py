@@ -14,7 +14,7 @@ from clnet.opencl.launch import Launch
 from clnet.opencl.memory import Memory
 from clnet.opencl.rate_probes import GROUP, ITEMS, UNROLL, enqueuer, event_seconds
 from clnet.opencl.session import Session, session
-from clnet.variants.team import team_group
+from clnet.variants.base import team_group
 
 from ..candidates import Candidate, Prepared, Timer, back_to_back
 from ..cases.training import Workload

@@ -24,7 +24,7 @@ from clnet.runtime.gradient_transfer import (
     completing_steps,
     pieces_of,
 )
-from clnet.variants.training.gradient_sum import gradient_sum
+from clnet.variants.training.optimisers import gradient_sum
 
 if TYPE_CHECKING:
     from clnet.nn.storage.layout import Layout

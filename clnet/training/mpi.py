@@ -24,8 +24,7 @@ from clnet.training.rank_pass import RankPass
 from clnet.training.rank_streaming import StreamedRankPass
 from clnet.training.saved import SavedTraining
 from clnet.training.streaming import StreamedSet
-from clnet.variants.training.gradient_norm import Norm
-from clnet.variants.training.optimisers import Optimisers
+from clnet.variants.training.optimisers import Norm, Optimisers
 
 if TYPE_CHECKING:
     from os import PathLike

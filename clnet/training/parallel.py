@@ -24,8 +24,7 @@ from clnet.runtime.data_parallel import alike, min_seconds, shares, shares_text
 from clnet.runtime.gradient_exchange import GradientExchange
 from clnet.runtime.replay import Replay
 from clnet.training.passes import shuffled_weights
-from clnet.variants.training.gradient_norm import Norm
-from clnet.variants.training.optimisers import Optimisers
+from clnet.variants.training.optimisers import Norm, Optimisers
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Program

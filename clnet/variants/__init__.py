@@ -5,14 +5,12 @@ Those of training alone are in `training_variants`: an inference imports none of
 
 from clnet.variants.base import Variant
 from clnet.variants.dense.cpu import Cpu
-from clnet.variants.dense.fused import Fused
 from clnet.variants.dense.fused_local import FusedLocal
 from clnet.variants.dense.fused_mma import FusedMma
 from clnet.variants.dense.gemm import Gemm
-from clnet.variants.dense.local import Local
 from clnet.variants.dense.mma import Mma
 from clnet.variants.dense.mma_chain import MmaChain
-from clnet.variants.dense.naive import Naive
+from clnet.variants.dense.naive import Fused, Local, Naive
 from clnet.variants.dense.persistent import Persistent
 from clnet.variants.dense.persistent_mma import PersistentMma
 from clnet.variants.dense.split import Split
@@ -24,9 +22,8 @@ from clnet.variants.sparse.csr import Csr
 from clnet.variants.sparse.dia import Dia
 from clnet.variants.sparse.sell import Sell
 from clnet.variants.sparse.sparse_team import SparseTeam
-from clnet.variants.stencil.stencil import Stencil
+from clnet.variants.stencil.stencil import Stencil, StencilReduction
 from clnet.variants.stencil.stencil_cpu import StencilCpu
-from clnet.variants.stencil.stencil_reduction import StencilReduction
 from clnet.variants.stencil.trapezoid import Trapezoid
 
 STUDY_VARIANTS: tuple[Variant, ...] = (Naive(), Local(), Fused(), StencilReduction())

@@ -10,15 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
+from clnet.ir.ops import Apply, Op
+from clnet.ir.training_ops import ApplyT, Outer
 from clnet.nn.storage.dense import RowStorage
+from clnet.nn.storage.local import LocalStorage
+from clnet.nn.storage.sparse import SparseStorage
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import LayerOps, Op, Span
+    from clnet.ir.ops import LayerOps, Span
     from clnet.opencl.device import Device
     from clnet.opencl.launch import Launches
     from clnet.variants.cost import Cost
 
-OneOp = TypeVar("OneOp", bound="Op")
+OneOp = TypeVar("OneOp", bound=Op)
+Stored = TypeVar("Stored")
 
 # Refusals that several families share.
 NO_WHOLE_LAYERS = "it computes whole layers, and these ops are not whole layers"
@@ -26,6 +31,7 @@ MORE_OUTPUTS = "it stores only the last layer's output, and more is read later"
 MIXED_ACTIVATIONS = "it applies one activation per layer, and here neurons differ"
 
 GROUP = 64  # work-items: two warps or a wavefront, and every device has such groups
+SERIAL_GROUP = 64  # likewise, where they run one after another: more only cost time
 MOST_TERMS = 1 << 24  # of a row: offsets within a tile of 128 rows have 31 bits
 VECTOR_BYTES = 32  # on CPUs: without AVX-512 PoCL miscomputes sums in longer vectors
 
@@ -97,11 +103,59 @@ def refuse_unless_cpu(span: Span, device: Device) -> str | None:
     return None
 
 
+LAYERS: dict[type, str] = {
+    RowStorage: "dense", SparseStorage: "sparse", LocalStorage: "local",
+}
+
+
+def refuse_op(
+    span: Span, device: Device, ops: type[Op] | tuple[type[Op], ...], verb: str,
+    storage: type | None = None,
+) -> str | None:
+    """Return why a span does not begin with one of some ops, on some storage, or None.
+
+    The sentence says what the variant does by a verb and its object.
+    """
+    op = span.ops[0]
+    if not isinstance(op, ops):
+        return f"it {verb}, and this op does not"
+    if storage is not None:
+        assert isinstance(op, (Apply, ApplyT, Outer))
+        if not isinstance(op.storage, storage):
+            return f"it {verb} of {LAYERS[storage]} layers, not {op.storage.name}"
+    return unsupported_dtype(span, device)
+
+
 def only_op(span: Span, kind: type[OneOp]) -> OneOp:
     """Return the only op of a span, which was not refused."""
     (op,) = span.ops
     assert isinstance(op, kind)
     return op
+
+
+def contraction(span: Span) -> Apply | ApplyT | Outer:
+    """Return the op, first of a span, that contracts a layer's matrix with values."""
+    op = span.ops[0]
+    assert isinstance(op, (Apply, ApplyT, Outer))
+    return op
+
+
+def sizes(op: Apply | ApplyT | Outer, batch: int) -> tuple[int, int, int]:
+    """Return m, n and k of a contraction, ``c [m, n] = a [m, k] b [k, n]``.
+
+    `Apply` gives samples by neurons, `ApplyT` samples by inputs, and `Outer` neurons by
+    inputs.
+    """
+    n_out, n_in = op.storage.n_out, op.storage.n_in
+    if isinstance(op, Outer):
+        return n_out, n_in, batch
+    return (batch, n_in, n_out) if isinstance(op, ApplyT) else (batch, n_out, n_in)
+
+
+def stored(op: Apply | ApplyT | Outer, storage: type[Stored]) -> Stored:
+    """Return the storage of an op, which was not refused."""
+    assert isinstance(op.storage, storage)
+    return op.storage
 
 
 def refuse_unless_dense_layers(
@@ -157,3 +211,10 @@ def dense_layer(span: Span) -> LayerOps:
     assert span.chain is not None
     (layer,) = span.chain
     return layer
+
+
+def team_group(most: int, device: Device) -> int:
+    """Return the largest power of two within `most` and the device's limit."""
+    if device.simd_width == 1:
+        most = min(most, SERIAL_GROUP)
+    return 1 << min(most, device.largest_group).bit_length() - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clnet.opencl.program import inline_ptx
+from clnet.variants.base import team_group
 from clnet.variants.cost import item_size
 from clnet.variants.packing import WARP
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 SINGLE_GROUPS = (1024, 512)  # work-items, of one sample: enough loads in flight
 ITEMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # the study's table II
-SERIAL_GROUP = 64  # work-items, where they run one after another: more only cost time
 MOST_UNROLLED = 8  # vectors; more would exhaust the registers of a group of 256
 
 
@@ -42,13 +42,6 @@ def warp_team(device: Device) -> int:
     return WARP if inline_ptx(device) else 1
 
 
-def team_group(most: int, device: Device) -> int:
-    """Return the largest power of two within `most` and the device's limit."""
-    if device.simd_width == 1:
-        most = min(most, SERIAL_GROUP)
-    return 1 << min(most, device.largest_group).bit_length() - 1
-
-
 def single_sample_configs(device: Device) -> list[dict[str, int]]:
     """Return all team sizes; the likely ones with a smaller group too."""
     groups = list(dict.fromkeys(team_group(group, device) for group in SINGLE_GROUPS))
@@ -68,3 +61,18 @@ def team_sizes(device: Device, group: int) -> tuple[int, ...]:
     sizes = [items for items in ITEMS if items <= group]
     default = min(device.simd_width, sizes[-1])
     return (default, *(items for items in sizes if items != default))
+
+
+POLICIES = 80  # the first PTX generation with them
+
+
+def kept_cache(device: Device, share: float) -> int:
+    """Return the MiB that are a share of the cache; 0 without policies."""
+    if inline_ptx(device) < POLICIES:
+        return 0
+    return int(share * device.rates.cache_bytes) >> 20
+
+
+def cached_percent(kept: int, size: int) -> int:
+    """Return the percent of `size` bytes that ``kept`` MiB are."""
+    return 100 * (kept << 20) // size

@@ -26,8 +26,7 @@ from clnet.planning.tuning import times
 from clnet.planning.tuning.measure import Check
 from clnet.planning.tuning.trial import Trial
 from clnet.runtime.binding import Step
-from clnet.variants.dense.local import Local
-from clnet.variants.dense.naive import Naive
+from clnet.variants.dense.naive import Local, Naive
 from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.generic_backward import GenericBackward
 from clnet.variants.training.optimisers import Optimisers

@@ -21,8 +21,7 @@ from clnet.planning.explain import Explanation, explanation
 from clnet.planning.tuning import times
 from clnet.runtime.binding import Step
 from clnet.variants import VARIANTS
-from clnet.variants.dense.fused import Fused
-from clnet.variants.dense.naive import Naive
+from clnet.variants.dense.naive import Fused, Naive
 from clnet.variants.dense.split import Split
 from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.generic_backward import GenericBackward

@@ -21,7 +21,7 @@ from clnet.planning.tuning import fingerprint, times
 from clnet.planning.tuning.search import Search
 from clnet.runtime.binding import Step
 from clnet.variants import ALL_VARIANTS, VARIANTS
-from clnet.variants.dense.local import Local as LocalMemory
+from clnet.variants.dense.naive import Local as LocalMemory
 from clnet.variants.dense.naive import Naive
 from clnet.variants.dense.split import Split
 from clnet.variants.reference.host import Host

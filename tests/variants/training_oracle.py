@@ -15,8 +15,7 @@ from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.generic_backward import GenericBackward
-from clnet.variants.training.gradient_norm import Norm
-from clnet.variants.training.optimisers import Optimisers
+from clnet.variants.training.optimisers import Norm, Optimisers
 
 DEVICE = device()
 SESSION = session(DEVICE)

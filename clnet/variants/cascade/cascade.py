@@ -18,9 +18,9 @@ from clnet.nn.activations import activation
 from clnet.nn.cascade import Neuron, candidate_gradient
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import Argument, Launch, Scalar, Scratch
+from clnet.variants.base import team_group
 from clnet.variants.dense.cpu import serial_companion
 from clnet.variants.macros import kernel_function
-from clnet.variants.team import team_group
 from clnet.variants.training.backward import (
     gradient_defines,
     gradient_function,

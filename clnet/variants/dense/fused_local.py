@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from clnet.opencl.launch import Launch, Launches, Parameters
-from clnet.variants.base import Config, Reach, refuse_unless_dense_layers
+from clnet.variants.base import Config, Reach, refuse_unless_dense_layers, team_group
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.dense.chain import (
     chain,
@@ -20,7 +20,6 @@ from clnet.variants.dense.chain import (
 from clnet.variants.team import (
     single_sample_configs,
     team_defines,
-    team_group,
     team_local_bytes,
     team_sizes,
 )

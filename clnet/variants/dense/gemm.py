@@ -10,9 +10,11 @@ from clnet.opencl.launch import Launch, Launches
 from clnet.variants.base import (
     Config,
     Reach,
+    contraction,
     dense_layer,
     refuse_long_rows,
     refuse_unless_dense_layers,
+    sizes,
 )
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import layer_defines, padded, weights_and_bias
@@ -170,15 +172,15 @@ class Gemm:
         """Refuse also devices that do not fit even the smallest tile."""
         refusal = refuse_unless_dense_layers(span, device, stores_z=True)
         refusal = refusal or refuse_long_rows(span)
-        return refusal or _product(span).refuse(device)
+        return refusal or product_of(span).refuse(device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return tiles that fit the device, the best by a model first."""
-        return _product(span).space(device)
+        return product_of(span).space(device)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count A once per tile of samples, and x once per tile of neurons."""
-        return _product(span).cost(span, config, device)
+        return product_of(span).cost(span, config, device)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the layer's one launch."""
@@ -186,7 +188,7 @@ class Gemm:
         x, y, sums = layer.apply.x, layer.act.y, layer.apply.z
         keeps = sums in span.outputs
         pre_activations = sums if keeps else y
-        down, across = _product(span).grid(config)
+        down, across = product_of(span).grid(config)
         return (
             Launch(
                 "dense/gemm.cl", "gemm",
@@ -202,6 +204,6 @@ class Gemm:
         )
 
 
-def _product(span: Span) -> Product:
-    layer = dense_layer(span)
-    return Product(span.batch, layer.n_out, layer.n_in, item_size(span))
+def product_of(span: Span) -> Product:
+    """Return the contraction of a span."""
+    return Product(*sizes(contraction(span), span.batch), item_size(span))

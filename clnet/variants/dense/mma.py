@@ -18,6 +18,8 @@ from clnet.variants.base import (
     refuse_long_rows,
     refuse_unless_dense_layers,
     refuse_unless_forward_progress,
+    sizes,
+    stored,
 )
 from clnet.variants.cost import Cost, span_cost
 from clnet.variants.macros import layer_defines, padded
@@ -32,6 +34,8 @@ from clnet.variants.packing import (
 )
 
 if TYPE_CHECKING:
+    from clnet.ir.ops import Apply
+    from clnet.ir.training_ops import ApplyT, Outer
     from clnet.opencl.device import Device
 
 SOURCE = "dense/mma.cl"
@@ -177,6 +181,11 @@ class Product:
         """Return the bytes of the partial sums of split-k."""
         parts = config["parts"]
         return 4 * parts * self.m * self.pitch() if parts > 1 else 0
+
+    @classmethod
+    def of(cls, op: Apply | ApplyT | Outer, span: Span) -> Product:
+        """Return the contraction of an op of a span."""
+        return cls(*sizes(op, span.batch), SPLITS[span.precision])
 
     def scratch(self, config: Config) -> int:
         """Return the bytes of both operands packed."""
@@ -351,7 +360,7 @@ class Mma:
         """Return the packing of x and of all A, then products and their reductions."""
         layers, products = _layers(span), _products(span)
         x = layers[0].apply.x
-        packed = _scratch(0, products[0].a(config))
+        packed = packed_scratch("x of 0", products[0].a(config))
         launches = list[Launch]()
         packs = [
             products[0].a(config).launch(
@@ -360,13 +369,13 @@ class Mma:
         ]
         partial = Scratch("partial", max(p.partial_size(config) for p in products))
         for number, (layer, product) in enumerate(zip(layers, products, strict=True)):
-            y, sums, storage = layer.act.y, layer.apply.z, layer.apply.storage
-            assert isinstance(storage, RowStorage)
+            y, sums = layer.act.y, layer.apply.z
             operand, bias = product.b(config), layer.act.bias
             key = f"mma {layer.apply.weights.offset} in {operand.layout_name}"
             a = Packed(key, operand.size), Packed(f"{key}, scales", operand.scales_size)
             packs.append(operand.launch(
-                Parameters(), layer.apply.weights.offset, storage.stride, *a,
+                Parameters(), layer.apply.weights.offset,
+                stored(layer.apply, RowStorage).stride, *a,
                 second=True, when="parameters",
             ))
             stores_sums, parts = sums in span.outputs, config["parts"]
@@ -374,7 +383,7 @@ class Mma:
             output: tuple[Argument, ...] = (y, y.stride)
             if layer is not layers[-1]:
                 next_x = products[number + 1].a(config)
-                packed = _scratch(number + 1, next_x)
+                packed = packed_scratch(f"x of {number + 1}", next_x)
                 output = packed[0], next_x.blocks
             defines = {
                 **layer_defines(span, layer), **product.defines(config),
@@ -411,13 +420,9 @@ def _layers(span: Span) -> tuple[LayerOps, ...]:
 
 
 def _products(span: Span) -> list[Product]:
-    splits = SPLITS[span.precision]
-    return [Product(span.batch, x.n_out, x.n_in, splits) for x in _layers(span)]
+    return [Product.of(layer.apply, span) for layer in _layers(span)]
 
 
-def _scratch(number: int, packing: Packing) -> tuple[Scratch, Scratch]:
-    """Return the buffers of a layer's packed x and of its scales."""
-    return (
-        Scratch(f"x of {number}", packing.size),
-        Scratch(f"scales of {number}", packing.scales_size),
-    )
+def packed_scratch(name: str, packing: Packing) -> tuple[Scratch, Scratch]:
+    """Return the buffers of a packed operand and of its scales."""
+    return Scratch(name, packing.size), Scratch(f"{name} scales", packing.scales_size)

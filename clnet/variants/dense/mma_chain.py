@@ -223,10 +223,8 @@ class Tiling:
     @cached_property
     def products(self) -> tuple[Product, ...]:
         """Each layer's product."""
-        splits = SPLITS[self.span.precision]
         return tuple(
-            Product(self.span.batch, layer.n_out, layer.n_in, splits)
-            for layer in chain(self.span)
+            Product.of(layer.apply, self.span) for layer in chain(self.span)
         )
 
     @cached_property

@@ -26,9 +26,8 @@ from clnet.variants.base import (
 )
 from clnet.variants.cost import Cost, span_bytes, span_cost
 from clnet.variants.dense.chain import chain, chain_defines, strides, wide_table
-from clnet.variants.l2_cache import cached_percent, kept_cache
 from clnet.variants.packing import LINE_WORDS, WARP
-from clnet.variants.team import warp_team
+from clnet.variants.team import cached_percent, kept_cache, warp_team
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Span

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from clnet.checks import INT_MAX
 from clnet.opencl.launch import Launch, Launches
-from clnet.variants.base import Config, DenseLayers, Reach, dense_layer
+from clnet.variants.base import Config, DenseLayers, Reach, dense_layer, team_group
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import layer_defines, padded, weights_and_bias
-from clnet.variants.team import team_defines, team_group, team_local_bytes, team_sizes
+from clnet.variants.team import team_defines, team_local_bytes, team_sizes
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Span

@@ -22,6 +22,7 @@ from clnet.opencl.launch import (
     Table,
 )
 from clnet.opencl.program import matrix_units
+from clnet.variants.base import team_group
 from clnet.variants.cost import gpu_kernel_efficiency
 from clnet.variants.members.members import (
     MEMBER_ARGUMENTS,
@@ -30,7 +31,6 @@ from clnet.variants.members.members import (
     member_rule,
     weights_of,
 )
-from clnet.variants.team import team_group
 from clnet.variants.training.group_step import LocalLayout, layer_neurons
 from clnet.variants.training.whole_step import (
     Allocator,

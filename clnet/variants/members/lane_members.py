@@ -10,6 +10,7 @@ from clnet.ir.training_ops import RECORD
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import Launch, Launches, Parameters, Scalar, State
 from clnet.opencl.program import inline_ptx, matrix_units
+from clnet.variants.base import team_group
 from clnet.variants.cost import gpu_kernel_efficiency
 from clnet.variants.members.members import (
     MEMBER_ARGUMENTS,
@@ -18,7 +19,6 @@ from clnet.variants.members.members import (
     member_rule,
     weights_of,
 )
-from clnet.variants.team import team_group
 from clnet.variants.training.group_step import layer_neurons
 from clnet.variants.training.whole_step import (
     accepted_step,

@@ -34,7 +34,14 @@ from clnet.opencl.launch import (
     Scratch,
     Table,
 )
-from clnet.variants.base import GROUP, Config, Reach, Untuned, unsupported_dtype
+from clnet.variants.base import (
+    GROUP,
+    Config,
+    Reach,
+    Untuned,
+    team_group,
+    unsupported_dtype,
+)
 from clnet.variants.cost import (
     Cost,
     gpu_kernel_efficiency,
@@ -50,7 +57,6 @@ from clnet.variants.reference.generic import (
     function_tables,
     refuse_entries,
 )
-from clnet.variants.team import team_group
 from clnet.variants.training.backward import (
     gradient_defines,
     gradient_function,

@@ -14,11 +14,16 @@ from clnet.ir.training_ops import ApplyT
 from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
 from clnet.opencl.launch import Argument, Launch, Launches, Parameters, Scratch, Table
-from clnet.variants.base import MIXED_ACTIVATIONS, VECTOR_BYTES, unsupported_dtype
+from clnet.variants.base import (
+    MIXED_ACTIVATIONS,
+    VECTOR_BYTES,
+    refuse_op,
+)
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import layer_defines, real
 
 if TYPE_CHECKING:
+    from clnet.ir.training_ops import Outer
     from clnet.nn.storage.layout import Slot
     from clnet.opencl.device import Device
 
@@ -207,10 +212,10 @@ class SparseProduct:
     @property
     def longest(self) -> int:
         """Entries of the longest row."""
-        indices = self.storage.pattern.columns if self.transposed else None
-        if indices is None:
-            return self.storage.pattern.longest
-        return int(np.bincount(indices).max())
+        pattern = self.storage.pattern
+        if not self.transposed:
+            return pattern.longest
+        return int(np.bincount(pattern.columns).max())
 
     @property
     def csr(self) -> CsrTables:
@@ -270,33 +275,37 @@ def largest_group(group: int, device: Device) -> int:
 
 def refuse_unless_product(span: Span, device: Device) -> str | None:
     """Return why the span is no sparse product for the device, or None."""
-    op, *more = span.ops
-    if not isinstance(op, (Apply, ApplyT)):
-        return "it computes sparse products, and this op is none"
-    if not isinstance(op.storage, SparseStorage):
-        return f"it reads sparse layers, not {op.storage.name}"
-    for act in more:
+    op, *acts = span.ops
+    refusal = refuse_op(
+        span, device, (Apply, ApplyT), "computes products", SparseStorage
+    )
+    if refusal is not None:
+        return refusal
+    for act in acts:
         if not isinstance(op, Apply) or not isinstance(act, BiasAct):
             return "it computes one sparse layer, and these are other ops"
         if act.z != op.z:
             return "it computes one sparse layer, and these ops belong to two"
         if not act.nonlinearity.uniform:
             return MIXED_ACTIVATIONS
-    return unsupported_dtype(span, device)
+    return None
+
+
+def sparse_storage(op: Apply | ApplyT | Outer) -> SparseStorage:
+    """Return the storage of an op, which was not refused."""
+    assert isinstance(op.storage, SparseStorage)
+    return op.storage
 
 
 def sparse_product(span: Span) -> SparseProduct:
     """Return the product of an accepted span."""
-    op, *more = span.ops
-    assert isinstance(op, (Apply, ApplyT)) and isinstance(op.storage, SparseStorage)
+    op, last = span.ops[0], span.ops[-1]
+    assert isinstance(op, (Apply, ApplyT))
     x, sums = (op.x, op.z) if isinstance(op, Apply) else (op.dz, op.dx)
-    act = None
-    for other in more:
-        assert isinstance(other, BiasAct)
-        act = other
+    act = last if isinstance(last, BiasAct) else None
     return SparseProduct(
-        op.storage, op.weights, x, sums, op.accumulate, isinstance(op, ApplyT), act,
-        act is None or sums in span.outputs,
+        sparse_storage(op), op.weights, x, sums, op.accumulate,
+        isinstance(op, ApplyT), act, act is None or sums in span.outputs,
     )
 
 

@@ -17,7 +17,13 @@ from clnet.opencl.launch import (
     Scalar,
     Scratch,
 )
-from clnet.variants.base import GROUP, Config, Reach, Untuned, unsupported_dtype
+from clnet.variants.base import (
+    GROUP,
+    Config,
+    Reach,
+    Untuned,
+    refuse_op,
+)
 from clnet.variants.cost import Cost, gpu_kernel_efficiency, item_size, span_flops
 from clnet.variants.macros import real
 
@@ -42,9 +48,7 @@ class SparseInput(Untuned):
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse all but the products with sparse samples."""
-        if not isinstance(span.ops[0], SPARSE_INPUT_OPS):
-            return "it multiplies sparse samples, and this op does not"
-        return unsupported_dtype(span, device)
+        return refuse_op(span, device, SPARSE_INPUT_OPS, "multiplies sparse samples")
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count an entry's reads of a row; the gradient is written once besides."""

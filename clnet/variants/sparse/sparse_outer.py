@@ -14,7 +14,12 @@ from clnet.ir.training_ops import Outer
 from clnet.nn.storage.contents import Contents, Order
 from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
 from clnet.opencl.launch import Gradients, Launch, Launches, Scratch, Table
-from clnet.variants.base import Config, Reach, unsupported_dtype
+from clnet.variants.base import (
+    Config,
+    Reach,
+    only_op,
+    refuse_op,
+)
 from clnet.variants.cost import Cost, item_size, span_bytes, span_cost, span_flops
 from clnet.variants.macros import real
 from clnet.variants.sparse.sparse import (
@@ -22,6 +27,7 @@ from clnet.variants.sparse.sparse import (
     csr_runs,
     index_type,
     largest_group,
+    sparse_storage,
     tile_scratch,
     transpose,
     vector_lanes,
@@ -49,12 +55,8 @@ class SparseOuter:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse all but the weight gradient of a sparse layer."""
-        op = span.ops[0]
-        if not isinstance(op, Outer):
-            return "it computes weight gradients, and this op does not"
-        if not isinstance(op.storage, SparseStorage):
-            return f"it writes sparse layers, not {op.storage.name}"
-        return unsupported_dtype(span, device)
+        verb = "computes weight gradients"
+        return refuse_op(span, device, Outer, verb, SparseStorage)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return tiles that the batch fills, the largest first."""
@@ -95,8 +97,7 @@ class SparseOuter:
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the transpositions of ds and x, and the product."""
         op, entries = _op(span)
-        tile, storage = config["tile"], op.storage
-        assert isinstance(storage, SparseStorage)
+        tile, storage = config["tile"], sparse_storage(op)
         ds = tile_scratch(span, op.dz, tile, "ds")
         x = tile_scratch(span, op.x, tile, "x")
         before = (
@@ -148,8 +149,8 @@ def _cpu_tiles(span: Span) -> list[int]:
 
 def _by_rows(op: Outer, span: Span, config: Config, ds: Scratch, x: Scratch) -> Launch:
     """Return the product's launch on a CPU."""
-    storage, tile, runs = op.storage, config["tile"], config["runs"]
-    assert isinstance(storage, SparseStorage)
+    storage, tile = sparse_storage(op), config["tile"]
+    runs = config["runs"]
     rows = CsrTables(storage, op.weights)
     return Launch(
         "sparse/sparse_outer.cl", "outer_rows",
@@ -167,9 +168,8 @@ def _by_rows(op: Outer, span: Span, config: Config, ds: Scratch, x: Scratch) -> 
 
 
 def _op(span: Span) -> tuple[Outer, int]:
-    (op,) = span.ops
-    assert isinstance(op, Outer) and isinstance(op.storage, SparseStorage)
-    return op, len(op.storage.pattern)
+    op = only_op(span, Outer)
+    return op, len(sparse_storage(op).pattern)
 
 
 def _table(storage: SparseStorage, name: str) -> NDArray[Any]:

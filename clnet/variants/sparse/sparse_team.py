@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from clnet.opencl.launch import Launch, Launches
 from clnet.variants.cost import Cost, item_size
-from clnet.variants.l2_cache import cached_percent, kept_cache
 from clnet.variants.sparse.sparse import (
     ALIGNMENT_SLACK,
     MAX_CONFIGS,
@@ -22,6 +21,7 @@ from clnet.variants.sparse.sparse import (
     tile_lanes,
     tiled_input,
 )
+from clnet.variants.team import cached_percent, kept_cache
 
 if TYPE_CHECKING:
     from clnet.ir.ops import Span

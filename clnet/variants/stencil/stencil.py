@@ -6,24 +6,39 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from clnet.ir.ops import Apply, BiasAct, Span, Value
+from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.layout import round_up
-from clnet.nn.storage.local import LocalStorage
-from clnet.opencl.launch import Launch, Launches, Parameters
+from clnet.nn.storage.local import BAND_ALIGNMENT, LocalStorage
+from clnet.opencl.launch import Launch, Launches, Parameters, Table
 from clnet.opencl.program import inline_ptx
-from clnet.variants.base import MIXED_ACTIVATIONS, Config, Reach, unsupported_dtype
-from clnet.variants.cost import Cost, item_size, span_cost
+from clnet.variants.base import (
+    MIXED_ACTIVATIONS,
+    MORE_OUTPUTS,
+    NO_WHOLE_LAYERS,
+    Config,
+    Reach,
+    contraction,
+    refuse_op,
+    stored,
+    team_group,
+    unsupported_dtype,
+)
+from clnet.variants.cost import Cost, gpu_kernel_efficiency, item_size, span_cost
+from clnet.variants.dense.chain import chain
 from clnet.variants.macros import function_defines, real
-from clnet.variants.stencil.local_layers import bias_defines
 
 if TYPE_CHECKING:
+    from clnet.ir.ops import LayerOps
     from clnet.opencl.device import Device
 
 VECTORS = (4, 2, 1)  # rows of a work-item
 MAX_WEIGHTS = 16  # of a work-item: longer windows need shorter vectors
 SAMPLES = (4, 2, 1)  # of a work-item, the usually best first
 GROUP = 128  # work-items
-TILE_GROUP = 256  # work-items of a group with a tile in local memory
+TILE_GROUP = 256  # with a tile, or teams, in local memory
 STREAM_VECTOR = 4  # rows of a streaming load in PTX
 # Of the L2 cache: streaming usually pays for weights that exceed it, if inputs do not.
 HELD_SHARE = 0.5
@@ -43,21 +58,23 @@ class Stencil:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse all but a local layer with one activation, or its pre-activations."""
-        op, *more = span.ops
-        if not isinstance(op, Apply):
-            return "it computes layers' pre-activations, and this op does not"
-        if not isinstance(op.storage, LocalStorage):
-            return f"it reads local layers, not {op.storage.name}"
+        op, *acts = span.ops
+        refusal = refuse_op(
+            span, device, Apply, "computes pre-activations", LocalStorage
+        )
+        if refusal is not None:
+            return refusal
+        assert isinstance(op, Apply)
         if op.accumulate:
             return "it computes layers of one source, and this op adds to others' sums"
-        for act in more:
+        for act in acts:
             if not isinstance(act, BiasAct) or act.z != op.z:
                 return "it computes one layer, and this op belongs to another"
             if op.z in span.outputs:
                 return "it stores a layer's output only, and its sums are read later"
             if not act.nonlinearity.uniform:
                 return MIXED_ACTIVATIONS
-        return unsupported_dtype(span, device)
+        return None
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Vectors, and as many samples as the batch has; then the tile."""
@@ -89,11 +106,10 @@ class Stencil:
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch."""
-        apply, *more = span.ops
+        apply, last = contraction(span), span.ops[-1]
         assert isinstance(apply, Apply)
         storage = _storage(span)
-        act = more[0] if more else None
-        assert act is None or isinstance(act, BiasAct)
+        act = last if isinstance(last, BiasAct) else None
         x, y = apply.x, apply.z if act is None else act.y
         vec, samples = config["vec"], config["samples"]
         bias = None if act is None else act.bias
@@ -133,10 +149,7 @@ def aligned(value: Value, vec: int, batch: int) -> int:
 
 
 def _storage(span: Span) -> LocalStorage:
-    op = span.ops[0]
-    assert isinstance(op, Apply)
-    assert isinstance(op.storage, LocalStorage)
-    return op.storage
+    return stored(contraction(span), LocalStorage)
 
 
 def streams(vec: int, dtype: str, device: Device) -> bool:
@@ -157,3 +170,127 @@ def _streams(span: Span, vec: int, samples: int, device: Device) -> tuple[int, .
     held = HELD_SHARE * device.rates.cache_bytes / item_size(span)
     pays = storage.size >= held >= span.batch * storage.n_in
     return (1, 0) if pays else (0, 1)
+
+
+def local_storage(layer: LayerOps) -> LocalStorage:
+    """Return the storage of an accepted layer."""
+    return stored(layer.apply, LocalStorage)
+
+
+def refuse_unless_local_layers(span: Span, device: Device) -> str | None:
+    """Return why the span is no chain of equal local layers, or None."""
+    if span.chain is None:
+        return NO_WHOLE_LAYERS
+    if span.layers is None:
+        return MORE_OUTPUTS
+    first = span.layers[0]
+    for layer in span.layers:
+        storage = layer.apply.storage
+        if not isinstance(storage, LocalStorage):
+            return f"it reads local layers, not {storage.name}"
+        if not layer.act.nonlinearity.uniform:
+            return MIXED_ACTIVATIONS
+        if storage.window != local_storage(first).window:
+            return (
+                f"it needs layers of one window, and here are "
+                f"{local_storage(first).window} and {storage.window}"
+            )
+        if layer.act.nonlinearity != first.act.nonlinearity:
+            return "it needs layers of one activation, and here they differ"
+        if _biases_differ(layer, first):
+            return "it needs layers of one kind of bias, and here they differ"
+    return unsupported_dtype(span, device)
+
+
+def _biases_differ(layer: LayerOps, first: LayerOps) -> bool:
+    if (layer.act.bias is None) != (first.act.bias is None):
+        return True
+    # The kind makes no difference to a single neuron.
+    return layer.n_out > 1 and layer.act.shared != first.act.shared
+
+
+def local_defines(span: Span, layer: LayerOps) -> dict[str, int | str]:
+    """Return the macros of a kernel for local layers equal to this one."""
+    return {
+        **function_defines(span, layer.act.nonlinearity),
+        **bias_defines(layer.act),
+        "WINDOW": local_storage(layer).window,
+        "LINE": BAND_ALIGNMENT,
+    }
+
+
+def bias_defines(act: BiasAct | None) -> dict[str, int | str]:
+    """Return the macros of the biases; None: pre-activations without a bias."""
+    return {
+        "HAS_BIAS": int(act is not None and act.bias is not None),
+        "BIAS_STEP": int(act is not None and not act.shared),
+    }
+
+
+def offsets_table(layers: tuple[LayerOps, ...]) -> Table:
+    """Return the offsets of each layer's weights and bias [layers, 2]; 0: no bias."""
+    offsets = [
+        (x.apply.weights.offset, 0 if x.act.bias is None else x.act.bias.offset)
+        for x in layers
+    ]
+    return Table(
+        f"offsets of local layers {offsets[0]} to {offsets[-1]}",
+        lambda: np.asarray(offsets, np.int32),
+        Contents(2 * len(offsets), max(map(max, offsets))),
+    )
+
+
+
+
+@dataclass(frozen=True)
+class StencilReduction:
+    """The fifth study's reduction over windows (``stencil_reduction.cl``).
+
+    Config: ``items``, work-items of a row.
+    """
+
+    name: str = "stencil_reduction"
+    reach: Reach = "layer"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse all but one local layer with one activation."""
+        return refuse_unless_local_layers(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Return teams of as many work-items as the window has inputs, or of half."""
+        (layer,) = chain(span)
+        window = 1 << (local_storage(layer).window - 1).bit_length()
+        group = team_group(TILE_GROUP, device)
+        sizes = dict.fromkeys(min(group, max(1, n)) for n in (window, window // 2))
+        return tuple({"items": items} for items in sizes)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count weights again for every sample.
+
+        An estimate of the efficiency: the loads of a row's work-items are not
+        coalesced.
+        """
+        (layer,) = chain(span)
+        again = item_size(span) * layer.apply.weights.size * (span.batch - 1)
+        efficiency = gpu_kernel_efficiency(device) / config["items"]
+        units = device.compute_units
+        return span_cost(span, device, again, units, efficiency=efficiency)
+
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
+        """Return the one launch."""
+        (layer,) = chain(span)
+        x, y, bias = layer.apply.x, layer.act.y, layer.act.bias
+        items, group = config["items"], team_group(TILE_GROUP, device)
+        across = -(-layer.n_out * items // group)
+        return (
+            Launch(
+                "stencil/stencil_reduction.cl", "stencil_reduction",
+                {**local_defines(span, layer), "ITEMS": items, "GROUP": group},
+                (span.batch * across * group,), (group,),
+                (
+                    Parameters(), layer.apply.weights.offset,
+                    local_storage(layer).pitch, 0 if bias is None else bias.offset,
+                    x, x.stride, y, y.stride, layer.n_out, across,
+                ),
+            ),
+        )

@@ -13,7 +13,7 @@ from clnet.variants.base import Config, Reach, refuse_unless_cpu
 from clnet.variants.cost import Cost, span_bytes, span_flops
 from clnet.variants.dense.chain import chain
 from clnet.variants.dense.cpu import PANEL, lanes
-from clnet.variants.stencil.local_layers import (
+from clnet.variants.stencil.stencil import (
     local_defines,
     local_storage,
     offsets_table,

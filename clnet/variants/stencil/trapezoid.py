@@ -11,13 +11,13 @@ from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import Launch, Launches, Parameters, Scratch
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.dense.chain import chain
-from clnet.variants.stencil.local_layers import (
+from clnet.variants.stencil.stencil import (
+    aligned,
     local_defines,
     local_storage,
     offsets_table,
     refuse_unless_local_layers,
 )
-from clnet.variants.stencil.stencil import aligned
 
 if TYPE_CHECKING:
     from clnet.opencl.device import Device

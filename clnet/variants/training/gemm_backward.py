@@ -15,15 +15,18 @@ from clnet.variants.base import (
     GROUP,
     Config,
     Reach,
+    contraction,
     refuse_long_rows,
-    unsupported_dtype,
+    refuse_op,
+    stored,
 )
 from clnet.variants.cost import Cost, item_size
-from clnet.variants.dense.gemm import Product, items, tile_defines
+from clnet.variants.dense.gemm import items, product_of, tile_defines
 from clnet.variants.macros import argument_defines, padded, real
 from clnet.variants.training.backward import gradient_defines, gradient_function
 
 if TYPE_CHECKING:
+    from clnet.ir.ops import Op
     from clnet.opencl.device import Device
 
 SOURCE = "training/gemm_backward.cl"
@@ -47,23 +50,21 @@ class GemmBackward:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse all but the two dense products and the ops fused with them."""
-        op, *more = span.ops
-        if not isinstance(op, (ApplyT, Outer)):
-            return "it computes gradients' products, and this op is none"
-        if not isinstance(op.storage, RowStorage):
-            return f"it computes gradients of dense layers, not {op.storage.name}"
+        op, *fused = span.ops
+        refusal = refuse_op(
+            span, device, (ApplyT, Outer), "computes gradients' products", RowStorage
+        )
+        if refusal is not None:
+            return refusal
         if isinstance(op, ApplyT) and op.accumulate:
             return "it does not add to the gradients of a layer's other readers"
-        for other in more:
-            refusal = _refuse_fusion(op, other, span)
-            if refusal is not None:
-                return refusal
-        refusal = unsupported_dtype(span, device) or refuse_long_rows(span)
-        return refusal or _product(span).refuse(device)
+        for other in fused:
+            refusal = refusal or _refuse_fusion(op, other, span)
+        return refusal or refuse_long_rows(span) or product_of(span).refuse(device)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles that fit the device, the best by a model first; splits for `Outer`."""
-        product = _product(span)
+        product = product_of(span)
         if isinstance(span.ops[0], ApplyT):
             return product.space(device)
         most = max(1, span.batch // LEAST_PART)
@@ -78,10 +79,8 @@ class GemmBackward:
         parts = config.get("parts", 1)
         scratch = 0
         if parts > 1:
-            op = span.ops[0]
-            assert isinstance(op, Outer)
-            scratch = item_size(span) * parts * _partial_pitch(op)
-        return _product(span).cost(
+            scratch = item_size(span) * parts * _partial_pitch(span)
+        return product_of(span).cost(
             span, config, device, launches=1 + (parts > 1), scratch=scratch
         )
 
@@ -92,12 +91,13 @@ class GemmBackward:
         return _outer(span, config, device)
 
 
-def _refuse_fusion(op: ApplyT | Outer, other: object, span: Span) -> str | None:
+def _refuse_fusion(op: Op, other: Op, span: Span) -> str | None:
     """Return why an op cannot be fused with the product before it, or None."""
     if isinstance(op, Outer):
         if not (isinstance(other, BiasGrad) and other.dz == op.dz):
             return "it fuses gradients of one layer's weights and biases, not these"
         return None
+    assert isinstance(op, ApplyT)
     if not (isinstance(other, ActGrad) and other.dy == op.dx):
         return "it fuses the derivative of the layer below, and this op is another's"
     if op.dx in span.outputs:
@@ -107,15 +107,6 @@ def _refuse_fusion(op: ApplyT | Outer, other: object, span: Span) -> str | None:
     if other.z is not None and other.shared:
         return "it needs a bias for each neuron, and here all share one"
     return None
-
-
-def _product(span: Span) -> Product:
-    op = span.ops[0]
-    assert isinstance(op, (ApplyT, Outer))
-    storage, item = op.storage, item_size(span)
-    if isinstance(op, ApplyT):
-        return Product(span.batch, storage.n_in, storage.n_out, item)
-    return Product(storage.n_out, storage.n_in, span.batch, item)
 
 
 @dataclass(frozen=True)
@@ -153,15 +144,14 @@ def carried(span: Span) -> Carried:
 def _apply_t(span: Span, config: Config, device: Device) -> Launch:
     op, to = span.ops[0], carried(span)
     assert isinstance(op, ApplyT)
-    storage = op.storage
-    assert isinstance(storage, RowStorage)
+    storage = stored(op, RowStorage)
     return Launch(
         SOURCE, "apply_t",
         {
             "REAL": real(span), "OUTER": 0, "X_PADDED": 1,
             **tile_defines(config, device), **to.defines,
         },
-        _product(span).grid(config), (items(config), 1),
+        product_of(span).grid(config), (items(config), 1),
         (
             Parameters(), op.weights.offset, storage.stride, op.dz, op.dz.stride,
             to.out, to.out.stride, to.kept, to.kept.stride,
@@ -171,21 +161,20 @@ def _apply_t(span: Span, config: Config, device: Device) -> Launch:
     )
 
 
-def _partial_pitch(op: Outer) -> int:
+def _partial_pitch(span: Span) -> int:
     """Return the values of a split: the gradients of the weights and biases."""
-    return op.storage.size + round_up(op.storage.n_out, VALUE_ALIGNMENT)
+    storage = contraction(span).storage
+    return storage.size + round_up(storage.n_out, VALUE_ALIGNMENT)
 
 
 def _outer(span: Span, config: Config, device: Device) -> Launches:
     op, *more = span.ops
     assert isinstance(op, Outer)
-    storage = op.storage
-    assert isinstance(storage, RowStorage)
-    weights, bias = op.weights.offset, 0
+    storage, weights, bias = stored(op, RowStorage), op.weights.offset, 0
     for other in more:
         assert isinstance(other, BiasGrad)
         bias = other.bias.offset
-    parts, pitch = config["parts"], _partial_pitch(op)
+    parts, pitch = config["parts"], _partial_pitch(span)
     partial = Scratch("partial", item_size(span) * pitch * parts)
     several = parts > 1
     defines: dict[str, int | str] = {
@@ -193,7 +182,7 @@ def _outer(span: Span, config: Config, device: Device) -> Launches:
         "X_PADDED": padded(op.x), **tile_defines(config, device),
     }
     product = Launch(
-        SOURCE, "outer", defines, (*_product(span).grid(config), parts),
+        SOURCE, "outer", defines, (*product_of(span).grid(config), parts),
         (items(config), 1, 1),
         (
             partial if several else Gradients(), pitch if several else 0,

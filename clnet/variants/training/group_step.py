@@ -26,8 +26,8 @@ from clnet.opencl.launch import (
     TimeoutFlag,
 )
 from clnet.opencl.program import inline_ptx
+from clnet.variants.base import team_group
 from clnet.variants.cost import Cost, gpu_kernel_efficiency, span_flops
-from clnet.variants.team import team_group
 from clnet.variants.training.whole_step import (
     APART,
     RULE,

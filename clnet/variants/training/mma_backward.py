@@ -14,23 +14,22 @@ from clnet.opencl.launch import (
     Launch,
     Launches,
     Parameters,
-    Scratch,
 )
 from clnet.opencl.program import WARP_GROUP_MMA
-from clnet.variants.base import MOST_TERMS
+from clnet.variants.base import MOST_TERMS, contraction, stored
 from clnet.variants.dense.mma import (
     Product,
     configs_of,
     cost_of,
     group_of,
+    packed_scratch,
     refuse_unless_tiles_fit,
 )
 from clnet.variants.macros import padded, real
-from clnet.variants.packing import SPLITS, Packing
 from clnet.variants.training.gemm_backward import GemmBackward, carried
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Op, Span
+    from clnet.ir.ops import Span
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Reach
     from clnet.variants.cost import Cost
@@ -55,13 +54,13 @@ class MmaBackward:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse what `GemmBackward` refuses, and devices without matrix units."""
-        kinds = tuple(map(type, span.ops))
-        if len(kinds) > 2 and kinds != BOTH:
+        types = tuple(map(type, span.ops))
+        if len(types) > 2 and types != BOTH:
             return "it computes both gradients of a layer, and these ops are others"
-        if kinds == BOTH and span.ops[0].reads[0] != span.ops[2].reads[0]:
+        if types == BOTH and span.ops[0].reads[0] != span.ops[2].reads[0]:
             return "it computes gradients of one layer, and these ops are of two"
-        for part in _parts(span):
-            refusal = GemmBackward().refuse(part, device)
+        for half in _halves(span):
+            refusal = GemmBackward().refuse(half, device)
             if refusal is not None:
                 return refusal
         if span.batch > MOST_TERMS:
@@ -84,24 +83,24 @@ class MmaBackward:
         group, packings = group_of(config), list[Launch]()
         arguments: list[Argument] = []
         defines: dict[str, int | str] = {"HAS_BIAS": 0}
-        kinds = tiles = 0
-        for part in _parts(span):
-            outer = isinstance(part.ops[0], Outer)
+        computed = tiles = 0
+        for half in _halves(span):
+            outer = isinstance(half.ops[0], Outer)
             add = _outer if outer else _apply_t
-            packing, more, macros = add(part, config)
+            packing, more, macros = add(half, config)
             packings += packing
             arguments += more
             defines.update(macros)
-            kinds |= OUTER if outer else APPLY_T
-            tiles += _product(part).tiles(config)
-        storage = _matrix(span.ops[0]).storage
+            computed |= OUTER if outer else APPLY_T
+            tiles += _product(half).tiles(config)
+        storage = contraction(span).storage
         return (
             *packings,
             Launch(
                 SOURCE, "products",
                 {
-                    "REAL": real(span), **_product(_parts(span)[0]).defines(config),
-                    **defines, "PRODUCTS": kinds,
+                    "REAL": real(span), **_product(span).defines(config), **defines,
+                    "PRODUCTS": computed,
                 },
                 (tiles * group,), (group,),
                 (storage.n_in, storage.n_out, span.batch, *arguments),
@@ -109,33 +108,19 @@ class MmaBackward:
         )
 
 
-def _parts(span: Span) -> tuple[Span, ...]:
+def _halves(span: Span) -> tuple[Span, ...]:
     """Return the span of each product, with the op that follows."""
     if len(span.ops) <= 2:
         return (span,)
     return replace(span, ops=span.ops[:2]), replace(span, ops=span.ops[2:])
 
 
-def _matrix(op: Op) -> ApplyT | Outer:
-    assert isinstance(op, (ApplyT, Outer))
-    return op
-
-
 def _products(span: Span) -> list[Product]:
-    return [_product(part) for part in _parts(span)]
+    return [_product(half) for half in _halves(span)]
 
 
 def _product(span: Span) -> Product:
-    op, splits = _matrix(span.ops[0]), SPLITS[span.precision]
-    storage = op.storage
-    if isinstance(op, ApplyT):
-        return Product(span.batch, storage.n_in, storage.n_out, splits)
-    return Product(storage.n_out, storage.n_in, span.batch, splits)
-
-
-def _scratch(name: str, packing: Packing) -> tuple[Scratch, Scratch]:
-    """Return the buffers of a packed operand and of its scales."""
-    return (Scratch(name, packing.size), Scratch(f"{name} scales", packing.scales_size))
+    return Product.of(contraction(span), span)
 
 
 _Added = tuple[tuple[Launch, Launch], tuple[Argument, ...], dict[str, int | str]]
@@ -145,16 +130,15 @@ _Added = tuple[tuple[Launch, Launch], tuple[Argument, ...], dict[str, int | str]
 def _apply_t(span: Span, config: Config) -> _Added:
     op, to, product = span.ops[0], carried(span), _product(span)
     assert isinstance(op, ApplyT)
-    storage, first, second = op.storage, product.a(config), product.b(config)
-    assert isinstance(storage, RowStorage)
-    ds, a = _scratch("ds", first), _scratch("A", second)
+    first, second = product.a(config), product.b(config)
+    ds, a = packed_scratch("ds", first), packed_scratch("A", second)
     packings = (
         first.launch(
             op.dz, 0, op.dz.stride, *ds, second=False, source_padded=padded(op.dz)
         ),
         second.launch(
-            Parameters(), op.weights.offset, storage.stride, *a, second=True,
-            transposed=True,
+            Parameters(), op.weights.offset, stored(op, RowStorage).stride, *a,
+            second=True, transposed=True,
         ),
     )
     arguments = (
@@ -167,10 +151,9 @@ def _apply_t(span: Span, config: Config) -> _Added:
 def _outer(span: Span, config: Config) -> _Added:
     op, *more = span.ops
     assert isinstance(op, Outer)
-    storage, product = op.storage, _product(span)
-    assert isinstance(storage, RowStorage)
+    storage, product = stored(op, RowStorage), _product(span)
     first, second = product.a(config), product.b(config)
-    ds, x = _scratch("dsT", first), _scratch("xT", second)
+    ds, x = packed_scratch("dsT", first), packed_scratch("xT", second)
     totals = None
     for other in more:
         assert isinstance(other, BiasGrad)

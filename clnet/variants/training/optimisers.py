@@ -1,4 +1,7 @@
-"""optimisers: an optimiser's step over the flat parameter buffer."""
+"""optimisers, gradient_norm, dropout: ops over all parameters, or a layer's outputs.
+
+Their macros are also those of whole steps.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clnet.ir.training_ops import GradientNorm, Update
+from clnet.ir.training_ops import Dropout, GradientNorm, Update
 from clnet.nn.optimisers import (
     FANN_CLAMP,
     QUICKPROP_LEAST_STEP,
@@ -15,13 +18,14 @@ from clnet.nn.optimisers import (
     SARPROP_LEAST_STEP,
 )
 from clnet.nn.storage.contents import Contents
-from clnet.nn.storage.layout import live_elements
+from clnet.nn.storage.layout import live_elements, round_up
 from clnet.opencl.launch import (
     Gradients,
     Launch,
     Launches,
     Parameters,
     Scalar,
+    Scratch,
     State,
     Table,
 )
@@ -31,7 +35,8 @@ from clnet.variants.base import (
     Reach,
     Untuned,
     only_op,
-    unsupported_dtype,
+    refuse_op,
+    team_group,
 )
 from clnet.variants.cost import Cost, item_size
 from clnet.variants.macros import number, real
@@ -62,9 +67,7 @@ class Optimisers(Untuned):
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse all ops but `Update`, and a dtype that the device lacks."""
-        if not isinstance(span.ops[0], Update):
-            return "it updates parameters, and this op does not"
-        return unsupported_dtype(span, device)
+        return refuse_op(span, device, Update, "updates parameters")
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count parameters and state read and written, gradients read."""
@@ -145,4 +148,95 @@ def live_table(op: Update | GradientNorm) -> Table:
         f"live elements of {op.layout.size}",
         lambda: live_elements(op.layout, op.storages).astype(np.uint8),
         Contents(op.layout.size, 1),
+    )
+
+
+NORM_GROUP = 256  # work-items of a group of either launch
+NORM_GROUPS = 64  # of the first launch, and so partial sums of the second
+
+
+@dataclass(frozen=True)
+class Norm(Untuned):
+    """The norm of the flat gradient buffer (``gradient_norm.cl``)."""
+
+    name: str = "gradient_norm"
+    reach: Reach = "op"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse all ops but `GradientNorm`, and a dtype that the device lacks."""
+        return refuse_op(span, device, GradientNorm, "computes the gradient's norm")
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count one read of parameters and gradients."""
+        size = only_op(span, GradientNorm).layout.size
+        units = min(NORM_GROUPS, device.compute_units)
+        return Cost(4 * size, (2 * item_size(span) + 1) * size, 2, 0, units)
+
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
+        """Return the launches of the groups' sums of squares and of their root."""
+        op = only_op(span, GradientNorm)
+        group = team_group(NORM_GROUP, device)
+        groups = min(NORM_GROUPS, group)
+        defines = {
+            "REAL": real(span), "GROUP": group, "GROUPS": groups,
+            **regularisation_defines(op, span),
+        }
+        squares = Scratch("squares", groups * item_size(span))
+        return (
+            Launch(
+                "training/gradient_norm.cl", "squares", defines,
+                (groups * group,), (group,),
+                (Parameters(), Gradients(), live_table(op), squares, op.layout.size,
+                 Scalar("samples")),
+            ),
+            Launch(
+                "training/gradient_norm.cl", "root", defines, (group,), (group,),
+                (squares, op.norm),
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Dropping(Untuned):
+    """A mask of counter-based random numbers, never stored (``dropout.cl``)."""
+
+    name: str = "dropout"
+    reach: Reach = "op"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse all ops but `Dropout`, and a dtype that the device lacks."""
+        return refuse_op(span, device, Dropout, "drops outputs")
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count a read, a write and a hash of about ten operations a value."""
+        values = span.batch * only_op(span, Dropout).x.width
+        return Cost(10 * values, 2 * item_size(span) * values, 1, 0,
+                    device.compute_units)
+
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
+        """Return the one launch."""
+        op = only_op(span, Dropout)
+        group = min(GROUP, device.largest_group)
+        across = round_up(op.x.width, group)
+        return (
+            Launch(
+                "training/dropout.cl", "dropout", {"REAL": real(span)},
+                (across * span.batch,), (group,),
+                (
+                    op.x, op.x.stride, op.y, op.y.stride, op.x.width, across,
+                    op.threshold, op.factor, int(np.uint32(op.stream).astype(np.int32)),
+                    Scalar("seed", "uint"), Scalar("count"),
+                ),
+            ),
+        )
+
+
+def gradient_sum(size: int, dtype: str, device: Device) -> Launch:
+    """Return the launch that adds another device's gradients to a device's own."""
+    group = min(GROUP, device.largest_group)
+    return Launch(
+        "training/gradient_sum.cl", "gradient_sum",
+        {"REAL": "double" if dtype == "float64" else "float"},
+        (round_up(size, group),), (group,),
+        (Gradients(), Scratch("other", size * np.dtype(dtype).itemsize), size),
     )

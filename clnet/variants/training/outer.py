@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clnet.ir.training_ops import ApplyT
 from clnet.ir.training_ops import Outer as OuterOp
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import round_up
@@ -16,8 +15,10 @@ from clnet.variants.base import (
     VECTOR_BYTES,
     Config,
     Reach,
+    contraction,
     only_op,
-    unsupported_dtype,
+    refuse_op,
+    stored,
 )
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import real
@@ -46,12 +47,8 @@ class Outer:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse all but the weight gradient of a dense layer."""
-        op = span.ops[0]
-        if not isinstance(op, OuterOp):
-            return "it computes weight gradients, and this op does not"
-        if not isinstance(op.storage, RowStorage):
-            return f"it writes dense layers, not {op.storage.name}"
-        return unsupported_dtype(span, device)
+        verb = "computes weight gradients"
+        return refuse_op(span, device, OuterOp, verb, RowStorage)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles that fit the layer, and enough parts to fill the device."""
@@ -81,8 +78,7 @@ class Outer:
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the product, and for several parts their sum."""
         op = only_op(span, OuterOp)
-        storage = op.storage
-        assert isinstance(storage, RowStorage)
+        storage = stored(op, RowStorage)
         vec, rows, parts = config["vec"], config["rows"], config["parts"]
         defines: dict[str, int | str] = {
             "REAL": real(span), "VEC": vec, "ROWS": rows, "BLOCK": BLOCK,
@@ -111,9 +107,8 @@ def split_k_cost(
     span: Span, device: Device, again: int, parts: int, items: int
 ) -> Cost:
     """Return the cost of `items` work-items that read `again` numbers once more."""
-    (op,) = span.ops
-    assert isinstance(op, (ApplyT, OuterOp))
-    scratch = item_size(span) * op.storage.size * parts if parts > 1 else 0
+    storage = contraction(span).storage
+    scratch = item_size(span) * storage.size * parts if parts > 1 else 0
     moved = item_size(span) * again + 2 * scratch
     return span_cost(span, device, moved, items, 1 + (parts > 1), scratch, 0.5)
 

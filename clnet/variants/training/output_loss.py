@@ -17,11 +17,10 @@ from clnet.opencl.launch import (
     Scalar,
     Scratch,
 )
-from clnet.variants.base import Config, Reach, unsupported_dtype
+from clnet.variants.base import Config, Reach, team_group, unsupported_dtype
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import number, padded, real
 from clnet.variants.packing import WARP
-from clnet.variants.team import team_group
 from clnet.variants.training.backward import loss_defines
 from clnet.variants.training.gemm_backward import GemmBackward, carried
 

@@ -22,11 +22,11 @@ from clnet.variants.base import (
     VECTOR_BYTES,
     Config,
     Reach,
+    team_group,
     unsupported_dtype,
 )
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import function_defines, number, real
-from clnet.variants.team import team_group
 from clnet.variants.training.backward import (
     gradient_defines,
     gradient_function,

@@ -24,9 +24,8 @@ from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.variants.reference.generic import MAX_ENTRIES, Generic
 from clnet.variants.reference.generic_backward import GenericBackward
-from clnet.variants.stencil.stencil import Stencil, streams
+from clnet.variants.stencil.stencil import Stencil, StencilReduction, streams
 from clnet.variants.stencil.stencil_cpu import StencilCpu
-from clnet.variants.stencil.stencil_reduction import StencilReduction
 from clnet.variants.stencil.trapezoid import Trapezoid
 from clnet.variants.training.stencil_backward import StencilBackward
 

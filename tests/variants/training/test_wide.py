@@ -22,7 +22,7 @@ from clnet.planning.candidates import LONGEST
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
-from clnet.variants.training.stencil_gradients import StencilGradients
+from clnet.variants.training.stencil_backward import StencilGradients
 from clnet.variants.training.wide import Wide
 
 DEVICE = clnet.device()
