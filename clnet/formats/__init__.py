@@ -277,7 +277,7 @@ def load_table(
     check_kind("columns", columns, Columns)
     check_flag("header", header, optional=True)
     options = Options(target, categories, ignore, index, dates, missing, unknown)
-    found: named_table.Source | None = frame_source(source, "the table")
+    found: named_table.NamedTable | None = frame_source(source, "the table")
     if found is None:
         file = as_path(source)
         _check_options(file, dtype, memory_limit)

@@ -388,12 +388,8 @@ class _Rows:
     def __len__(self) -> int:
         return int(self._batch.num_rows)
 
-    def numbers(self, column: int) -> Array:
-        """Return numbers [rows]; a missing one is NaN."""
-        return self._source.values_of(self._first, self._batch, column)
-
-    def dates(self, column: int) -> Array:
-        """Return dates in days since 1970 [rows]; a missing one is NaN."""
+    def numbers(self, column: int, dates: bool = False) -> Array:
+        """Return numbers, or dates in days since 1970 [rows]; NaN: missing."""
         return self._source.values_of(self._first, self._batch, column)
 
     def texts(self, column: int) -> Texts:

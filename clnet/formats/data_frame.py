@@ -72,9 +72,14 @@ class FrameSource:
         kind = self._array(column).dtype.kind
         return NUMBER if kind in "iuf" else DATE if kind == "M" else TEXT
 
-    def numbers(self, column: int) -> NDArray[np.float64]:
-        """Return numbers [samples]; a missing one is NaN."""
+    def numbers(self, column: int, dates: bool = False) -> NDArray[np.float64]:
+        """Return numbers, or dates in days since 1970 [samples]; NaN: missing."""
         array = self._array(column)
+        if dates:
+            if array.dtype.kind in NUMBER_KINDS and not np.isnan(array).all():
+                raise self.error("holds numbers, expected dates", column=column)
+            days = array if array.dtype.kind == "M" else array.tolist()
+            return days_of(self, column, [None if day != day else day for day in days])
         if array.dtype.kind not in NUMBER_KINDS:
             row, value = next(
                 (row, value) for row, value in enumerate(array.tolist())
@@ -84,14 +89,6 @@ class FrameSource:
                 f"found {quoted(value)}, expected a number{OR_TEXT}", row, column
             )
         return array.astype(np.float64)
-
-    def dates(self, column: int) -> NDArray[np.float64]:
-        """Return dates in days since 1970 [samples]; a missing one is NaN."""
-        array = self._array(column)
-        if array.dtype.kind in NUMBER_KINDS and not np.isnan(array).all():
-            raise self.error("holds numbers, expected dates", column=column)
-        values = array.tolist() if array.dtype.kind != "M" else array
-        return days_of(self, column, [None if one != one else one for one in values])
 
     def texts(self, column: int) -> Texts:
         """Return texts."""

@@ -123,8 +123,13 @@ class DelimitedSource:
         """Return the kind of a column's values."""
         return TEXT if self._values[column] is None else NUMBER
 
-    def numbers(self, column: int) -> NDArray[np.float64]:
-        """Return numbers [samples]; a missing one is NaN."""
+    def numbers(self, column: int, dates: bool = False) -> NDArray[np.float64]:
+        """Return numbers, or dates in days since 1970 [samples]; NaN: missing."""
+        if dates:
+            texts = self._strings(column).to_pylist()
+            return days_of(
+                self, column, [None if text in LOST else text for text in texts]
+            )
         values = self._values[column]
         if values is not None:
             return values
@@ -138,11 +143,6 @@ class DelimitedSource:
             f"found {quoted(strings[row].as_py())}, expected a number{OR_TEXT}", row,
             column,
         )
-
-    def dates(self, column: int) -> NDArray[np.float64]:
-        """Return dates in days since 1970 [samples]; a missing one is NaN."""
-        texts = self._strings(column).to_pylist()
-        return days_of(self, column, [None if one in LOST else one for one in texts])
 
     def texts(self, column: int) -> Texts:
         """Return texts."""

@@ -132,19 +132,15 @@ class Header(Protocol):
         ...
 
 
-class Reader(Protocol):
-    """Samples whose columns are read."""
+class TableRows(Protocol):
+    """TableRows whose columns are read."""
 
     def __len__(self) -> int:
         """Return the samples."""
         ...
 
-    def numbers(self, column: int) -> NDArray[np.float64]:
-        """Return numbers [samples]; a missing one is NaN."""
-        ...
-
-    def dates(self, column: int) -> NDArray[np.float64]:
-        """Return dates in days since 1970 [samples]; a missing one is NaN."""
+    def numbers(self, column: int, dates: bool = False) -> NDArray[np.float64]:
+        """Return numbers, or dates in days since 1970 [samples]; NaN: missing."""
         ...
 
     def texts(self, column: int) -> Texts:
@@ -156,7 +152,7 @@ class Reader(Protocol):
         ...
 
 
-class Source(Header, Reader, Protocol):
+class NamedTable(Header, TableRows, Protocol):
     """A table in memory."""
 
     notes: list[str]
@@ -259,7 +255,7 @@ def choose(
 
 
 def read_table(
-    source: Source, options: Options, columns: Columns | None, dtype: str,
+    source: NamedTable, options: Options, columns: Columns | None, dtype: str,
     *, arrays: bool = False,
 ) -> Table:
     """Return the samples of a source; see `clnet.load_table`.
@@ -286,7 +282,7 @@ def read_table(
 
 
 def _learnt(
-    source: Source, choice: Choice, options: Options, notes: list[str]
+    source: NamedTable, choice: Choice, options: Options, notes: list[str]
 ) -> tuple[list[Column], list[int]]:
     """Return the columns of a training, and the positions of those that have values."""
     found, inputs = [], []
@@ -300,7 +296,7 @@ def _learnt(
                 _check_words(source, at, texts)
                 words[name] = len(column.categories)
         else:
-            values = _values(source, at, at in choice.dated)
+            values = source.numbers(at, at in choice.dated)
             missing = np.isnan(values)
             if missing.all() and options.missing == MISSING[0]:
                 empty.append(name)
@@ -323,7 +319,7 @@ def _learnt(
     return found, inputs
 
 
-def _check_words(source: Source, at: int, texts: Texts) -> None:
+def _check_words(source: NamedTable, at: int, texts: Texts) -> None:
     """Raise the error of a text among numbers that makes its column one of text."""
     odd = [number for number, text in enumerate(texts.found)
            if text and not is_decimal(text)]
@@ -349,8 +345,8 @@ def number_column(name: str, values: NDArray[np.float64], date: bool) -> Column:
 
 
 def write_inputs(
-    reader: Reader, inputs: Sequence[int], columns: Columns, options: Options, x: Array,
-    *, finite: bool = True,
+    rows: TableRows, inputs: Sequence[int], columns: Columns, options: Options,
+    x: Array, *, finite: bool = True,
 ) -> dict[str, Counter[str]]:
     """Write inputs to x [samples, n_in], which is zero.
 
@@ -363,31 +359,27 @@ def write_inputs(
     counts: dict[str, Counter[str]] = {}
     start = 0
     for at, column in zip(inputs, columns.inputs, strict=True):
-        rows = x[:, start : start + column.width]
+        part = x[:, start : start + column.width]
         start += column.width
         if column.categories:
-            texts = reader.texts(at)
+            texts = rows.texts(at)
             if options.missing != MISSING[0]:
-                _check_known(reader, at, texts)
-            number, what = _write_one_hot(reader, at, column, texts, rows, options), (
+                _check_known(rows, at, texts)
+            number, what = _write_one_hot(rows, at, column, texts, part, options), (
                 "unknown categories, zeros"
             )
         else:
-            values = _values(reader, at, column.date)
+            values = rows.numbers(at, column.date)
             number, what = _write_numbers(
-                reader, at, column, values, rows, options, finite
+                rows, at, column, values, part, options, finite
             ), "missing, the mean of the training"
         if number:
             counts.setdefault(what, Counter())[column.name] = number
     return counts
 
 
-def _values(reader: Reader, at: int, date: bool) -> NDArray[np.float64]:
-    return reader.dates(at) if date else reader.numbers(at)
-
-
 def _write_numbers(
-    reader: Reader, at: int, column: Column, values: NDArray[np.float64], rows: Array,
+    rows: TableRows, at: int, column: Column, values: NDArray[np.float64], x: Array,
     options: Options, finite: bool,
 ) -> int:
     """Write the inputs of a column of numbers; return how many lack unexpectedly."""
@@ -395,34 +387,34 @@ def _write_numbers(
     lacking = bool(missing.any())
     refused = options.missing != MISSING[0]
     if lacking and (refused or (finite and column.mean is None)):
-        raise reader.error(
+        raise rows.error(
             "the value is missing, expected a number", int(missing.argmax()), at
         )
     if lacking and column.mean is not None:
         values = np.where(missing, np.float64(column.mean), values)
     with np.errstate(over="ignore", invalid="ignore"):
-        rows[:, 0] = values
-    if finite and not all_finite(rows[:, 0]):
-        row = int((~np.isfinite(rows[:, 0])).argmax())
-        raise reader.error(
-            f"found {values[row]}, expected a finite number within {rows.dtype}", row,
+        x[:, 0] = values
+    if finite and not all_finite(x[:, 0]):
+        row = int((~np.isfinite(x[:, 0])).argmax())
+        raise rows.error(
+            f"found {values[row]}, expected a finite number within {x.dtype}", row,
             at,
         )
     if column.missing:
-        rows[:, 1] = missing
+        x[:, 1] = missing
         return 0
     return int(missing.sum()) if column.mean is not None else 0
 
 
-def _check_known(reader: Reader, at: int, texts: Texts) -> None:
+def _check_known(rows: TableRows, at: int, texts: Texts) -> None:
     """Raise the error of the first text that is missing."""
     if "" in texts.names:
         row = int((texts.codes == texts.names.index("")).argmax())
-        raise reader.error("the value is missing, expected text", row, at)
+        raise rows.error("the value is missing, expected text", row, at)
 
 
 def _write_one_hot(
-    reader: Reader, at: int, column: Column, texts: Texts, rows: Array,
+    rows: TableRows, at: int, column: Column, texts: Texts, x: Array,
     options: Options,
 ) -> int:
     """Write the inputs of a column of categories; return how many are unknown."""
@@ -435,19 +427,19 @@ def _write_one_hot(
     chosen = numbers[texts.codes]
     known = chosen >= 0
     if known.all():
-        rows[np.arange(len(chosen)), chosen] = 1
+        x[np.arange(len(chosen)), chosen] = 1
         return 0
     if options.unknown != UNKNOWN[0]:
         row = int((~known).argmax())
-        raise reader.error(
+        raise rows.error(
             f"found {quoted(texts.found[texts.codes[row]])}, expected one of the "
             f"categories {quoted(list(column.categories))}", row, at,
         )
-    rows[known.nonzero()[0], chosen[known]] = 1
+    x[known.nonzero()[0], chosen[known]] = 1
     return int(len(known) - known.sum())
 
 
-def _targets(source: Source, choice: Choice, dtype: str) -> Array:
+def _targets(source: NamedTable, choice: Choice, dtype: str) -> Array:
     """Return targets: numbers [samples, targets], or labels [samples]."""
     if choice.labels:
         at = choice.labels[0]
@@ -457,7 +449,7 @@ def _targets(source: Source, choice: Choice, dtype: str) -> Array:
         return labels_of(texts)
     t = np.zeros((len(source), len(choice.targets)), dtype)
     for place, at in enumerate(choice.targets):
-        values = _values(source, at, at in choice.dated)
+        values = source.numbers(at, at in choice.dated)
         wrong = ~np.isfinite(values) | infinite(values, dtype)
         if choice.known and wrong.any():
             row = int(wrong.argmax())
@@ -530,7 +522,7 @@ def is_decimal(text: str) -> bool:
 
 
 def days_of(
-    source: Reader, at: int, values: Sequence[Any]
+    samples: TableRows, at: int, values: Sequence[Any]
 ) -> NDArray[np.float64]:
     """Return dates in days since 1970, NaN for None.
 
@@ -545,7 +537,7 @@ def days_of(
         times = objects.astype("datetime64[us]")
     except (TypeError, ValueError):
         row = next(row for row, value in enumerate(values) if not _is_date(value))
-        raise source.error(
+        raise samples.error(
             f"found {quoted(values[row])}, expected a date as 2020-12-31", row, at
         ) from None
     return np.where(
@@ -603,9 +595,8 @@ class _Index:
         if is_whole(number) and 1 <= abs(number) <= len(names):
             return int(number) - 1 if number > 0 else len(names) + int(number)
         near = nearest(name, names) if isinstance(name, str) else ""
-        hint = f": did you mean {near!r}?" if near else (
-            f": it has {quoted(names)}"
-        )
+        columns = [name for at, name in enumerate(names) if at not in self.source.index]
+        hint = f": did you mean {near!r}?" if near else f": it has {quoted(columns)}"
         raise self.source.error(f"has no column {quoted(name)}{hint}")
 
 

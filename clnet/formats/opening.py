@@ -17,9 +17,9 @@ from clnet.formats import arrow, hdf5
 from clnet.formats.arrow_files import TABLE_SUFFIXES
 from clnet.formats.files import as_path, check_readable, reading
 from clnet.formats.named_table import MISSING, UNKNOWN, Options
-from clnet.formats.npz import read_header
 from clnet.formats.pages import forget
 from clnet.formats.sources import ArraySource, Source
+from clnet.formats.table import read_header
 from clnet.nn.columns import Columns
 
 if TYPE_CHECKING:

@@ -174,8 +174,8 @@ def _hardswish(v: Array) -> Array:
 
 def _hardswish_gradient(v: Array, _: Array) -> Array:
     inside = v / 3 + v.dtype.type(0.5)
-    found = np.where(v < -3, 0, np.where(v > 3, 1, inside))
-    return np.asarray(found, dtype=v.dtype)
+    slope = np.where(v < -3, 0, np.where(v > 3, 1, inside))
+    return np.asarray(slope, dtype=v.dtype)
 
 
 def _silu_gradient(v: Array, _: Array) -> Array:
@@ -421,9 +421,9 @@ OTHER_NAMES = (
 ACTIVATION_NAMES = (*ACTIVATIONS, *OTHER_NAMES)
 
 
-def each_activation(found: str | tuple[str, ...]) -> tuple[str, ...]:
+def each_activation(names: str | tuple[str, ...]) -> tuple[str, ...]:
     """Return a layer's activations as a tuple: one for all neurons, or one each."""
-    return (found,) if isinstance(found, str) else found
+    return (names,) if isinstance(names, str) else names
 
 
 def activation(name: str) -> Activation:
@@ -472,8 +472,8 @@ def _of_family(family: str, texts: tuple[str, ...]) -> Activation:
 
 def activation_name(name: str) -> str:
     """Return clnet's name of an activation or a softmax; errors as `activation`."""
-    own = own_name(ACTIVATION, name)
-    return own if is_among(own, SOFTMAXES) else activation(name).name
+    known = own_name(ACTIVATION, name)
+    return known if is_among(known, SOFTMAXES) else activation(name).name
 
 
 def sum_limit(row: Activation, steepness: float) -> float:

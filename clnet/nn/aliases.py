@@ -42,8 +42,11 @@ _FANN_ACTIVATIONS = {
 ALIASES: dict[str, dict[str, dict[str, str]]] = {
     ACTIVATION: {
         FANN: {
-            **{name: own for name, own in _FANN_ACTIVATIONS.items() if name != own},
-            **{f"FANN_{name.upper()}": own for name, own in _FANN_ACTIVATIONS.items()},
+            **{name: ours for name, ours in _FANN_ACTIVATIONS.items() if name != ours},
+            **{
+                f"FANN_{name.upper()}": ours
+                for name, ours in _FANN_ACTIVATIONS.items()
+            },
         },
         KERAS: {"swish": "silu"},
         PYTORCH: {
@@ -110,7 +113,7 @@ UNCLEAR: dict[str, dict[str, str]] = {
 """Names of others that have no clear meaning here, and why, by kind."""
 
 _OWN_NAMES = {
-    kind: {name: own for names in owners.values() for name, own in names.items()}
+    kind: {name: ours for names in owners.values() for name, ours in names.items()}
     for kind, owners in ALIASES.items()
 }
 

@@ -135,8 +135,8 @@ class Cascade:
     @property
     def candidates(self) -> int:
         """Their number."""
-        kinds = len(self.activation_functions) * len(self.activation_steepnesses)
-        return kinds * self.num_candidate_groups
+        functions = len(self.activation_functions) * len(self.activation_steepnesses)
+        return functions * self.num_candidate_groups
 
     def neurons(self) -> tuple[Neuron, ...]:
         """Return the candidates, in FANN's order."""
@@ -172,18 +172,18 @@ class Cascade:
         }
 
 
-def is_cascade(chosen: object) -> TypeGuard[str | Cascade]:
+def is_cascade(optimiser: object) -> TypeGuard[str | Cascade]:
     """Return whether an optimiser is the name or the constants of cascade training."""
-    return isinstance(chosen, Cascade) or is_among(chosen, [CASCADE])
+    return isinstance(optimiser, Cascade) or is_among(optimiser, [CASCADE])
 
 
-def cascade_of(network: Model, chosen: str | Cascade) -> Cascade:
+def cascade_of(network: Model, optimiser: str | Cascade) -> Cascade:
     """Return cascade training by its name or as it is.
 
     By name, constants are those of the network's FannParameters, or the defaults.
     """
-    if isinstance(chosen, Cascade):
-        return chosen
+    if isinstance(optimiser, Cascade):
+        return optimiser
     return Cascade() if network.fann is None else Cascade.of_fann(network.fann)
 
 
@@ -356,16 +356,16 @@ class Shortcut:
             replace(row.layer, sources=tuple(range(number + 1)))
             for number, row in enumerate(rows)
         ]
-        found = type(like)(
+        network = type(like)(
             self.n_in, layers, seed=0, dtype=like.dtype,
             fann_compatible=like.fann_compatible, fann=like.fann, scaling=like.scaling,
             classes=like.classes, columns=like.columns,
         )
-        found.set_layers(
+        network.set_layers(
             (np.delete(row.weights, self.n_in, axis=1), row.weights[:, self.n_in])
             for row in rows
         )
-        return found
+        return network
 
 
 def _refusal(network: Model) -> str | None:

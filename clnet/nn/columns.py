@@ -105,15 +105,15 @@ class Columns:
         if self.decimal not in (None, ".", ","):
             raise InputError(f"decimal is {quoted(self.decimal)}, expected . or ,")
         inputs = tuple(
-            Column(**one) if isinstance(one, Mapping) else one
-            for one in as_list("columns", self.inputs)
+            Column(**column) if isinstance(column, Mapping) else column
+            for column in as_list("columns", self.inputs)
         )
-        if not inputs or not all(isinstance(one, Column) for one in inputs):
+        if not inputs or not all(isinstance(column, Column) for column in inputs):
             raise InputError("columns must be a list of at least one Column")
         object.__setattr__(self, "inputs", inputs)
         _distinct("targets", self, "targets")
-        names = [*(one.name for one in inputs), *self.targets]
-        twice = next((one for one in names if names.count(one) > 1), None) if len(
+        names = [*(column.name for column in inputs), *self.targets]
+        twice = next((name for name in names if names.count(name) > 1), None) if len(
             set(names)) < len(names) else None
         if twice is not None:
             raise InputError(f"columns name {quoted(twice)} twice, expected once")
@@ -121,7 +121,7 @@ class Columns:
     @property
     def n_in(self) -> int:
         """Inputs of the network."""
-        return sum(one.width for one in self.inputs)
+        return sum(column.width for column in self.inputs)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the arguments that make the columns, for JSON."""
@@ -130,9 +130,9 @@ class Columns:
 
 def _distinct(what: str, record: Any, field: str) -> None:
     """Make a field a tuple of different texts, or raise InputError."""
-    found = tuple(as_list(what, getattr(record, field)))
-    if not all(isinstance(one, str) for one in found):
-        raise InputError(f"{what} are {quoted(list(found))}, expected text")
-    if len(set(found)) < len(found):
-        raise InputError(f"{what} are {quoted(list(found))}, expected different ones")
-    object.__setattr__(record, field, found)
+    texts = tuple(as_list(what, getattr(record, field)))
+    if not all(isinstance(text, str) for text in texts):
+        raise InputError(f"{what} are {quoted(list(texts))}, expected text")
+    if len(set(texts)) < len(texts):
+        raise InputError(f"{what} are {quoted(list(texts))}, expected different ones")
+    object.__setattr__(record, field, texts)

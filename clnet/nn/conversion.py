@@ -41,9 +41,9 @@ def pruned(
         if not threshold >= 0:
             raise InputError(f"a threshold must be at least 0, not {quoted(threshold)}")
     check_format(format)
-    chosen = _numbers(network, layers)
+    numbers = _numbers(network, layers)
     new = list(network.layers)
-    for number in chosen:
+    for number in numbers:
         matrix = network.matrices[number]
         rows, columns, offsets = matrix.entries()
         sizes = np.abs(network.parameters[offsets])
@@ -132,5 +132,5 @@ def _numbers(network: Model, layers: Iterable[int] | None) -> list[int]:
 
 def _neurons(layer: Layer) -> dict[str, Any]:
     """Return the fields that all kinds of layers share."""
-    found = {f.name: getattr(layer, f.name) for f in dataclasses.fields(Neurons)}
-    return {**found, "bias": bool(layer.bias)}  # a shared bias becomes one a neuron
+    values = {f.name: getattr(layer, f.name) for f in dataclasses.fields(Neurons)}
+    return {**values, "bias": bool(layer.bias)}  # a shared bias becomes one a neuron

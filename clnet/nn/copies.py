@@ -25,8 +25,8 @@ class Uncached:
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes but cached properties, which follow from others."""
         cached = {
-            name for owner in type(self).__mro__ for name, found in vars(owner).items()
-            if isinstance(found, cached_property)
+            name for owner in type(self).__mro__ for name, member in vars(owner).items()
+            if isinstance(member, cached_property)
         }
         return {
             name: value for name, value in self.__dict__.items() if name not in cached
@@ -51,15 +51,15 @@ def by_threads(call: Callable[[T], object], items: Iterable[T]) -> None:
     The error of the first item is raised, of those that failed. Calls make none of
     their own.
     """
-    given = list(items)
-    started = [_threads().submit(call, one) for one in given[:-1]]
+    arguments = list(items)
+    started = [_threads().submit(call, argument) for argument in arguments[:-1]]
     try:
-        for last in given[-1:]:
+        for last in arguments[-1:]:
             call(last)
     finally:
         wait(started)
-        for one in started:
-            one.result()
+        for future in started:
+            future.result()
 
 
 @contextmanager

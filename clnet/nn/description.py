@@ -80,7 +80,8 @@ class Description(Uncached):
     @property
     def formats(self) -> tuple[str, ...]:
         """The format of each sparse layer, as described."""
-        return tuple(one.format for one in self._layers if isinstance(one, Sparse))
+        sparse = (layer for layer in self._layers if isinstance(layer, Sparse))
+        return tuple(layer.format for layer in sparse)
 
     @property
     def dtype(self) -> str:
@@ -109,18 +110,18 @@ class Description(Uncached):
     def _parts(self) -> tuple[tuple[tuple[int, int, Storage], ...], ...]:
         """Source, first column and storage of every part of every layer."""
         item_size = np.dtype(self._dtype).itemsize
-        found = []
+        parts = []
         for number, layer in enumerate(self._layers):
             sources = _sources(self._layers, number)
             widths = [self.sizes[source] for source in sources]
             firsts = np.cumsum([0, *widths[:-1]]).tolist()
             blocks = layer.blocks(widths, item_size)
-            found.append(tuple(
+            parts.append(tuple(
                 (source, first, storage)
                 for source, first, block in zip(sources, firsts, blocks, strict=True)
                 for storage in block
             ))
-        return tuple(found)
+        return tuple(parts)
 
     @cached_property
     def storages(self) -> tuple[Storage, ...]:
@@ -172,9 +173,9 @@ def mlp_layers(
     ]
 
 
-def as_dtype(found: object) -> str:
+def as_dtype(dtype: object) -> str:
     """Return the name of a type of numbers, which may be given as NumPy's dtype."""
-    name = found.name if isinstance(found, np.dtype) else found
+    name = dtype.name if isinstance(dtype, np.dtype) else dtype
     check_name("dtype", name, DTYPES)
     return str(name)
 
@@ -188,13 +189,13 @@ def _sources(layers: Sequence[Layer], number: int) -> tuple[int, ...]:
 def check_sources(layers: Sequence[Layer]) -> None:
     """Raise InputError unless each layer reads earlier ones, and is read itself."""
     sources = [_sources(layers, number) for number in range(len(layers))]
-    for number, found in enumerate(sources):
-        if max(found) > number:
+    for number, read in enumerate(sources):
+        if max(read) > number:
             raise InputError(
-                f"layer {number} has the sources {quoted(found)}, expected 0, the "
+                f"layer {number} has the sources {quoted(read)}, expected 0, the "
                 f"input, to {number}, the output of the layer before"
             )
-    unread = set(range(1, len(sources))) - {s for found in sources for s in found}
+    unread = set(range(1, len(sources))) - {s for read in sources for s in read}
     if unread:
         raise InputError(
             f"the output of layer {min(unread) - 1} is in no later layer's sources"
@@ -220,15 +221,15 @@ class Relayout:
 
     def forward(self, values: Array) -> Array:
         """Return source values [..., size] as target values, with zero padding."""
-        found = np.zeros((*values.shape[:-1], self.size), values.dtype)
-        found[..., self.target] = values[..., self.source]
-        return found
+        result = np.zeros((*values.shape[:-1], self.size), values.dtype)
+        result[..., self.target] = values[..., self.source]
+        return result
 
     def backward(self, values: Array, padding: Array) -> Array:
         """Return values [..., size of target] as [..., size of source]."""
-        found = padding.copy()
-        found[..., self.source] = values[..., self.target]
-        return found
+        result = padding.copy()
+        result[..., self.source] = values[..., self.target]
+        return result
 
 
 def _offsets(network: Description) -> NDArray[np.int64]:

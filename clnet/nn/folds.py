@@ -50,7 +50,7 @@ class CrossValidation:
         mean[~np.isfinite(mean)] = -np.inf
         return {
             "params": params,
-            **{f"param_{name}": [one[name] for one in params] for name in params[0]},
+            **{f"param_{name}": [row[name] for row in params] for name in params[0]},
             **{f"split{k}_test_score": fold for k, fold in enumerate(scores.T)},
             "mean_test_score": mean,
             "std_test_score": scores.std(axis=1),
@@ -66,14 +66,14 @@ class CrossValidation:
         )
 
     def _repr_html_(self) -> str:
-        found = self.results
-        order = np.argsort(found["rank_test_score"], kind="stable").tolist()
-        names = [name for name in found if name.startswith("param_")]
+        results = self.results
+        order = np.argsort(results["rank_test_score"], kind="stable").tolist()
+        names = [name for name in results if name.startswith("param_")]
         rows = [
             (
-                found["rank_test_score"][i], *(found[name][i] for name in names),
-                f"{found['mean_test_score'][i]:.4g}",
-                f"{found['std_test_score'][i]:.2g}",
+                results["rank_test_score"][i], *(results[name][i] for name in names),
+                f"{results['mean_test_score'][i]:.4g}",
+                f"{results['std_test_score'][i]:.2g}",
             )
             for i in order
         ]

@@ -29,21 +29,21 @@ Label = bool | int | str
 Classes = tuple[Label, ...]
 
 
-def as_classes(found: object, n_out: int) -> Classes:
+def as_classes(labels: object, n_out: int) -> Classes:
     """Return the classes of a network's outputs, checked."""
-    classes = tuple(_label(one) for one in as_list("classes", found))
+    classes = tuple(_label(label) for label in as_list("classes", labels))
     if len(classes) != max(n_out, 2):
         raise InputError(
             f"classes are {len(classes)}, expected {max(n_out, 2)} for "
             f"{counted(n_out, 'output')}"
         )
-    if None in classes or len({type(one) for one in classes}) > 1:
+    if None in classes or len({type(label) for label in classes}) > 1:
         raise InputError(
-            f"classes are {quoted(found)}, expected all strings, all whole numbers or "
+            f"classes are {quoted(labels)}, expected all strings, all whole numbers or "
             "both booleans"
         )
     if len(set(classes)) < len(classes):
-        raise InputError(f"classes are {quoted(found)}, expected different ones")
+        raise InputError(f"classes are {quoted(labels)}, expected different ones")
     return classes  # type: ignore[return-value]  # None is excluded
 
 
@@ -71,14 +71,14 @@ def encoded(
         narrow = array.ndim == 1 and _are_numbers(network, array)
         return array[:, np.newaxis] if narrow else array, classes
     column = array.reshape(-1)
-    found, codes = _codes(column, name)
+    labels, codes = _codes(column, name)
     if classes is None:
-        classes = _classes_of(found, n_out, name)
+        classes = _classes_of(labels, n_out, name)
     index = {label: number for number, label in enumerate(classes)}
-    texts: list[Label] = [str(label) for label in found]
+    texts: list[Label] = [str(label) for label in labels]
     if index.keys() >= {*texts}:  # text that looks like numbers throughout
-        found = texts
-    other = next((label for label in found if label not in index), None)
+        labels = texts
+    other = next((label for label in labels if label not in index), None)
     if other is not None:
         raise InputError(
             f"{name} holds the label {quoted(other)}, expected one of the network's "
@@ -89,7 +89,7 @@ def encoded(
             f"{name} holds labels, but the network's one output has no bounds between "
             "which two classes lie: expected numbers, or a last layer of sigmoid"
         )
-    numbers = np.array([index[label] for label in found], np.intp)[codes]
+    numbers = np.array([index[label] for label in labels], np.intp)[codes]
     low = -1.0 if all(symmetric_outputs(network)) else 0.0
     if n_out == 1:
         return np.where(numbers, 1.0, low)[:, np.newaxis], classes
@@ -102,11 +102,11 @@ def classes_of(
     network: Description, parts: Iterable[ArrayLike], name: str = "t"
 ) -> Classes:
     """Return the classes of labels that come in parts; errors are `encoded`'s."""
-    found: set[Label] = set()
+    labels: set[Label] = set()
     for part in parts:
-        found.update(_codes(as_array(name, part).reshape(-1), name)[0])
+        labels.update(_codes(as_array(name, part).reshape(-1), name)[0])
     try:
-        return _classes_of(sorted(found), network.n_out, name)
+        return _classes_of(sorted(labels), network.n_out, name)
     except TypeError:
         raise InputError(
             f"{name} holds strings and numbers, expected one of them"
@@ -175,13 +175,13 @@ def decided(
     return np.asarray(numbers if classes is None else np.array(classes)[numbers])
 
 
-def _label(found: object) -> Label | None:
+def _label(value: object) -> Label | None:
     """Return a label as Python's own type; None: it is none."""
-    if isinstance(found, (bool, np.bool_)):
-        return bool(found)
-    if is_whole(found):
-        return int(found)
-    return str(found) if isinstance(found, str) else None
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if is_whole(value):
+        return int(value)
+    return str(value) if isinstance(value, str) else None
 
 
 def _codes(column: NDArray[Any], name: str) -> tuple[list[Label], NDArray[np.intp]]:
@@ -200,42 +200,42 @@ def _codes(column: NDArray[Any], name: str) -> tuple[list[Label], NDArray[np.int
     if column.dtype.kind in "biu":
         values, codes = np.unique(column, return_inverse=True)
         return values.tolist(), codes.reshape(-1)
-    labels = [_label(one) for one in column.tolist()]
+    labels = [_label(value) for value in column.tolist()]
     order: dict[Any, int] = {}
-    codes = np.array([order.setdefault(one, len(order)) for one in labels], np.intp)
+    codes = np.array([order.setdefault(label, len(order)) for label in labels], np.intp)
     if None in order or "" in order:
         at = labels.index(None if None in order else "")
         raise InputError(
             f"{name} holds {quoted(column.tolist()[at])} at [{at}], expected a label: "
             "a string, a whole number or a boolean"
         )
-    kinds = sorted({type(one).__name__ for one in labels})
-    if len(kinds) > 1:
-        raise InputError(f"{name} holds {' and '.join(kinds)}, expected one of them")
-    found = sorted(order)
-    rank = {label: number for number, label in enumerate(found)}
-    return found, np.array([rank[label] for label in order], np.intp)[codes]
+    types = sorted({type(label).__name__ for label in labels})
+    if len(types) > 1:
+        raise InputError(f"{name} holds {' and '.join(types)}, expected one of them")
+    different = sorted(order)
+    rank = {label: number for number, label in enumerate(different)}
+    return different, np.array([rank[label] for label in order], np.intp)[codes]
 
 
-def _classes_of(found: Sequence[Label], n_out: int, name: str) -> Classes:
+def _classes_of(labels: Sequence[Label], n_out: int, name: str) -> Classes:
     """Return the classes of a network's outputs for the labels that occur."""
     expected = max(n_out, 2)
-    if len(found) == expected:
-        return tuple(found)
-    if isinstance(found[0], bool) and expected == 2:
+    if len(labels) == expected:
+        return tuple(labels)
+    if isinstance(labels[0], bool) and expected == 2:
         return (False, True)
     numbers = tuple(range(n_out))
-    if n_out > 1 and set(found) <= set(numbers):
+    if n_out > 1 and set(labels) <= set(numbers):
         return numbers
-    if len(found) == 1:
+    if len(labels) == 1:
         raise InputError(
-            f"{name} holds the label {quoted(found[0])} alone, expected {expected} "
+            f"{name} holds the label {quoted(labels[0])} alone, expected {expected} "
             "different ones: set the network's classes first, to name those that are "
             "missing"
         )
-    fewer = len(found) < expected
+    fewer = len(labels) < expected
     raise InputError(
-        f"{name} holds {len(found)} different labels, expected {expected} for "
+        f"{name} holds {len(labels)} different labels, expected {expected} for "
         f"{counted(n_out, 'output')}"
         + ": set the network's classes first, to name those that are missing" * fewer
     )

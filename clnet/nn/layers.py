@@ -156,10 +156,10 @@ def _check_neurons(layer: Neurons | Local) -> None:
             "a steepness must be one finite number of float32's range, or one a "
             f"neuron, not {quoted(layer.steepness)}"
         )
-    one = steepness.ndim == 0
-    values = float(steepness) if one else tuple(steepness.ravel().tolist())
+    single = steepness.ndim == 0
+    values = float(steepness) if single else tuple(steepness.ravel().tolist())
     object.__setattr__(layer, "steepness", values)
-    if not one:
+    if not single:
         _check_one_each(layer, "steepness", steepness.size)
     fraction = layer.dropout
     if not is_number(fraction) or not 0 <= fraction < 1:
@@ -182,12 +182,12 @@ def _check_one_each(layer: Neurons | Local, name: str, count: int) -> None:
         )
 
 
-def _sources(found: object) -> tuple[int, ...]:
-    sources = tuple(as_whole("each of the sources", n, 0) for n in as_items(found))
+def _sources(values: object) -> tuple[int, ...]:
+    sources = tuple(as_whole("each of the sources", n, 0) for n in as_items(values))
     if not sources or sources != tuple(sorted(set(sources))):
         raise InputError(
             "sources must be whole numbers of at least 0, increasing, as in (0, 1), "
-            f"not {quoted(found)}"
+            f"not {quoted(values)}"
         )
     return sources
 

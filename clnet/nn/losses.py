@@ -111,9 +111,9 @@ def _poisson(y: Array, t: Array, _: Array) -> Array:
 
 
 def _poisson_gradient(y: Array, t: Array, _: Array) -> Array:
-    one = y.dtype.type(1)
-    slope = one - t / (np.maximum(y, 0) + y.dtype.type(POISSON_EPS))
-    return np.asarray(np.where(y < 0, one, slope))
+    unit = y.dtype.type(1)
+    slope = unit - t / (np.maximum(y, 0) + y.dtype.type(POISSON_EPS))
+    return np.asarray(np.where(y < 0, unit, slope))
 
 
 def _fann_linear(y: Array, t: Array, half: Array) -> Array:

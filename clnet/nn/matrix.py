@@ -166,7 +166,7 @@ class Matrix:
 
     def entries(self) -> MatrixEntries:
         """Return the live entries."""
-        found: list[tuple[NDArray[np.int64], ...]] = []
+        pieces: list[tuple[NDArray[np.int64], ...]] = []
         for part in self.parts:
             storage = part.storage
             if isinstance(storage, (SparseStorage, MaskedStorage)):  # row by row
@@ -176,11 +176,11 @@ class Matrix:
                 entries = storage.entries()
                 slots = np.flatnonzero(entries.live)
                 rows, columns = entries.rows[slots], entries.columns[slots]
-            found.append((rows, columns + part.column, slots + part.weights.offset))
-        if len(found) == 1 and isinstance(self.parts[0].storage, RowStorage):
-            return MatrixEntries(*found[0])
+            pieces.append((rows, columns + part.column, slots + part.weights.offset))
+        if len(pieces) == 1 and isinstance(self.parts[0].storage, RowStorage):
+            return MatrixEntries(*pieces[0])
         rows, columns, offsets = (
-            np.concatenate(arrays) for arrays in zip(*found, strict=True)
+            np.concatenate(arrays) for arrays in zip(*pieces, strict=True)
         )
         keys = rows * self.n_in + columns
         if (keys[1:] < keys[:-1]).any():

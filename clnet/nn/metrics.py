@@ -80,13 +80,13 @@ class Evaluation:
     support: NDArray[np.int64] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        shown = [one.name for one in fields(self) if one.compare]
+        shown = [metric.name for metric in fields(self) if metric.compare]
         values = ((name, getattr(self, name)) for name in shown)
         parts = [f"{name}={value!r}" for name, value in values if value is not None]
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        names = [one.name for one in fields(self) if one.compare]
+        names = [metric.name for metric in fields(self) if metric.compare]
         rows = [(name, f"{value:.6g}") for name in names
                 if (value := getattr(self, name)) is not None]
         text = html_table("", ("metric", "value"), rows)
@@ -188,10 +188,10 @@ class Metrics:
             raise InputError("there is no sample to evaluate: give at least one")
         outputs, targets = np.atleast_2d(outputs), np.atleast_2d(targets)
         n, width = outputs.shape
-        for name, given in (("halved", self._halved), ("middles", self._middles)):
-            if len(given) not in (1, width):
+        for name, values in (("halved", self._halved), ("middles", self._middles)):
+            if len(values) not in (1, width):
                 raise InputError(
-                    f"{name} has {len(given)} entries, expected 1 or {width}"
+                    f"{name} has {len(values)} entries, expected 1 or {width}"
                 )
         missed = np.abs(targets - outputs)
         error = missed * np.where(self._halved, 0.5, 1.0)
@@ -217,9 +217,9 @@ class Metrics:
         )
         self._mean = self._mean + away * (n / total)
         if None not in self._middles or self._one_hot:
-            found, expected = self._classes(outputs), self._classes(targets)
-            self._right += int((found == expected).sum())
-            counts = _confusion(expected, found, max(width, 2))
+            answers, expected = self._classes(outputs), self._classes(targets)
+            self._right += int((answers == expected).sum())
+            counts = _confusion(expected, answers, max(width, 2))
             if counts is not None and self._confusion is not None:
                 counts += self._confusion
             self._confusion = counts
@@ -258,11 +258,11 @@ class Metrics:
             low < high and not ((low < middles) & (middles < high)).all()
         ):
             return False
-        found, expected = outputs > middles, targets > middles
-        sets = np.asarray([expected, found, expected & found])
+        answers, expected = outputs > middles, targets > middles
+        sets = np.asarray([expected, answers, expected & answers])
         self._hot = sets.sum(axis=1) + (self._hot if self._count else np.int64(0))
-        self._wrong += int((found != expected).sum())
-        self._all_right += int((found == expected).all(axis=1).sum())
+        self._wrong += int((answers != expected).sum())
+        self._all_right += int((answers == expected).all(axis=1).sum())
         return True
 
     def evaluation(self) -> Evaluation:
@@ -293,16 +293,16 @@ class Metrics:
         )
 
     def _figures(
-        self, support: NDArray[np.int64], found: NDArray[np.int64],
+        self, support: NDArray[np.int64], answered: NDArray[np.int64],
         right: NDArray[np.int64],
     ) -> dict[str, Any]:
         """Return figures by class: of samples, of those put in it, of those of both."""
         if np.isnan(self._right):
             return {}
         return {
-            "precision": right / np.maximum(found, 1),
+            "precision": right / np.maximum(answered, 1),
             "recall": right / np.maximum(support, 1),
-            "f1": 2 * right / np.maximum(found + support, 1),
+            "f1": 2 * right / np.maximum(answered + support, 1),
             "auc": self._areas(), "support": support,
         }
 
@@ -342,7 +342,8 @@ def _area(
 
 def metrics_of(network: Model, scaling: Scaling | None, auc: bool = False) -> Metrics:
     """Return the metrics of a network's outputs, in the units of a scaling."""
-    halved = [network.fann_compatible and one for one in symmetric_outputs(network)]
+    symmetric = symmetric_outputs(network)
+    halved = symmetric if network.fann_compatible else (False,) * len(symmetric)
     return Metrics(
         halved, bit_fail_limit(network.fann), output_middles(network, scaling), auc
     )
@@ -364,12 +365,12 @@ def evaluation_of(
 
 
 def _confusion(
-    expected: NDArray[Any], found: NDArray[Any], classes: int
+    expected: NDArray[Any], answers: NDArray[Any], classes: int
 ) -> NDArray[np.int64] | None:
     """Return how often each class was found for each class; None: they are many."""
     if classes > CONFUSED:
         return None
-    pairs = expected * classes + found
+    pairs = expected * classes + answers
     counts = np.bincount(pairs, minlength=classes**2)
     return counts.reshape(classes, classes)
 

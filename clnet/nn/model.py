@@ -121,11 +121,11 @@ class Model(Description):
     def scaling(self, scaling: Scaling | None) -> None:
         check_kind("scaling", scaling, Scaling)
         if scaling is not None:
-            found = (len(scaling.mean_in), len(scaling.mean_out))
-            if found != (self.n_in, self.n_out):
+            sides = (len(scaling.mean_in), len(scaling.mean_out))
+            if sides != (self.n_in, self.n_out):
                 raise InputError(
-                    f"the scaling is for {counted(found[0], 'input')} and "
-                    f"{counted(found[1], 'output')}, expected {self.n_in} and "
+                    f"the scaling is for {counted(sides[0], 'input')} and "
+                    f"{counted(sides[1], 'output')}, expected {self.n_in} and "
                     f"{self.n_out}"
                 )
         self._scaling = scaling

@@ -139,12 +139,12 @@ class Optimiser:
 
         ``1 - decay`` is one of its own: of a decay that is rounded it would be off.
         """
-        found = {
+        macros = {
             field.name.upper(): getattr(self, field.name)
             for field in dataclasses.fields(self) if field.name != "learning_rate"
         }
         decays = [name.upper() for name in DECAYS if hasattr(self, name)]
-        return {**found, **{f"{name}_COMPLEMENT": 1 - found[name] for name in decays}}
+        return {**macros, **{f"{name}_COMPLEMENT": 1 - macros[name] for name in decays}}
 
     def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """Change parameters w [n] and state [slots, n] in place by gradients g [n]."""
@@ -468,7 +468,7 @@ OPTIMISER_NAMES = (*OPTIMISERS, FANN)
 CASCADE = "cascade"  # no rule: the training of networks that grow, `nn.cascade`
 
 
-def optimiser(chosen: str | Optimiser) -> Optimiser:
+def optimiser(rule: str | Optimiser) -> Optimiser:
     """Return an optimiser by a name, with default constants, or as it is.
 
     The name is clnet's or another library's; the constants are clnet's.
@@ -478,9 +478,9 @@ def optimiser(chosen: str | Optimiser) -> Optimiser:
     InputError
         If there is no optimiser of that name.
     """
-    if isinstance(chosen, Optimiser):
-        return chosen
-    return named_row(OPTIMISER, chosen, OPTIMISERS, [FANN, CASCADE])()
+    if isinstance(rule, Optimiser):
+        return rule
+    return named_row(OPTIMISER, rule, OPTIMISERS, [FANN, CASCADE])()
 
 
 def fann_optimiser(parameters: FannParameters) -> Optimiser:

@@ -77,9 +77,9 @@ def keys(seed: int, first: int, count: int) -> NDArray[np.uint32]:
         for target in range(POOL):
             if source != target:
                 other = hashed(pool[source], 0x931E8875)
-                found = pool[target] * np.uint32(0xCA01F9DD)
-                found = found - other * np.uint32(0x4973F715)
-                pool[target] = found ^ (found >> np.uint32(16))
+                hashed_word = pool[target] * np.uint32(0xCA01F9DD)
+                hashed_word = hashed_word - other * np.uint32(0x4973F715)
+                pool[target] = hashed_word ^ (hashed_word >> np.uint32(16))
     factor = 0x8B51F9DD
     return np.stack(
         [hashed(pool[i % POOL], 0x58F38DED) for i in range(ROUNDS)], axis=1
@@ -104,17 +104,17 @@ def permuted(i: NDArray[Any], n: int, words: NDArray[np.uint32]) -> NDArray[np.u
     bits = np.uint32(half_bits(n))
     mask = np.uint32((1 << int(bits)) - 1)
     x = np.minimum(np.asarray(i, np.uint32), np.uint32(n - 1))
-    found = some = x.reshape(-1)
-    places = np.arange(found.size)
-    while some.size:  # those that are not below n go on
-        left, right = some >> bits, some & mask
+    images = walking = x.reshape(-1)
+    positions = np.arange(images.size)
+    while walking.size:  # those that are not below n go on
+        left, right = walking >> bits, walking & mask
         for word in words:
             left, right = right, left ^ (mixed(right ^ word) & mask)
-        some = (left << bits) | right
-        below = some < n
-        found[places[below]] = some[below]
-        some, places = some[~below], places[~below]
-    return found.reshape(x.shape)
+        walking = (left << bits) | right
+        below = walking < n
+        images[positions[below]] = walking[below]
+        walking, positions = walking[~below], positions[~below]
+    return images.reshape(x.shape)
 
 
 def hashes(seed: int, count: int, n: int) -> NDArray[np.uint32]:

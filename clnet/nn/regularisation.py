@@ -56,13 +56,13 @@ class Regularisation:
         """Return gradients g [n] of the samples' sum plus those of the penalties."""
         if not self.penalises:
             return g
-        found = g.copy()
+        result = g.copy()
         real = g.dtype.type
         of_weights = w[:weights]
-        found[:weights] += real(samples) * (
+        result[:weights] += real(samples) * (
             real(self.l1) * np.sign(of_weights) + real(2 * self.l2) * of_weights
         )
-        return found
+        return result
 
     def clipped(self, g: Array, samples: int, norm: float) -> Array:
         """Return gradients g [n] of the sum over samples, clipped."""

@@ -115,14 +115,14 @@ SCHEDULES: dict[str, Callable[[int], Schedule]] = {
 """Schedules by name, for a training of so many epochs."""
 
 
-def schedule(chosen: str | Schedule | None, last: int) -> Schedule:
+def schedule(rule: str | Schedule | None, last: int) -> Schedule:
     """Return a schedule by its name, or as it is; None: a constant rate.
 
     Its factors are checked at each call.
 
     Parameters
     ----------
-    chosen : str, callable or None
+    rule : str, callable or None
         A name of `SCHEDULES`, or a function of the epoch's number.
     last : int
         Epochs of the training, those before it was resumed included.
@@ -133,20 +133,20 @@ def schedule(chosen: str | Schedule | None, last: int) -> Schedule:
         If there is none of that name, it is not callable, or a call does not return a
         finite number of at least 0.
     """
-    if chosen is None:
+    if rule is None:
         return constant
-    if isinstance(chosen, str):
-        check_name("schedule", chosen, SCHEDULES)
-        return SCHEDULES[chosen](last)
-    if not callable(chosen) or isinstance(chosen, type):
+    if isinstance(rule, str):
+        check_name("schedule", rule, SCHEDULES)
+        return SCHEDULES[rule](last)
+    if not callable(rule) or isinstance(rule, type):
         raise InputError(
             f"a schedule must be one of {', '.join(SCHEDULES)}, or a function of the "
-            f"epoch's number, not {quoted(chosen)}"
+            f"epoch's number, not {quoted(rule)}"
         )
 
     def checked(epoch: int) -> float:
         try:
-            factor = chosen(epoch)
+            factor = rule(epoch)
         except OverflowError:
             factor = math.inf
         if not is_number(factor) or not 0 <= factor < math.inf:
@@ -159,9 +159,9 @@ def schedule(chosen: str | Schedule | None, last: int) -> Schedule:
     return checked
 
 
-def predictable(chosen: str | Schedule | None) -> bool:
+def predictable(schedule: str | Schedule | None) -> bool:
     """Return whether a schedule's factors depend on the epoch's number alone.
 
     A function of the caller's may read state that a callback changes.
     """
-    return chosen is None or isinstance(chosen, (str, Step, Exponential, Cosine))
+    return schedule is None or isinstance(schedule, (str, Step, Exponential, Cosine))

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from clnet.checks import INT_MAX, as_whole, check_flag, is_whole
 from clnet.errors import FormatError, InputError, counted, quoted
 from clnet.formats.files import as_path, write
-from clnet.formats.npz import load_arrays
 from clnet.formats.pictures import drawn
+from clnet.formats.table import load_arrays
 from clnet.nn.description import DTYPES
 from clnet.nn.notebook import html_table
 from clnet.nn.storage.formats import check_format

@@ -63,6 +63,8 @@ def test_options_on_headers_and_indices(table):
     assert names(table(text, target="b", index="n")) == ["Unnamed: 0", "a"]
     assert names(table(text, target="b", index=["n", 1])) == ["a"]
     assert table(text, target="Unnamed: 0").t.tolist() == [[7], [8]]
+    with pytest.raises(FormatError, match=r"no column 'zzz': it has \['a', 'n', 'b'\]"):
+        table(text, target="zzz")
     with pytest.raises(InputError, match="header must be True, False or None"):
         table(text, header="yes")
 

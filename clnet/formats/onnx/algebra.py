@@ -23,8 +23,14 @@ Factor = tuple[str, tuple[Any, ...]]
 Key = tuple[int, tuple[float, ...], tuple[tuple[Factor, int], ...]]
 """Of a term: the power of x, the exponent's coefficients of x, x², …, and factors."""
 
-NEAR = 1e-6  # relative difference of constants that were rounded to float32
-LEFT = 1e-14  # of zero, by rounding in float64, over the size
+# How far equal numbers may be apart. A file rounds its constants to float32, by 6e-8
+# each, and an exporter may fold several into one: NEAR allows some 16 roundings. What
+# float64 computes of the same constants is off by 1e-16 each: EXACT allows 10,000
+# roundings, of long sums, and LEFT 100, over the sizes of the terms that cancelled.
+NEAR = 1e-6
+EXACT = 1e-12
+LEFT = 1e-14
+LARGEST = 3e38  # about float32's: exporters write a larger bound where there is none
 MOST_TERMS = 64
 MOST_POWER = 16
 ONE: Key = (0, (), ())

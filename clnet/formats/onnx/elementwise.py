@@ -12,23 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.formats.onnx import piecewise
+from clnet.formats.onnx.algebra import LARGEST
 from clnet.formats.onnx.functions import DOMAIN, GELU
 from clnet.formats.onnx.graph import RefusalError, attributes
 from clnet.formats.onnx.piecewise import Piecewise, chosen, compared, logical
 from clnet.formats.onnx.trace import Tensor, Trace, as_float, scalar
-from clnet.formats.onnx.values import Activated, Composite, Rows, Value
-from clnet.nn.activations import (
-    LEAK,
-    SELU_ALPHA,
-    SELU_SCALE,
-    with_parameters,
-)
+from clnet.formats.onnx.values import Activated, Composite, Rows, Term, Value
+from clnet.nn.activations import LEAK, SELU_ALPHA, SELU_SCALE, with_parameters
 
 Array = NDArray[Any]
-Term = tuple[Any, str | None, float, float]
-"""Of ``c f(s x + b)``: c, f (None: the identity), s and b."""
 
-LARGEST = 3e38  # a bound of more is none: exporters write float32's largest
+
 def activated(trace: Trace, rows: Rows, name: str) -> Rows:
     """Return an activation of rows."""
     record = Activated(trace.text, len(rows), rows, name)
@@ -36,21 +30,19 @@ def activated(trace: Trace, rows: Rows, name: str) -> Rows:
         [trace.records.curves(rows)], partial(piecewise.activated, name)))
 
 
-def of_terms(trace: Trace, value: Value, terms: Sequence[Term], bias: Any = 0) -> Value:
+def of_terms(trace: Trace, value: Value, terms: Sequence[Term]) -> Value:
     """Return a sum of activations of a value; factors may be arrays."""
     rows, shape, axis = trace.records.layout(value)
     parts = []
     for factor, name, scale, shift in terms:
-        part = rows.affine(scale, shift)
-        if name is not None:
-            part = activated(trace, part, name)
+        part = activated(trace, rows.affine(scale, shift), name)
         factors = np.broadcast_to(np.asarray(factor, np.float64), value.shape)
         flat = np.moveaxis(factors, axis, 0).reshape(trace.batch, -1)
         if (flat != flat[0]).any():
             raise RefusalError("treats samples differently")
         parts.append(part.affine(flat[0]))
     found = parts[0] if len(parts) == 1 else trace.sum_rows(parts)
-    return trace.records.value(found.affine(1.0, bias), shape, axis)
+    return trace.records.value(found, shape, axis)
 
 
 def clipped(trace: Trace, value: Value, low: Array, high: Array) -> Value:
@@ -65,9 +57,9 @@ def clipped(trace: Trace, value: Value, low: Array, high: Array) -> Value:
     return trace.records.value(trace.records.add(record), shape, axis)
 
 
-def simple(name: str) -> Callable[..., Any]:
+def simple(name: str) -> Callable[..., list[Term]]:
     """Return the rule of a node that is an activation."""
-    return lambda given, *_: ([(1, name, 1.0, 0.0)], 0)
+    return lambda given, *_: [(1, name, 1.0, 0.0)]
 
 
 def prelu(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
@@ -78,31 +70,31 @@ def prelu(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     return by_rule(trace, node, [value, slope])
 
 
-def _leaky(slope: Any) -> Any:
+def _leaky(slope: Any) -> list[Term]:
     one = scalar(slope)
     if one is None:  # exact too: one of both terms is zero
-        return [(1, "relu", 1.0, 0.0), (-slope, "relu", -1.0, 0.0)], 0
+        return [(1, "relu", 1.0, 0.0), (-slope, "relu", -1.0, 0.0)]
     name = with_parameters("leaky_relu", one)
     return [(1, "leaky_relu" if np.float32(one) == np.float32(LEAK) else name,
-             1.0, 0.0)], 0
+             1.0, 0.0)]
 
 
-def _elu(given: dict[str, Any], *_: Any) -> Any:
-    return [(1, with_parameters("elu", given.get("alpha", 1.0)), 1.0, 0.0)], 0
+def _elu(given: dict[str, Any], *_: Any) -> list[Term]:
+    return [(1, with_parameters("elu", given.get("alpha", 1.0)), 1.0, 0.0)]
 
 
-def _selu(given: dict[str, Any], *_: Any) -> Any:
+def _selu(given: dict[str, Any], *_: Any) -> list[Term]:
     alpha, gamma = given.get("alpha", SELU_ALPHA), given.get("gamma", SELU_SCALE)
     pair, usual = (np.asarray(one, np.float32)
                    for one in ((alpha, gamma), (SELU_ALPHA, SELU_SCALE)))
     if (pair == usual).all():
-        return [(1, "selu", 1.0, 0.0)], 0
-    return [(gamma, with_parameters("elu", alpha), 1.0, 0.0)], 0
+        return [(1, "selu", 1.0, 0.0)]
+    return [(gamma, with_parameters("elu", alpha), 1.0, 0.0)]
 
 
-def _celu(given: dict[str, Any], *_: Any) -> Any:
+def _celu(given: dict[str, Any], *_: Any) -> list[Term]:
     alpha = given.get("alpha", 1.0)
-    return [(alpha, "elu", 1 / alpha, 0.0)], 0
+    return [(alpha, "elu", 1 / alpha, 0.0)]
 
 
 def _bound(tensor: Any) -> float:
@@ -113,31 +105,31 @@ def _bound(tensor: Any) -> float:
     return found
 
 
-def _clip(given: dict[str, Any], low: Any = None, high: Any = None) -> Any:
+def _clip(given: dict[str, Any], low: Any = None, high: Any = None) -> list[Term]:
     low, high = given.get("min", low), given.get("max", high)
     low, high = (None if one is None else _bound(one) for one in (low, high))
     low = -math.inf if low is None or low < -LARGEST else low
     high = math.inf if high is None or high > LARGEST else high
     if low >= high:
         raise RefusalError(f"has bounds of {low} and {high}, expected rising ones")
-    return [(1, with_parameters("clip", low, high), 1.0, 0.0)], 0
+    return [(1, with_parameters("clip", low, high), 1.0, 0.0)]
 
 
-def _hard_sigmoid(given: dict[str, Any], *_: Any) -> Any:
-    return [(1, "linear_piece", given.get("alpha", 0.2), given.get("beta", 0.5))], 0
+def _hard_sigmoid(given: dict[str, Any], *_: Any) -> list[Term]:
+    return [(1, "linear_piece", given.get("alpha", 0.2), given.get("beta", 0.5))]
 
 
-def _gelu(given: dict[str, Any], *_: Any) -> Any:
+def _gelu(given: dict[str, Any], *_: Any) -> list[Term]:
     tanh = given.get("approximate", "none") == "tanh"
-    return [(1, "gelu_tanh" if tanh else "gelu", 1.0, 0.0)], 0
+    return [(1, "gelu_tanh" if tanh else "gelu", 1.0, 0.0)]
 
 
-def _swish(given: dict[str, Any], *_: Any) -> Any:
+def _swish(given: dict[str, Any], *_: Any) -> list[Term]:
     alpha = given.get("alpha", 1.0)
-    return [(1 / alpha, "silu", alpha, 0.0)], 0
+    return [(1 / alpha, "silu", alpha, 0.0)]
 
 
-RULES: dict[str, Callable[..., Any]] = {
+RULES: dict[str, Callable[..., list[Term]]] = {
     "Relu": simple("relu"), "Sigmoid": simple("sigmoid"), "Tanh": simple("tanh"),
     "Softplus": simple("softplus"), "Softsign": simple("elliot_symmetric"),
     "Sin": simple("sin_symmetric"), "Cos": simple("cos_symmetric"),
@@ -148,7 +140,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "Elu": _elu, "Selu": _selu, "Celu": _celu, "Clip": _clip,
     "HardSigmoid": _hard_sigmoid, "Swish": _swish,
 }
-"""The terms and the constant of each node that is a sum of activations."""
+"""The terms of each node that is a sum of activations."""
 
 
 def by_rule(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
@@ -158,9 +150,9 @@ def by_rule(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
         raise RefusalError("has parameters that depend on the input")
     floats_only(inputs)
     key = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
-    terms, bias = RULES[key](attributes(node), *others)
+    terms = RULES[key](attributes(node), *others)
     trace.take(value.codes.size * len(terms))
-    return [of_terms(trace, value, terms, bias)]
+    return [of_terms(trace, value, terms)]
 
 
 def composed(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.formats.onnx.algebra import NEAR, UnknownError
+from clnet.formats.onnx.algebra import EXACT, LARGEST, NEAR, UnknownError
 from clnet.formats.onnx.piecewise import (
     FAR,
     IDENTITY,
@@ -27,11 +27,10 @@ from clnet.formats.onnx.piecewise import (
     activated,
     compared,
 )
-from clnet.formats.onnx.values import EXACT
 from clnet.nn.activations import ACTIVATIONS, activation, with_parameters
 
 if TYPE_CHECKING:
-    from clnet.formats.onnx.values import Curve
+    from clnet.formats.onnx.values import Curve, Term
 
 Array = NDArray[Any]
 
@@ -44,7 +43,6 @@ STEEP = 1e3  # ratio of slopes of a leaky_relu: a larger one may overflow
 TINY = 1e-30  # smaller values are zero but for rounding
 GRID = np.linspace(-12, 12, 97) + 1 / 64  # about a fit's zero: off what is round
 LEAST_FINITE = 0.5  # share of the points
-LARGEST = 3e38  # a jump's size: float32 holds it
 LARGE = 1e8  # argument of functions that are far from all edges
 
 BEYOND = "beyond"  # a threshold that is 0 at 0
@@ -55,9 +53,6 @@ STEPS = {
     ABOVE: "greater", AT: "equal",
 }
 """Steps by comparisons of their arguments with 0; the first two are 1 at NaN."""
-
-Term = tuple[float, str, float, float]
-"""A factor, an activation or one of these, and the scale and shift of its argument."""
 
 
 class Fit(NamedTuple):
@@ -236,9 +231,7 @@ def _about(
     return Fit(terms, 0.0 if edges else slope, bias)
 
 
-def _merged(
-    terms: list[Term]
-) -> list[Term]:
+def _merged(terms: list[Term]) -> list[Term]:
     """Return ``c elu + d relu`` as one elu of another constant."""
     if [name for _, name, _, _ in terms] == ["elu", "relu"]:
         (c, _, scale, shift), (d, *_) = terms

@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.formats.onnx.algebra import NEAR
+from clnet.formats.onnx.algebra import EXACT, NEAR
 from clnet.formats.onnx.graph import RefusalError
 from clnet.formats.onnx.piecewise import IDENTITY, Piecewise
 
 Array = NDArray[Any]
 
 NONE = -1  # atom of a constant element
-EXACT = 1e-12  # relative difference of numbers in float64
 MOST_ROOTS = 6  # arguments that a curve is remembered as a function of
+Term = tuple[Any, str, float, float]
+"""Of ``c f(s x + b)``: c, one number or one of each element, f's name, s and b."""
 
 
 def _scaled(bias: Array, scale: Any, atoms: Array) -> Array:

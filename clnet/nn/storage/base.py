@@ -75,5 +75,5 @@ def rounded_size(n: int) -> int:
 
 def sorted_unique(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the sorted unique numbers; for millions faster than np.unique."""
-    found = np.sort(numbers)
-    return found[np.diff(found, prepend=found[:1] - 1) > 0]
+    ordered = np.sort(numbers)
+    return ordered[np.diff(ordered, prepend=ordered[:1] - 1) > 0]

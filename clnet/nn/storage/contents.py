@@ -105,8 +105,8 @@ class Records:
         records = np.ascontiguousarray(values).reshape(-1).view(self.record)
         names = self.record.names or ()
         fields = {name: records[name].astype(np.int64) for name in names}
-        for name, found in self.ranges(fields).items():
-            numbers, least, most = np.broadcast_arrays(*found)
+        for name, assumed in self.ranges(fields).items():
+            numbers, least, most = np.broadcast_arrays(*assumed)
             wrong = (numbers < least) | (numbers > most)
             if wrong.any():
                 at = int(np.argmax(wrong))

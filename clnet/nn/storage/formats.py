@@ -95,22 +95,22 @@ def parts(
     def size(form: str) -> int:
         return padded_nbytes(blocks, form, item_size)
 
-    chosen = DEFAULT_FORMAT if name == AUTO else name
-    if memory_limit is not None and size(chosen) > memory_limit:
+    format_name = DEFAULT_FORMAT if name == AUTO else name
+    if memory_limit is not None and size(format_name) > memory_limit:
         if name == AUTO:
-            chosen = min(FORMATS, key=size)
-        needed = size(chosen)
+            format_name = min(FORMATS, key=size)
+        needed = size(format_name)
         if needed > memory_limit:
             raise InputError(
                 f"the {sum(len(b) for b in blocks if b is not None)} connections of a "
-                f"layer need {needed} bytes as {chosen}, the memory limit is "
+                f"layer need {needed} bytes as {format_name}, the memory limit is "
                 f"{memory_limit}"
             )
-    make = FORMATS[chosen]
-    found = tuple(() if block is None else make(block) for block in blocks)
-    for storage in itertools.chain(*found):
-        as_whole(f"the number of values as {chosen}", storage.size, most=INT_MAX)
-    return found
+    make = FORMATS[format_name]
+    storages = tuple(() if block is None else make(block) for block in blocks)
+    for storage in itertools.chain(*storages):
+        as_whole(f"the number of values as {format_name}", storage.size, most=INT_MAX)
+    return storages
 
 
 def nbytes(storages: Iterable[Storage], item_size: int) -> int:
@@ -181,7 +181,7 @@ def memory_table(pattern: Pattern, item_size: int = 4) -> tuple[Memory, ...]:
     """Return the memory of a pattern in every format, for values of item_size bytes."""
     rows = []
     for name, make in FORMATS.items():
-        found = make(pattern)
-        words = sum(part.study_words for part in found)
-        rows.append(Memory(name, nbytes(found, item_size), 4 * words))
+        storages = make(pattern)
+        words = sum(part.study_words for part in storages)
+        rows.append(Memory(name, nbytes(storages, item_size), 4 * words))
     return tuple(rows)

@@ -55,9 +55,9 @@ def layout(storages: Iterable[Storage], bias_sizes: Iterable[int]) -> Layout:
 
     def slot(size: int) -> Slot:
         nonlocal end
-        found = Slot(end, size)
+        result = Slot(end, size)
         end = round_up(end + size, PARAMETER_ALIGNMENT)
-        return found
+        return result
 
     weights = tuple(slot(storage.size) for storage in storages)
     biases = tuple(slot(size) if size else None for size in bias_sizes)
@@ -98,13 +98,13 @@ def copy_live(
 ) -> None:
     """Copy the live elements of a flat buffer [size] to another."""
     for storage, slot in zip(storages, where.weights, strict=True):
-        part = slice(slot.offset, slot.offset + slot.size)
+        elements = slice(slot.offset, slot.offset + slot.size)
         if isinstance(storage, DenseStorage):  # needs no mask of its size
-            storage.matrix(target[part])[...] = storage.matrix(source[part])
+            storage.matrix(target[elements])[...] = storage.matrix(source[elements])
         else:
             live = storage.live()
-            np.copyto(target[part], source[part], where=live, casting="unsafe")
+            np.copyto(target[elements], source[elements], where=live, casting="unsafe")
     for bias in where.biases:
         if bias is not None:
-            part = slice(bias.offset, bias.offset + bias.size)
-            target[part] = source[part]
+            elements = slice(bias.offset, bias.offset + bias.size)
+            target[elements] = source[elements]

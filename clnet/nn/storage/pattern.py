@@ -56,15 +56,15 @@ class Pattern(Uncached):
         convert_wholes(self, "n_out", "n_in", most=INT_MAX)
         limits = {"rows": self.n_out, "columns": self.n_in}
         for name, limit in limits.items():
-            found = _indices(name, getattr(self, name))
-            fault = Contents(found.size, limit - 1).fault(found)
+            indices = _indices(name, getattr(self, name))
+            fault = Contents(indices.size, limit - 1).fault(indices)
             if fault is not None:
                 raise InputError(
                     f"entry {fault.at} of a pattern has {name[:-1]} "
-                    f"{found[fault.at]}, expected 0 to {limit - 1}"
+                    f"{indices[fault.at]}, expected 0 to {limit - 1}"
                 )
-            found.flags.writeable = False
-            object.__setattr__(self, name, found)
+            indices.flags.writeable = False
+            object.__setattr__(self, name, indices)
         if self.rows.shape != self.columns.shape:
             raise InputError(
                 f"a pattern has {self.rows.size} rows and {self.columns.size} columns, "
@@ -195,7 +195,7 @@ class Pattern(Uncached):
         """
         if len(widths) == 1:
             return (self,)
-        found: list[Pattern | None] = []
+        blocks: list[Pattern | None] = []
         start = 0
         for width in widths:
             inside = (self.columns >= start) & (self.columns < start + width)
@@ -203,14 +203,14 @@ class Pattern(Uncached):
             if inside.any():
                 columns = self.columns[inside] - start
                 block = Pattern(self.n_out, width, self.rows[inside], columns)
-            found.append(block)
+            blocks.append(block)
             start += width
-        return tuple(found)
+        return tuple(blocks)
 
 
-def _indices(name: str, found: ArrayLike) -> NDArray[np.int64]:
+def _indices(name: str, indices: ArrayLike) -> NDArray[np.int64]:
     try:
-        array = np.array(found)
+        array = np.array(indices)
     except ValueError:
         array = np.array(None)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
