@@ -30,8 +30,10 @@ def test_a_network_needs_no_opencl():
 def test_an_answer_needs_nothing_of_training_and_no_table():
     found = imported("clnet.Network.mlp([2, 1]).compile(tune=False)([[0, 1]])")
     assert "pyopencl" in found
+    training = {name for name in found if name.startswith("clnet.training.")}
+    assert training == {"clnet.training.fit_options"}  # the signature of `fit`
     superfluous = {
-        "clnet.training", "clnet.formats", "clnet.cli", "clnet.nn.optimisers",
+        "clnet.formats", "clnet.cli", "clnet.nn.optimisers",
         "clnet.variants.training_variants", "tabulate", "statistics",
     }
     assert not superfluous & found

@@ -91,7 +91,7 @@ def explanation(
 
 def _values(text: str) -> tuple[str, list[Any]]:
     """Return the name and values of a text as ``l2=0,1e-4``."""
-    from clnet.population.trainings import EACH
+    from clnet.training.fit_options import EACH
 
     name, _, values = text.partition("=")
     listed = [value.strip() for value in values.split(",")]

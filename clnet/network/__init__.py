@@ -5,29 +5,18 @@ Its predictions and evaluations are those of its base, in `predictor`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from numpy.typing import ArrayLike
-
-from clnet.checks import PRECISIONS
-from clnet.errors import InputError, counted
+from clnet.errors import counted
 from clnet.network.predictor import Predictor
-from clnet.nn.defaults import BLOCKS, EPOCHS
 from clnet.nn.description import mlp_layers
-from clnet.nn.scaling import scaling_to_apply
+from clnet.training.fit_options import FitOptions, takes
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from clnet.formats.sources import Source
-    from clnet.nn.cascade import Cascade
-    from clnet.nn.optimisers import Optimiser
-    from clnet.opencl.discovery import Devices
-    from clnet.training.callbacks import Callback
-    from clnet.training.history import History, TrainingState
-    from clnet.training.options import TrainingOptions
+    from clnet.training.history import History
 
 
 class Network(Predictor):
@@ -72,12 +61,6 @@ class Network(Predictor):
     >>> clnet.Network(8, layers, seed=0)
     <Network 8-32-16-3 float32>
     """
-
-    @cached_property
-    def _training_options(self) -> Callable[..., TrainingOptions]:
-        from clnet.training.options import kept_options
-
-        return kept_options(self)
 
     @classmethod
     def mlp(
@@ -275,40 +258,8 @@ class Network(Predictor):
 
         return stored(self, format, layers)
 
-    def fit(
-        self,
-        x: ArrayLike | Source,
-        t: ArrayLike | None = None,
-        *,
-        optimiser: str | Optimiser | Cascade | None = None,
-        loss: str | None = None,
-        epochs: int = EPOCHS,
-        max_neurons: int | None = None,
-        batch_size: int | None = None,
-        shuffle: bool | None = None,
-        validation: tuple[ArrayLike, ...] | Iterable[Any] | None = None,
-        sample_weight: ArrayLike | None = None,
-        callbacks: Iterable[Callback] = (),
-        seed: int | None = None,
-        device: Devices = None,
-        devices: Devices = None,
-        desired_error: float | None = None,
-        stop: str | None = None,
-        schedule: str | Callable[[int], float] | None = None,
-        l1: float = 0.0,
-        l2: float = 0.0,
-        clip_norm: float | None = None,
-        clip_value: float | None = None,
-        state: TrainingState | None = None,
-        resume: str | PathLike[str] | None = None,
-        tune: bool | None = None,
-        progress: bool | None = None,
-        scale: bool | None = None,
-        precision: str = PRECISIONS[0],
-        comm: Any = None,
-        blocks: int | None = BLOCKS,
-        buffer: int | None = None,
-    ) -> History:
+    @takes(FitOptions)
+    def fit(self, options: FitOptions) -> History:
         """Train on samples, and return the history.
 
         The data set goes to the device once. Parameters and optimiser state stay there,
@@ -463,46 +414,9 @@ class Network(Predictor):
         >>> history.mse[-1] <= 1e-3, net.classify(x).tolist()
         (True, [0, 1, 1, 0])
         """
-        from clnet.nn.cascade import is_cascade
-        from clnet.nn.optimisers import CASCADE
-
-        if is_cascade(optimiser):
-            from clnet.training.cascade.training import fit_cascade
-
-            return fit_cascade(
-                self, optimiser, x, t, loss=loss, max_neurons=max_neurons,
-                validation=validation, callbacks=callbacks, seed=seed, device=device,
-                desired=desired_error, stop=stop, progress=progress,
-                scaling=scaling_to_apply(self._scaling, scale),
-                others={
-                    "epochs": epochs, "batch_size": batch_size, "shuffle": shuffle,
-                    "sample_weight": sample_weight, "devices": devices,
-                    "schedule": schedule, "l1": l1, "l2": l2, "clip_norm": clip_norm,
-                    "clip_value": clip_value, "state": state, "resume": resume,
-                    "tune": tune, "precision": precision, "comm": comm,
-                    "blocks": blocks, "buffer": buffer,
-                },
-            )
-        if max_neurons is not None:
-            raise InputError(
-                "max_neurons is of cascade training: leave it out, or give optimiser="
-                f'"{CASCADE}"'
-            )
         from clnet.training.fit import fit
-        from clnet.training.setup import training_setup
 
-        make = partial(
-            training_setup, self, x, t, lambda n: self._training_options(
-                n=n, optimiser=optimiser, loss=loss, epochs=epochs,
-                batch_size=batch_size, shuffle=shuffle, desired=desired_error,
-                stop=stop, schedule=schedule, l1=l1, l2=l2, clip_norm=clip_norm,
-                clip_value=clip_value, precision=precision,
-            ),
-            validation=validation, sample_weight=sample_weight, callbacks=callbacks,
-            seed=seed, devices=devices, state=state,
-            scaling=scaling_to_apply(self._scaling, scale), buffer=buffer,
-        )
-        return fit(self, make, device, resume, progress, tune, comm, blocks)
+        return fit(self, options)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the network to a file atomically, in the format of its suffix.

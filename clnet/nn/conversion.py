@@ -1,9 +1,10 @@
-"""Conversions of networks: pruned, made dense, or stored in another format."""
+"""Conversions of networks: pruned, dense, of another format, of other dropout."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -134,3 +135,27 @@ def _neurons(layer: Layer) -> dict[str, Any]:
     """Return the fields that all kinds of layers share."""
     values = {f.name: getattr(layer, f.name) for f in dataclasses.fields(Neurons)}
     return {**values, "bias": bool(layer.bias)}  # a shared bias becomes one a neuron
+
+
+def dropout_of(network: Model) -> NDArray[Any]:
+    """Return the fractions of their outputs that layers drop [layers]."""
+    return np.array([layer.dropout for layer in network.layers])
+
+
+def with_dropout(network: M, fractions: NDArray[Any]) -> M:
+    """Return a copy of a network whose layers drop other fractions of outputs."""
+    found = copy(network)
+    if dropout_of(network).tolist() != fractions.tolist():
+        found._layers = tuple(
+            dataclasses.replace(layer, dropout=fraction)  # type: ignore[type-var]
+            for layer, fraction in zip(network.layers, fractions.tolist(), strict=True)
+        )
+    return found
+
+
+def alike(one: Model, other: Model) -> bool:
+    """Return whether two networks differ in parameters and dropout at most."""
+    if len(one.layers) != len(other.layers):
+        return False
+    one = with_dropout(one, dropout_of(other))
+    return (one.n_in, one.layers, one.dtype) == (other.n_in, other.layers, other.dtype)

@@ -98,6 +98,11 @@ class Model(Description):
         self._parameters = parameters
         self._version += 1
 
+    @cached_property
+    def results(self) -> dict[Any, Any]:
+        """Results that follow from the description, kept for later calls by keys."""
+        return {}
+
     def become(self, other: Model) -> None:
         """Take the description and parameters of another network, which has grown.
 

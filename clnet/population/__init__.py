@@ -5,10 +5,8 @@ Start with `Population`; `cross_validation` scores grids, `files` has its file f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from inspect import signature
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
@@ -26,12 +24,11 @@ from clnet.checks import (
 )
 from clnet.errors import InputError, counted, quoted
 from clnet.network import Network
-from clnet.nn.defaults import EPOCHS
+from clnet.nn.conversion import alike, dropout_of, with_dropout
 from clnet.nn.scaling import scaling_to_apply
 from clnet.population import files
 from clnet.population.cross_validation import cross_validation
-from clnet.population.dropout import alike, dropout_of, with_dropout
-from clnet.population.trainings import EACH, trainings
+from clnet.training.fit_options import PopulationOptions, takes
 
 if TYPE_CHECKING:
     from clnet.nn.folds import CrossValidation
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.discovery import Devices
     from clnet.training.histories import Histories
-    from clnet.training.history import History
 
 Array = NDArray[Any]
 
@@ -266,36 +262,8 @@ class Population:
         y = self.predict(x, device, scale=scale)
         return [self.network.compare(one, t, scale=bool(scale)) for one in y]
 
-    def fit(
-        self,
-        x: ArrayLike,
-        t: ArrayLike,
-        *,
-        optimiser: Any = None,
-        learning_rate: Any = None,
-        loss: str | None = None,
-        epochs: Any = EPOCHS,
-        batch_size: int | None = None,
-        shuffle: bool | None = None,
-        rows: Sequence[ArrayLike] | None = None,
-        sample_weight: ArrayLike | None = None,
-        validation: Any = None,
-        patience: int | None = None,
-        seed: Any = None,
-        desired_error: Any = None,
-        stop: str | None = None,
-        schedule: Any = None,
-        l1: Any = 0.0,
-        l2: Any = 0.0,
-        clip_norm: Any = None,
-        clip_value: Any = None,
-        device: str | Device | None = None,
-        progress: bool | None = None,
-        scale: bool | None = None,
-        precision: str = PRECISIONS[0],
-        tune: bool | None = None,
-        comm: Any = None,
-    ) -> Histories:
+    @takes(PopulationOptions)
+    def fit(self, options: PopulationOptions) -> Histories:
         """Train each network, as `Network.fit` would by itself; return the histories.
 
         Parameters
@@ -348,28 +316,11 @@ class Population:
         dropout. Networks whose optimisers or clipping differ train in a launch for each
         kind. All others train one after the other.
         """
-        given = {name: value for name, value in locals().items() if name != "self"}
-        if comm is not None:
-            return self._fit_by_ranks(**given)
-        from clnet.training.population import fit_members
+        from clnet.training.population import fit_population
 
-        members, samples, where = trainings(self.network, self.dropout, given)
-        network = with_dropout(self.network, self.dropout.max(axis=0))
-
-        def alone(number: int) -> tuple[History, Array]:
-            one = self[number]
-            history = one.fit(
-                **samples.arguments(members[number]), device=where, tune=tune
-            )
-            report(len(history))
-            return history, one.parameters
-
-        total = int(members.each(lambda one: one.epochs).sum())
-        with _reporting(total, progress) as report:
-            histories, parameters = fit_members(
-                network, self._parameters, members, samples, where, alone, report, tune,
-                progress,
-            )
+        histories, parameters = fit_population(
+            self.network, self.dropout, self._parameters, options
+        )
         self._replace(parameters)
         return histories
 
@@ -403,37 +354,13 @@ class Population:
         >>> text.splitlines()[0].split(",")[0]
         '100 networks together'
         """
-        from clnet.training.population import explain_members
+        from clnet.training.population import explain_population
 
         if "comm" in options:
             raise InputError("explain is of one process: leave out comm")
-        bound = signature(Population.fit).bind(self, x, t, **options)
-        bound.apply_defaults()
-        network = with_dropout(self.network, self.dropout.max(axis=0))
-        given = bound.arguments
-        return explain_members(
-            network, *trainings(network, self.dropout, given), given["tune"],
-            given["progress"],
+        return explain_population(
+            copy(self.network), self.dropout, PopulationOptions(x, t, **options)
         )
-
-    def _fit_by_ranks(
-        self, x: ArrayLike, t: ArrayLike, comm: Any, **options: Any
-    ) -> Histories:
-        from clnet.training.histories import Histories
-        from clnet.training.rank_population import fit_by_ranks
-
-        def train(
-            part: slice, options: dict[str, Any]
-        ) -> tuple[Array, Sequence[History]]:
-            some = self[part]
-            histories = some.fit(x, t, **options)
-            return some.parameters, histories
-
-        parameters, histories = fit_by_ranks(
-            comm, self._parameters, train, options, EACH
-        )
-        self._replace(parameters)
-        return Histories(len(histories), histories.__getitem__)
 
     @classmethod
     def cross_validate(
@@ -538,17 +465,3 @@ def _some(items: Any) -> list[Any]:
     if not listed:
         raise InputError("a population has at least one network, and here is none")
     return listed
-
-
-@contextmanager
-def _reporting(
-    total: int, progress: bool | None
-) -> Iterator[Callable[[int], object]]:
-    """Yield a function that is told of epochs done, and shows them if asked."""
-    if not progress:
-        yield lambda epochs: None
-        return
-    from tqdm.auto import tqdm
-
-    with tqdm(total=total, unit=" epochs", dynamic_ncols=True) as bar:
-        yield bar.update

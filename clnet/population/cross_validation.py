@@ -22,7 +22,7 @@ from clnet.formats.data_frame import named_inputs
 from clnet.nn.folds import CrossValidation, folds_of
 from clnet.nn.labels import are_labels, encoded
 from clnet.nn.metrics import one_hot
-from clnet.population.trainings import EACH
+from clnet.training.fit_options import EACH
 
 if TYPE_CHECKING:
     from clnet.network import Network

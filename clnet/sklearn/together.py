@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from clnet.checks import is_sparse
 from clnet.errors import ClnetError, DeviceError
-from clnet.population.dropout import alike, dropout_of, with_dropout
+from clnet.nn.conversion import alike, dropout_of, with_dropout
 from clnet.sklearn.progress import OptimizerState, Progress
 from clnet.sklearn.solvers import start_stochastic
 
@@ -115,10 +115,10 @@ class _Shape:
             dropout = np.stack([
                 dropout_of(one.fit.estimator.network_) for one in starts
             ])
-            members = Members.of([one.member for one in starts])
+            members = Members.of([one.member for one in starts], dropout)
             group = MemberGroup(
                 with_dropout(self.network, dropout.max(axis=0)),
-                replace(members, dropout=dropout), samples, self.device,
+                members, np.arange(len(starts)), samples, self.device,
             )
             if group.refusal is None:
                 with device_errors(session(self.device)):
@@ -214,7 +214,9 @@ def _started(fit: Fit) -> tuple[_Start, Array, Array] | None:
 
     Only where the learning rate is constant and the loss of the training stops it.
     """
+    from clnet.training.fit_options import FitOptions
     from clnet.training.members import Member
+    from clnet.training.options import resolved
 
     estimator = fit.estimator
     if (
@@ -232,10 +234,9 @@ def _started(fit: Fit) -> tuple[_Start, Array, Array] | None:
         rule = options["optimiser"]
         rate = rule.learning_rate * estimator._optimizer.learning_rate
         options["optimiser"] = replace(rule, learning_rate=rate)
-    chosen = network._training_options(
-        n=len(samples), epochs=estimator.max_iter, desired=None, stop=None,
-        schedule=None, l1=0.0, clip_norm=None, clip_value=None, **options,
-    )
+    chosen = resolved(network, FitOptions(
+        samples.x, samples.t, epochs=estimator.max_iter, **options
+    ), len(samples))
     member = Member(chosen, seed, fit.rows.astype(np.int32), None, None)
     t = samples.t.astype(network.dtype)
     return _Start(fit, progress, member), samples.x, t

@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import io
 import time
+from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -500,3 +501,17 @@ def _last(training: Training) -> int:
     """Return the number of the last epoch."""
     epochs = training.history.epochs
     return epochs.done + len(epochs)
+
+
+def progress_bar(
+    total: int, unit: str, shown: bool | None, initial: int = 0
+) -> AbstractContextManager[Any]:
+    """Return the context of a progress bar on stderr; of None, if it is not shown."""
+    if not shown:
+        return nullcontext()
+    from tqdm.auto import tqdm
+
+    bar: AbstractContextManager[Any] = tqdm(
+        total=total, initial=initial, unit=f" {unit}", dynamic_ncols=True
+    )
+    return bar

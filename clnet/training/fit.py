@@ -2,77 +2,70 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import INT_MAX, PRECISIONS, as_whole, check_flag, is_whole
-from clnet.errors import InputError, quoted
+from clnet.checks import INT_MAX, PRECISIONS, as_whole
+from clnet.errors import InputError
 from clnet.ir.lowering import lower_training
-from clnet.nn.defaults import BLOCKS
+from clnet.nn.cascade import is_cascade
+from clnet.nn.optimisers import CASCADE
 from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import device_error, session
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning.search import Search
+from clnet.training.callbacks import progress_bar
 from clnet.training.data_set import advice
 from clnet.training.history import interrupted_after
 from clnet.training.options import default_loss, rule_of
 from clnet.training.plans import Planning
 from clnet.training.saved import take_state
+from clnet.training.setup import training_setup
 from clnet.training.training import Training
 
 if TYPE_CHECKING:
-    from functools import partial
-    from os import PathLike
-
     from clnet.ir.ops import Program
     from clnet.nn.model import Model
     from clnet.nn.optimisers import Optimiser
     from clnet.opencl.device import Device
-    from clnet.opencl.discovery import Devices
+    from clnet.training.fit_options import FitOptions
     from clnet.training.history import Epoch, History
     from clnet.training.setup import TrainingSetup
 
 Array = NDArray[Any]
 
 
-def fit(
-    network: Model, make: partial[TrainingSetup], device: Devices,
-    resume: str | PathLike[str] | None, progress: bool | None, tune: bool | None,
-    comm: Any, blocks: int | None,
-) -> History:
-    """Train a network; see `Network.fit`. `make` is as for `mpi.shared_setup`."""
-    def check_flags() -> None:
-        check_flag("tune", tune, optional=True)
-        check_flag("progress", progress, optional=True)
+def fit(network: Model, options: FitOptions) -> History:
+    """Train a network; see `Network.fit`."""
+    if is_cascade(options.optimiser):
+        from clnet.training.cascade.training import fit_cascade
 
-    if comm is None:
-        check_flags()
-        if not is_whole(blocks) or blocks != BLOCKS:
-            raise InputError(
-                f"blocks is {quoted(blocks)}, and no ranks share them: give comm"
-            )
-        setup = make(device=device, resume=resume)
-        return _fit(network, setup, progress, tune)
+        return fit_cascade(network, options)
+    if options.max_neurons is not None:
+        raise InputError(
+            "max_neurons is of cascade training: leave it out, or give optimiser="
+            f'"{CASCADE}"'
+        )
+    if options.comm is None:
+        return train(training_setup(network, options))
     from clnet.runtime.ranks import joined
     from clnet.training.mpi import shared_setup
 
-    with joined(comm, "fit") as ranks:
+    with joined(options.comm, "fit") as ranks:
         assert ranks is not None
-        ranks.together(check_flags)
-        setup = shared_setup(make, ranks, blocks, device, resume)
-        return _fit(network, setup, progress if ranks.first else False, tune)
+        ranks.together(options.check)
+        return train(shared_setup(network, options, ranks))
 
 
-def _fit(
-    network: Model, setup: TrainingSetup, progress: bool | None, tune: bool | None
-) -> History:
+def train(setup: TrainingSetup) -> History:
     """Train a network by its setup."""
+    network = setup.network
     errors = session(setup.devices[0]).errors
     try:
-        training = Training(network, setup, Planning(setup, progress, tune))
+        training = Training(setup, Planning(setup))
         network.classes, network.columns = setup.classes, setup.columns
         states = [] if setup.saved is None else list(setup.saved.callbacks)
         for callback in (*setup.callbacks, *setup.checkpoints):
@@ -83,7 +76,7 @@ def _fit(
                 callback.start(training)
         training.agree()
         try:
-            _train(training, setup, progress)
+            _train(training, setup)
             for callback in (*setup.checkpoints, *setup.callbacks):
                 if hasattr(callback, "end"):
                     callback.end(training)
@@ -123,16 +116,17 @@ def explain(
         ).explain()
 
 
-def _train(
-    training: Training, setup: TrainingSetup, progress: bool | None
-) -> None:
+def _train(training: Training, setup: TrainingSetup) -> None:
     """Train epoch by epoch until a stop rule holds; `history.stopped` names it."""
     history = training.history
     if training.stopped:  # before the checkpoint was written
         history.stopped = training.stopped
         return
     try:
-        with _bar(history, setup.epochs) if progress else nullcontext() as bar:
+        done = len(history)
+        with progress_bar(
+            done + setup.epochs, "epochs", setup.progress, done
+        ) as bar:
             for epoch in training.epochs(setup.epochs):
                 if bar is not None:
                     bar.update(len(history) - bar.n)
@@ -171,13 +165,3 @@ def _stopped(training: Training, setup: TrainingSetup, epoch: Epoch) -> str:
         return f"{name} stopped after epoch {epoch.number}"
     desired = setup.options.desired
     return "" if desired is None else desired.reached(epoch) or ""
-
-
-def _bar(history: History, epochs: int) -> Any:
-    """Return a progress bar on stderr."""
-    from tqdm.auto import tqdm
-
-    done = len(history)
-    return tqdm(
-        total=done + epochs, initial=done, unit=" epochs", dynamic_ncols=True
-    )

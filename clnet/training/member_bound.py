@@ -107,7 +107,7 @@ class MemberLaunches:
     def _set_members(self, replay: MemberReplay) -> None:
         """Set the members' weights, seeds and limits."""
         members = self._members
-        if members.dropout is not None and members.dropout.any():
+        if members.dropout.any():
             replay.set_dropout(members.dropout)
         if members.weights is not None:
             replay.write_weights(members.balanced_weights())

@@ -13,25 +13,26 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.checks import as_array, as_items, as_numbers, as_whole, is_list
 from clnet.errors import InputError, counted, quoted
 from clnet.formats.sources import check_buffer
-from clnet.nn.defaults import default_optimiser
-from clnet.training.callbacks import EarlyStopping
+from clnet.nn.scaling import scaling_to_apply
 from clnet.training.data_set import (
     DataSet,
     balanced_weights,
     checked_weights,
+    warn_of_classes,
     warn_of_reach,
 )
+from clnet.training.fit_options import EACH
 from clnet.training.history import SEEDS
-from clnet.training.options import rule_of
+from clnet.training.options import chosen_optimiser, resolved, rule_of
 from clnet.training.setup import chosen_seed
 from clnet.training.streaming import any_set
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from clnet.nn.model import Model
     from clnet.nn.optimisers import Optimiser
-    from clnet.nn.scaling import Scaling
+    from clnet.training.fit_options import FitOptions, PopulationOptions
     from clnet.training.options import TrainingOptions
 
 Array = NDArray[Any]
@@ -58,22 +59,21 @@ class Members(Sequence[Member]):
     options: Sequence[TrainingOptions]  # Those that differ
     which: Array  # The options of each network, by their numbers
     seeds: Array  # As `Member.seed`
+    dropout: Array  # Fractions of outputs that are dropped [networks, layers]
     # Those of each network; None: all samples
     rows: Sequence[Array | None] | None = None
     rests: Sequence[Array | None] | None = None
     weights: Array | None = None  # As `Member.weight`
-    # Fractions of the layers' outputs that are dropped; None: those of the layers
-    dropout: Array | None = None
 
     @classmethod
-    def of(cls, members: Sequence[Member]) -> Members:
+    def of(cls, members: Sequence[Member], dropout: Array) -> Members:
         """Return members without weights as columns."""
         options = {id(one.options): one.options for one in members}
         numbers = {key: number for number, key in enumerate(options)}
         return cls(
             list(options.values()),
             np.array([numbers[id(one.options)] for one in members]),
-            np.array([one.seed for one in members]),
+            np.array([one.seed for one in members]), dropout,
             [one.rows for one in members], [one.rest for one in members],
         )
 
@@ -103,9 +103,8 @@ class Members(Sequence[Member]):
         chosen, which = np.unique(self.which[numbers], return_inverse=True)
         return Members(
             [self.options[i] for i in chosen.tolist()], which, self.seeds[numbers],
-            of(self.rows), of(self.rests),
+            self.dropout[numbers], of(self.rows), of(self.rests),
             None if self.weights is None else self.weights[numbers],
-            None if self.dropout is None else self.dropout[numbers],
         )
 
     def sizes(self, samples: int) -> list[int]:
@@ -151,43 +150,12 @@ class Samples:
     # the parameters of its best epoch.
     patience: int | None
 
-    def arguments(self, member: Member) -> dict[str, Any]:
-        """Return the arguments of `Network.fit` for one member alone."""
-        def part(data: DataSet, rows: Array | None) -> DataSet:
-            return data if rows is None else data.subset(rows)
 
-        options, data = member.options, part(self.training, member.rows)
-        weight, validation = member.weight, None
-        if weight is not None and member.rows is not None:
-            weight = weight[member.rows]
-        if self.validation is not None:
-            other = part(self.validation, member.rest)
-            validation = other.x, other.t, *(
-                () if other.weight is None else (other.weight[:, 0],)
-            )
-        rules, desired = options.regularisation, options.desired
-        return {
-            "x": data.x, "t": data.t, "optimiser": options.rule,
-            "loss": options.loss.name, "epochs": options.epochs,
-            "batch_size": options.batch, "shuffle": options.shuffled,
-            "validation": validation, "sample_weight": weight, "seed": member.seed,
-            "callbacks": [] if self.patience is None else [
-                EarlyStopping(patience=self.patience)
-            ],
-            "desired_error": None if desired is None else desired.most,
-            "stop": None if desired is None else desired.measure,
-            "schedule": options.schedule, "l1": rules.l1, "l2": rules.l2,
-            "clip_norm": rules.clip_norm, "clip_value": rules.clip_value,
-            "precision": options.precision, "scale": False,
-        }
-
-
-def samples_of(
-    network: Model, x: ArrayLike, t: ArrayLike, validation: Any,
-    patience: int | None, scaling: Scaling | None,
-) -> Samples:
+def samples_of(network: Model, options: PopulationOptions) -> Samples:
     """Return the checked data of a training, whose labels set the network's classes."""
-    def checked(samples: tuple[Any, ...], what: str = "") -> DataSet:
+    scaling = scaling_to_apply(network.scaling, options.scale)
+
+    def checked(samples: Sequence[Any], what: str = "") -> DataSet:
         data, network.classes, network.columns = any_set(
             network, (*samples, None)[:3], network.classes, network.columns, scaling,
             check_buffer(None), what,
@@ -199,7 +167,8 @@ def samples_of(
             )
         return data
 
-    data = checked((x, t))
+    data = checked((options.x, options.t))
+    validation, patience = options.validation, options.patience
     if patience is not None:
         patience = as_whole("patience", patience)
     if validation is None:
@@ -214,48 +183,48 @@ def samples_of(
         return Samples(data, data, patience)
     if not isinstance(validation, (tuple, list)) or len(validation) not in (2, 3):
         raise InputError('validation must be (x, t), (x, t, sample_weight) or "rest"')
-    other = checked(tuple(validation), "validation ")
+    other = checked(validation, "validation ")
     return Samples(data, other.balanced(len(other)), patience)
 
 
 def members_of(
-    network: Model, samples: Samples, count: int, rest: bool,
-    rows: Sequence[ArrayLike] | None, sample_weight: ArrayLike | None,
-    arguments: Mapping[str, Any], options_of: Callable[..., TrainingOptions],
+    network: Model, samples: Samples, dropout: Array, options: PopulationOptions
 ) -> Members:
-    """Return the training of each network."""
-    n = len(samples.training)
-    lists = _lists(rows, count, n)
-    shared = {name: one for name, one in arguments.items() if not is_list(one)}
+    """Return the training of each network, of which dropout [networks, layers] is."""
+    n, count = len(samples.training), len(dropout)
+    lists = _lists(options.rows, count, n)
     columns = {
-        name: _each(name, one, count)
-        for name, one in arguments.items() if name not in shared
+        name: _each(name, value, count) for name in EACH
+        if is_list(value := getattr(options, name))
     }
-    seeds = _seeds(columns.pop("seed", None), shared.get("seed"), count)
-    rests = _rests(lists, n, count) if rest else None
-    options: list[TrainingOptions] = []
+    seeds = _seeds(columns.pop("seed", None), options.seed, count)
+    rests = _rests(lists, n, count) if isinstance(options.validation, str) else None
+    shared = options.each()
+    resolutions: list[TrainingOptions] = []
     numbers: dict[Any, int] = {}
     which = np.zeros(count, np.int64)
-    own = [n] if lists is None else [len(one) for one in lists]
-    differing = (lists is not None and len(set(own)) > 1) or bool(columns)
-    for i in range(count if differing else 1):
-        given = {name: values[i] for name, values in columns.items()}
-        size = own[i if len(own) > 1 else 0]
-        key = size, *((type(one), one) for one in given.values())
+    sizes = [n] if lists is None else [len(rows) for rows in lists]
+    for i in range(count if columns or len(set(sizes)) > 1 else 1):
+        row = {name: values[i] for name, values in columns.items()}
+        size = sizes[i if len(sizes) > 1 else 0]
+        key = size, *((type(value), value) for value in row.values())
         try:
-            number = numbers.setdefault(key, len(options))
+            number = numbers.setdefault(key, len(resolutions))
         except TypeError:  # of an argument that is no key
-            number = len(options)
-        if number == len(options):
-            options.append(options_of(size, **{
-                name: shared[name] if name in shared else given[name]
-                for name in arguments if name != "seed"
-            }))
+            number = len(resolutions)
+        if number == len(resolutions):
+            rate = row.pop("learning_rate", options.learning_rate)
+            single = replace(shared, **row)
+            if rate is not None:
+                rule = rule_with_rate(network, single, rate, size)
+                single = replace(single, optimiser=rule)
+            resolutions.append(resolved(network, single, size))
         which[i] = number
-    for one in options:
+    for one in resolutions:
         warn_of_reach(network, one.reach, samples.training.t)
-    weights = _weights(sample_weight, count, n, lists)
-    return Members(options, which, seeds, lists, rests, weights)
+    warn_of_classes(network, options.t, resolutions[0].loss)
+    weights = _weights(options.sample_weight, count, n, lists)
+    return Members(resolutions, which, seeds, dropout, lists, rests, weights)
 
 
 def _seeds(listed: list[Any] | None, shared: int | None, count: int) -> Array:
@@ -284,17 +253,10 @@ def _rests(lists: list[Array] | None, n: int, count: int) -> list[Array | None]:
 
 
 def rule_with_rate(
-    network: Model, optimiser: str | Optimiser | None, rate: float | None,
-    samples: int, batch_size: int | None,
+    network: Model, options: FitOptions, rate: float, samples: int
 ) -> Optimiser:
-    """Return the optimiser of one network, with a learning rate if one is given."""
-    if batch_size is not None:
-        batch_size = as_whole("batch_size", batch_size)
-    if optimiser is None:
-        optimiser = default_optimiser(network, samples, batch_size)
-    rule = rule_of(network, optimiser)
-    if rate is None:
-        return rule
+    """Return the optimiser of one network with a learning rate."""
+    rule = rule_of(network, chosen_optimiser(network, options, samples))
     if not hasattr(rule, "learning_rate"):
         raise InputError(f"{rule.name} has no learning rate: leave out learning_rate")
     return replace(rule, learning_rate=rate)  # type: ignore[call-arg]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from clnet.checks import as_whole
@@ -23,19 +22,18 @@ from clnet.training.data_set import VALIDATION_BATCH
 from clnet.training.rank_pass import RankPass
 from clnet.training.rank_streaming import StreamedRankPass
 from clnet.training.saved import SavedTraining
+from clnet.training.setup import training_setup
 from clnet.training.streaming import StreamedSet
 from clnet.variants.training.optimisers import Norm, Optimisers
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from clnet.ir.ops import Program
     from clnet.nn.model import Model
-    from clnet.opencl.discovery import Devices
     from clnet.planning.cover import SavedPlan
     from clnet.planning.training_planner import TrainingPlan
     from clnet.runtime.ranks import Ranks
     from clnet.runtime.train_state import TrainState
+    from clnet.training.fit_options import FitOptions
     from clnet.training.setup import TrainingSetup
     from clnet.training.streaming import AnySet
 
@@ -93,51 +91,52 @@ def rank_passes(
     return training, [shared(held_out, planned(validation, batch), None, batch)]
 
 
-def shared_setup(
-    make: partial[TrainingSetup], ranks: Ranks, blocks: int | None,
-    where: Devices, resume: str | PathLike[str] | None,
-) -> TrainingSetup:
+def shared_setup(network: Model, options: FitOptions, ranks: Ranks) -> TrainingSetup:
     """Return the setup of a training, which all ranks agree on."""
     # Rank 0's file counts: others may have no access to it.
+    path = options.resume
     resume, saved = ranks.from_first(
-        lambda: (resume, resume and SavedTraining.load(resume))
+        lambda: (path, None if path is None else SavedTraining.load(path))
     )
 
     def checked() -> TrainingSetup:
-        spread = make.keywords["devices"] is None
-        setup = make(
-            device=device_of_rank(ranks.local, where) if spread else where,
-            resume=resume, load=lambda _: saved,
-            blocks=checked_blocks(blocks, ranks.size) or "any",
+        device = options.device
+        if options.devices is None:
+            device = device_of_rank(ranks.local, device)
+        setup = training_setup(
+            network, replace(
+                options, device=device, resume=resume,
+                progress=options.progress if ranks.first else False,
+            ), ranks, checked_blocks(options.blocks, ranks.size), saved,
         )
         if len(setup.devices) > 1:
             raise InputError(
                 "each rank has one device: give device, or start a rank for each"
             )
-        for one in (setup.data, setup.validation):
-            if isinstance(one, StreamedSet):
-                one.section(slice(0, 1), 1, 1, 0)  # raises unless ranks can share it
-        options = setup.options
-        if options.batch < max(2, ranks.size):
+        for samples in (setup.data, setup.validation):
+            if isinstance(samples, StreamedSet):
+                samples.section(slice(0, 1), 1, 1, 0)  # raises unless ranks can share
+        batch = setup.options.batch
+        if batch < max(2, ranks.size):
             raise InputError(
-                f"a step of {options.rule.name} has "
-                f"{counted(options.batch, 'sample')}, expected two or more, and one "
-                f"for each of {ranks.size} ranks"
+                f"a step of {setup.options.rule.name} has "
+                f"{counted(batch, 'sample')}, expected two or more, and one for each "
+                f"of {ranks.size} ranks"
             )
         return setup
 
     setup = ranks.together(checked)
-    (where,) = setup.devices
+    (device,) = setup.devices
     validation = setup.validation
     ranks.check_alike({
         **setup.settings(checksums=False), "epochs": setup.epochs,
         "desired_error": setup.options.desired,
         "weighted": setup.data.weighted,
         "validation samples": None if validation is None else len(validation),
-        "device": store_of(where).key,
+        "device": store_of(device).key,
     })
     return replace(
-        setup, ranks=ranks, blocks=blocks, state=ranks.from_first(lambda: setup.state),
+        setup, state=ranks.from_first(lambda: setup.state),
         callbacks=setup.callbacks if ranks.first else [],
         checkpoints=setup.checkpoints if ranks.first else [],
     )

@@ -1,15 +1,11 @@
-"""The options of a training: arguments of `fit`, checked and resolved once.
-
-All that follows from a network's description and the number of samples alone is kept by
-the network for later trainings with the same arguments.
-"""
+"""`FitOptions` resolved for a network and a number of samples."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +13,6 @@ from numpy.typing import NDArray
 
 from clnet.checks import (
     as_whole,
-    check_flag,
     check_name,
     check_precision,
     is_among,
@@ -25,12 +20,13 @@ from clnet.checks import (
 )
 from clnet.errors import InputError, quoted
 from clnet.nn.activations import SOFTMAX, SOFTMAXES, activation
-from clnet.nn.cascade import is_cascade
+from clnet.nn.cascade import Cascade
 from clnet.nn.defaults import default_optimiser
 from clnet.nn.fann_parameters import STOP_FUNCTIONS, FannParameters
 from clnet.nn.labels import output_activations
 from clnet.nn.losses import LossFunction, loss_function
 from clnet.nn.optimisers import (
+    CASCADE,
     FANN,
     Optimiser,
     as_fann_parameters,
@@ -44,6 +40,7 @@ from clnet.training.history import Epoch, Measures
 if TYPE_CHECKING:
     from clnet.nn.model import Model
     from clnet.planning.training_planner import TrainingPlan
+    from clnet.training.fit_options import FitOptions
 
 MAX_KEPT = 16  # options of a network
 
@@ -91,7 +88,7 @@ class DesiredError:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TrainingOptions:
-    """Arguments of `Network.fit` for a number of samples, checked and resolved."""
+    """What `FitOptions` mean for a network and a number of samples."""
 
     epochs: int  # Epochs at most
     batch: int  # Samples a step, at most all
@@ -112,47 +109,56 @@ class TrainingOptions:
     plans: dict[Any, list[TrainingPlan]] = field(default_factory=dict)
 
 
-def training_options(
-    network: Model,
-    *,
-    n: int,
-    optimiser: str | Optimiser | None,
-    loss: str | None,
-    epochs: int,
-    batch_size: int | None,
-    shuffle: bool | None,
-    desired: float | None,
-    stop: str | None,
-    schedule: str | Schedule | None,
-    l1: float,
-    l2: float,
-    clip_norm: float | None,
-    clip_value: float | None,
-    precision: str,
-) -> TrainingOptions:
-    """Return the options of a training on n samples; the others are as for `fit`."""
+_ARGUMENTS = attrgetter(  # of `FitOptions`, those that `resolved` reads
+    "optimiser", "loss", "epochs", "batch_size", "shuffle", "desired_error", "stop",
+    "schedule", "l1", "l2", "clip_norm", "clip_value", "precision",
+)
+
+
+def resolved(network: Model, options: FitOptions, n: int) -> TrainingOptions:
+    """Return the options of a training on n samples; the network keeps some results."""
+    arguments = _ARGUMENTS(options)
+    # True is no number of epochs, and the network may get other parameters of FANN.
+    key = n, network.fann, arguments, *map(type, arguments)
+    kept = network.results
+    try:
+        found: TrainingOptions | None = kept.get(key)
+    except TypeError:  # an argument is no key
+        return _resolved(network, options, n)
+    if found is None:
+        found = _resolved(network, options, n)
+        while len(kept) >= MAX_KEPT:
+            kept.pop(next(iter(kept)), None)
+        kept[key] = found
+    return found
+
+
+def _resolved(network: Model, options: FitOptions, n: int) -> TrainingOptions:
     _check_softmaxes(network)
-    regularisation = Regularisation(l1, l2, clip_norm, clip_value)
-    check_precision(precision)
-    check_flag("shuffle", shuffle, optional=True)
-    epochs = as_whole("epochs", epochs)
-    if batch_size is not None:
-        batch_size = as_whole("batch_size", batch_size)
-    if optimiser is None:
-        optimiser = default_optimiser(network, n, batch_size)
-    rule = rule_of(network, optimiser)
-    batch = _batch(rule, batch_size, n)
+    regularisation = Regularisation(
+        options.l1, options.l2, options.clip_norm, options.clip_value
+    )
+    check_precision(options.precision)
+    epochs = as_whole("epochs", options.epochs)
+    chosen = chosen_optimiser(network, options, n)
+    rule = rule_of(network, chosen)
+    batch, shuffle = _batch(rule, options.batch_size, n), options.shuffle
     if shuffle is None:
         shuffle = rule.batch is None
+    schedule = options.schedule
     if schedule is not None and not hasattr(rule, "learning_rate"):
         raise InputError(f"{rule.name} has no learning rate: leave out the schedule")
-    row = default_loss(network, optimiser) if loss is None else loss_function(loss)
+    loss = (
+        default_loss(network, chosen) if options.loss is None
+        else loss_function(options.loss)
+    )
     return TrainingOptions(
         epochs=epochs, batch=batch, shuffled=bool(shuffle) and batch < n, rule=rule,
-        rule_text=repr(rule), loss=row, regularisation=regularisation,
+        rule_text=repr(rule), loss=loss, regularisation=regularisation,
         schedule=schedule, predictable=predictable(schedule),
-        desired=desired_error(network, desired, stop), precision=precision,
-        fann=_fann_parameters(network, rule, row, stop),
+        desired=desired_error(network, options.desired_error, options.stop),
+        precision=options.precision,
+        fann=_fann_parameters(network, rule, loss, options.stop),
         reach=tuple(
             (0.0, 1.0) if name in SOFTMAXES else activation(name).limits
             for name in output_activations(network)
@@ -171,24 +177,19 @@ def _check_softmaxes(network: Model) -> None:
             )
 
 
-def kept_options(network: Model) -> Callable[..., TrainingOptions]:
-    """Return `training_options` of a network, which keeps some results."""
-
-    @lru_cache(MAX_KEPT, typed=True)  # True is no number of epochs
-    def kept(fann: FannParameters | None, **arguments: Any) -> TrainingOptions:
-        # `fann` is a key alone: the network may get other training parameters.
-        return training_options(network, **arguments)
-
-    def options(**arguments: Any) -> TrainingOptions:
-        try:
-            return kept(network.fann, **arguments)
-        except TypeError:  # of an argument that is no key
-            return training_options(network, **arguments)
-
-    return options
+def chosen_optimiser(
+    network: Model, options: FitOptions, n: int
+) -> str | Optimiser | Cascade:
+    """Return the optimiser of a training on n samples, as given or by default."""
+    size = options.batch_size
+    if size is not None:
+        size = as_whole("batch_size", size)
+    if options.optimiser is None:
+        return default_optimiser(network, n, size)
+    return options.optimiser
 
 
-def rule_of(network: Model, chosen: str | Optimiser) -> Optimiser:
+def rule_of(network: Model, chosen: str | Optimiser | Cascade) -> Optimiser:
     """Return optimiser of a name or row; ``"fann"``: the one of the network's file."""
     if is_among(chosen, [FANN]):
         if network.fann is None:
@@ -197,7 +198,7 @@ def rule_of(network: Model, chosen: str | Optimiser) -> Optimiser:
                 "this network carries none"
             )
         return fann_optimiser(network.fann)
-    if is_cascade(chosen):
+    if isinstance(chosen, Cascade) or is_among(chosen, [CASCADE]):
         raise InputError(
             "cascade training grows one network, by Network.fit: give another optimiser"
         )
@@ -206,6 +207,8 @@ def rule_of(network: Model, chosen: str | Optimiser) -> Optimiser:
 
 def _batch(rule: Optimiser, size: int | None, n: int) -> int:
     """Return the samples of a step, at most all n."""
+    if size is not None:
+        size = as_whole("batch_size", size)
     if size is not None and rule.batch not in (None, size):
         raise InputError(
             f"{rule.name} trains with a batch_size of {rule.batch}, not {size}"
@@ -213,7 +216,9 @@ def _batch(rule: Optimiser, size: int | None, n: int) -> int:
     return min(size or rule.default_batch or n, n)
 
 
-def default_loss(network: Model, chosen: str | Optimiser) -> LossFunction:
+def default_loss(
+    network: Model, chosen: str | Optimiser | Cascade
+) -> LossFunction:
     """Return the default loss of `Network.fit`."""
     if network.fann is not None and (network.fann_compatible or chosen == FANN):
         return loss_function(f"fann_{network.fann.train_error_function}")

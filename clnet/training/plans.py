@@ -29,17 +29,14 @@ class Planning:
     New ones are searched for while it is entered as a context.
     """
 
-    def __init__(
-        self, setup: TrainingSetup, progress: bool | None = None,
-        tune: bool | None = None,
-    ) -> None:
-        self._setup, self._progress, self._tune = setup, progress, tune
-        self._epochs = inf if tune else setup.epochs
+    def __init__(self, setup: TrainingSetup) -> None:
+        self._setup, self._tune = setup, setup.tune
+        self._epochs = inf if setup.tune else setup.epochs
         self._saved = [] if setup.saved is None else setup.saved.plans
 
     def __enter__(self) -> Search:
         """Begin the search."""
-        self._search = Search(progress=self._progress)
+        self._search = Search(progress=self._setup.progress)
         steps = -(-len(self._setup.data) // self._setup.options.batch)
         self._search.runs = self._epochs * steps
         return self._search

@@ -1,4 +1,4 @@
-"""`fit_members`: trainings of many networks of one shape, side by side.
+"""`fit_population`: trainings of many networks of one shape, side by side.
 
 Members whose steps are the same program train in one launch (`MemberReplay`). They may
 differ in parameters, seed, rates, samples, limits and the number of epochs. Those that
@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,11 +21,17 @@ from numpy.typing import NDArray
 
 from clnet.checks import all_finite
 from clnet.errors import WIDTH, DeviceError, OutOfMemoryError, counted
+from clnet.nn.conversion import with_dropout
+from clnet.nn.schedules import schedule as find_schedule
+from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import device_errors, session
 from clnet.planning.member_planner import plan_members
 from clnet.planning.tuning.search import Search
+from clnet.runtime.data_parallel import device_of_rank
+from clnet.runtime.ranks import cut, joined
 from clnet.runtime.replay import RUN_SECONDS
 from clnet.training.bound import program_of
+from clnet.training.callbacks import EarlyStopping, progress_bar
 from clnet.training.histories import Histories, MemberLog
 from clnet.training.history import (
     INTERRUPTED,
@@ -33,8 +41,10 @@ from clnet.training.history import (
     interrupted_after,
 )
 from clnet.training.member_bound import MemberLaunches, Rates
+from clnet.training.members import members_of, samples_of
 from clnet.training.passes import measures
 from clnet.training.plans import without_backward
+from clnet.training.setup import TrainingSetup, initial_state
 from clnet.variants.member_variants import members_variants
 from clnet.variants.members.members import exact_factors
 
@@ -45,6 +55,7 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.planning.training_planner import TrainingPlan
     from clnet.training.data_set import DataSet
+    from clnet.training.fit_options import PopulationOptions
     from clnet.training.members import Member, Members, Samples
     from clnet.training.options import TrainingOptions
 
@@ -57,86 +68,151 @@ PENALTY = 1e-3  # of a program's weights, whose networks have penalties of their
 GROWTH = 8  # of a launch's epochs, at most: the first ones also compile
 
 
-def fit_members(
-    network: Model, start: Array, members: Members, samples: Samples,
-    device: Device, alone: Callable[[int], tuple[History, Array]],
-    report: Callable[[int], object], tune: bool | None = None,
-    progress: bool | None = False,
+def fit_population(
+    network: Model, dropout: Array, start: Array, options: PopulationOptions
 ) -> tuple[Histories, Array]:
-    """Train all members; return their histories and parameters [members, size]."""
-    groups, numbers_of = _groups(network, members, samples, device, tune, progress)
-    place = np.full(len(members), -1)  # of a member in its group
-    kind = np.zeros(len(members), int)
+    """Train networks of parameters [networks, size]; return histories and parameters.
+
+    Labels set the classes of `network`, whose layers, but for dropout [networks,
+    layers], are those of all.
+    """
+    if options.comm is None:
+        return _fit(network, dropout, start, options, slice(None))
+    with joined(options.comm, "Population.fit") as ranks:
+        assert ranks is not None
+        ranks.check_alike({
+            "networks": len(start), "parameters of checksum": zlib.crc32(start.data),
+        })
+        part = cut(len(start), ranks.size)[ranks.rank]
+
+        def trained() -> tuple[list[History], Array]:
+            options.check()
+            if part.start == part.stop:
+                return [], start[part]
+            device: Any = device_of_rank(ranks.local, options.device)
+            histories, parameters = _fit(network, dropout, start, replace(
+                options, device=device,
+                progress=options.progress if ranks.first else False,
+            ), part)
+            return list(histories), parameters
+
+        histories, parameters = ranks.together(trained)
+        every = list(chain.from_iterable(ranks.gathered(histories)))
+        return Histories(len(every), every.__getitem__), ranks.stacked(parameters)
+
+
+def _fit(
+    network: Model, dropout: Array, start: Array, options: PopulationOptions,
+    part: slice,
+) -> tuple[Histories, Array]:
+    """Train some networks; return their histories and parameters."""
+    from clnet.training.fit import train  # for few populations
+
+    groups, members, samples = _groups(network, dropout, options, part)
+    start, device = start[part], groups[0].device
+    position = np.full(len(members), -1)  # of a member in its group
+    group_of = np.zeros(len(members), int)
     interrupted = False
     trained: Array | None = None
     whole = len(groups) == 1
-    for number, (group, numbers) in enumerate(zip(groups, numbers_of, strict=True)):
-        kind[numbers] = number
-        if group.refusal is None and not interrupted:
-            with device_errors(session(device)):
-                finite = group.fit(start if whole else start[numbers], report)
-            interrupted = group.interrupted
-            if whole and finite.all():
-                trained = group.parameters
-            else:
-                trained = start.copy() if trained is None else trained
-                trained[numbers[finite]] = group.parameters[finite]
-            place[numbers[finite]] = np.flatnonzero(finite)
-    trained = start.copy() if trained is None else trained
-    others: dict[int, History] = {}
-    for i in np.flatnonzero(place < 0).tolist():
-        if interrupted:
-            others[i] = _history(network, members[i], start[i])
-            others[i].stopped = interrupted_after(0)
-        else:
-            others[i], trained[i] = alone(i)
+    total = int(members.each(lambda one: one.epochs).sum())
+    with progress_bar(total, "epochs", options.progress) as bar:
+        for number, group in enumerate(groups):
+            numbers = group.numbers
+            group_of[numbers] = number
+            if group.refusal is None and not interrupted:
+                with device_errors(session(device)):
+                    finite = group.fit(start if whole else start[numbers], bar)
+                interrupted = group.interrupted
+                if whole and finite.all():
+                    trained = group.parameters
+                else:
+                    trained = start.copy() if trained is None else trained
+                    trained[numbers[finite]] = group.parameters[finite]
+                position[numbers[finite]] = np.flatnonzero(finite)
+        trained = start.copy() if trained is None else trained
+        others: dict[int, History] = {}
+        for i in np.flatnonzero(position < 0).tolist():
+            single = with_dropout(network, members.dropout[i])
+            single.parameters = start[i]
+            if interrupted:
+                others[i] = History(initial_state(
+                    single, members[i].options, members[i].seed
+                ))
+                others[i].stopped = interrupted_after(0)
+                continue
+            others[i] = train(_setup(single, members[i], samples, device, options.tune))
+            trained[i] = single.parameters
             interrupted = others[i].stopped.startswith(INTERRUPTED)
-    return Histories(
-        len(members),
-        lambda i: others[i] if place[i] < 0 else groups[kind[i]].history(int(place[i])),
-    ), trained
+            if bar is not None:
+                bar.update(len(others[i]))
+    return Histories(len(members), lambda i: (
+        others[i] if i in others else groups[group_of[i]].history(int(position[i]))
+    )), trained
 
 
-def explain_members(
-    network: Model, members: Members, samples: Samples, device: Device,
-    tune: bool | None, progress: bool | None,
+def explain_population(
+    network: Model, dropout: Array, options: PopulationOptions
 ) -> str:
-    """Return how `fit_members` would train, and why; the arguments are its."""
-    groups, numbers_of = _groups(network, members, samples, device, tune, progress)
+    """Return how `fit_population` would train, and why."""
     return "\n\n".join(
         group.explanation if group.refusal is None else textwrap.fill(
-            f"{counted(len(numbers), 'network')} one after the other: {group.refusal}",
-            WIDTH,
+            f"{counted(len(group.numbers), 'network')} one after the other: "
+            f"{group.refusal}", WIDTH,
         )
-        for group, numbers in zip(groups, numbers_of, strict=True)
+        for group in _groups(network, dropout, options, slice(None))[0]
     )
 
 
 def _groups(
-    network: Model, members: Members, samples: Samples, device: Device,
-    tune: bool | None, progress: bool | None,
-) -> tuple[list[MemberGroup], list[Array]]:
-    """Return the groups of members that may train in one launch, and their numbers."""
+    network: Model, dropout: Array, options: PopulationOptions, part: slice
+) -> tuple[list[MemberGroup], Members, Samples]:
+    """Return the groups of members that may train in one launch."""
+    device = find_device(options.device)
+    samples = samples_of(network, options)
+    members = members_of(network, samples, dropout, options)
+    if part != slice(None):
+        members = members.part(np.arange(len(members))[part])
+    network = with_dropout(network, members.dropout.max(axis=0))
     kinds = kinds_of(members.options, members.sizes(len(samples.training)))
-    number_of = {one: number for number, one in enumerate(dict.fromkeys(kinds))}
-    kind = np.array([number_of[one] for one in kinds])[members.which]
-    numbers = [np.flatnonzero(kind == number) for number in number_of.values()]
+    number_of = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    group_of = np.array([number_of[kind] for kind in kinds])[members.which]
     return [
         MemberGroup(
-            network, members if len(numbers) == 1 else members.part(one), samples,
-            device, tune, progress,
+            network, members, np.flatnonzero(group_of == number), samples, device,
+            options.tune, options.progress,
         )
-        for one in numbers
-    ], numbers
+        for number in number_of.values()
+    ], members, samples
 
 
-def _history(network: Model, member: Member, parameters: Array) -> History:
-    """Return a history of no epoch yet; `parameters` [size] are initial."""
-    options = member.options
-    state = options.rule.initial_state(parameters.size, parameters.dtype.name)
-    return History(TrainingState(
-        options.rule_text, 0, 0, member.seed, parameters.copy(), state, network.formats
-    ))
+def _setup(
+    network: Model, member: Member, samples: Samples, device: Device,
+    tune: bool | None,
+) -> TrainingSetup:
+    """Return the setup of one member's training by itself."""
+    def of(data: DataSet, rows: Array | None) -> DataSet:
+        return data if rows is None else data.subset(rows)
+
+    options, weight = member.options, member.weight
+    data, validation = of(samples.training, member.rows), samples.validation
+    if weight is not None:
+        weight = weight if member.rows is None else weight[member.rows]
+        data = replace(data, weight=weight[:, np.newaxis] / weight.max())
+    if validation is not None:
+        validation = of(validation, member.rest)
+        validation = validation.balanced(len(validation))
+    # Plans are of a network's program, which its dropout is part of.
+    return TrainingSetup(
+        network=network, options=replace(options, plans={}),
+        data=data if options.shuffled else data.balanced(options.batch),
+        validation=validation, rates=find_schedule(options.schedule, options.epochs),
+        epochs=options.epochs, callbacks=[] if samples.patience is None else [
+            EarlyStopping(patience=samples.patience)
+        ],
+        state=initial_state(network, options, member.seed), devices=(device,),
+        classes=network.classes, columns=network.columns, tune=tune,
+    )
 
 
 def kinds_of(options: Sequence[TrainingOptions], sizes: Sequence[int]) -> list[Any]:
@@ -171,15 +247,19 @@ class MemberGroup:
     """Members of one kind, and the program of their steps."""
 
     members: Members  # Of one kind
+    numbers: Array  # Of these among all
     device: Device  # Where they train
     launches: MemberLaunches  # Of the steps, where there is no refusal
     parameters: Array  # Those that `fit` has trained
     explanation: str  # Of the plan, where there is no refusal
 
     def __init__(
-        self, network: Model, members: Members, samples: Samples, device: Device,
-        tune: bool | None = None, progress: bool | None = False,
+        self, network: Model, members: Members, numbers: Array, samples: Samples,
+        device: Device, tune: bool | None = None, progress: bool | None = False,
     ) -> None:
+        if len(numbers) < len(members):
+            members = members.part(numbers)
+        self.numbers = numbers
         self._network, self.members, self._samples = network, members, samples
         self.device, self._tune, self._progress = device, tune, progress
         self.interrupted: bool = False
@@ -233,7 +313,7 @@ class MemberGroup:
                 search,
             )
 
-    def fit(self, start: Array, report: Callable[[int], object]) -> Array:
+    def fit(self, start: Array, bar: Any = None) -> Array:
         """Train all members; return which ones are finite [members].
 
         `start` are the initial parameters [members, size].
@@ -291,7 +371,8 @@ class MemberGroup:
                         stopped[waited >= patience] = WAITED
                 stopped[~np.isfinite(last[:, :2]).all(axis=1)] = DIVERGED
                 self._stopped[active] = stopped
-                report(int(launch.ran.sum()))
+                if bar is not None:
+                    bar.update(int(launch.ran.sum()))
                 active = active[stopped == RUNNING]
         except KeyboardInterrupt:
             self.interrupted = True
@@ -319,7 +400,12 @@ class MemberGroup:
     def history(self, number: int) -> History:
         """Return the history of one member."""
         member, epochs = self.members[number], int(self._done[number])
-        history = _history(self._network, member, self._start[number])
+        options, start = member.options, self._start[number]
+        history = History(TrainingState(
+            options.rule_text, 0, 0, member.seed, start.copy(),
+            options.rule.initial_state(start.size, start.dtype.name),
+            self._network.formats,
+        ))
         self._log.fill(history, number, epochs, np.array([
             [int(samples[number]), self._network.n_out] for samples in self._targets
         ]))

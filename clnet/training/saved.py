@@ -6,8 +6,7 @@ A checkpoint is a network's ``.safetensors`` file that holds its training too.
 from __future__ import annotations
 
 import dataclasses
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +17,11 @@ from numpy.typing import NDArray
 from clnet.errors import FormatError, InputError, quoted, reason
 from clnet.formats import TRAINING_SUFFIX, safetensors, suffix_of
 from clnet.formats.files import as_path
-from clnet.nn.layers import Sparse
 from clnet.planning.cover import SavedPlan
 from clnet.training.history import MEASURES, TrainingState
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model
-    from clnet.training.options import TrainingOptions
-    from clnet.training.streaming import AnySet
 
 Array = NDArray[Any]
 Settings = dict[str, Any]
@@ -37,9 +33,6 @@ _UNLIKE = {  # checksums, and what it means that they differ
     "data": "on samples or weights of other values",
     "validation": "with another validation set",
 }
-# Fields of layers that do not matter to a training that goes on.
-_FREE = ("initialiser", "pattern", "density", "placement", "seed", "format",
-         "memory_limit")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,63 +150,6 @@ class SavedTraining:
                         f"{quoted(value)}",
                     )
                 )
-
-
-def settings_of(
-    network: Model, data: AnySet, validation: AnySet | None,
-    options: TrainingOptions, blocks: int | str | None = None, checksums: bool = True,
-) -> Settings:
-    """Return what must be the same where a training goes on, as plain values."""
-    sets = {"data": data, "validation": validation} if checksums else {}
-    schedule = options.schedule
-    return {
-        "network": f"{'-'.join(map(str, network.sizes))} {network.dtype}",
-        "layers": _checksum(_layers(network)),
-        "formats": ", ".join(network.formats),
-        "optimiser": options.rule_text,
-        "loss": options.loss.name,
-        "batch_size": options.batch,
-        "shuffle": options.shuffled,
-        "regularisation": repr(options.regularisation),
-        "schedule": schedule if schedule is None or isinstance(schedule, str)
-        else repr(schedule) if dataclasses.is_dataclass(schedule) else "a function",
-        "precision": options.precision,
-        **data.counts,
-        "blocks": blocks,
-        **{
-            name: None if one is None else _checksum(one.arrays)
-            for name, one in sets.items()
-        },
-    }
-
-
-def _layers(network: Model) -> Iterable[Array | str]:
-    """Yield what the computation of a network depends on, but for its parameters."""
-    yield repr(network.fann_compatible)
-    layers: Iterable[Any] = network.layers
-    for layer, matrix in zip(layers, network.matrices, strict=True):
-        fields = {
-            field.name: getattr(layer, field.name)
-            for field in dataclasses.fields(layer) if field.name not in _FREE
-        }
-        yield f"{type(layer).__name__} {fields}"
-        if isinstance(layer, Sparse):
-            rows, columns, _ = matrix.entries()
-            yield from (rows, columns)
-
-
-def _checksum(parts: Iterable[Array | str]) -> int:
-    """Return the CRC-32 of texts, and of arrays with their types and shapes."""
-    found = 0
-    for part in parts:
-        if not isinstance(part, str):
-            head = f"{part.dtype.name} {part.shape}"
-            found = zlib.crc32(np.ascontiguousarray(part).data, zlib.crc32(
-                head.encode(), found
-            ))
-        else:
-            found = zlib.crc32(part.encode(), found)
-    return found
 
 
 def take_state(

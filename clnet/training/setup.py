@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
 from clnet.checks import INT_MAX, as_whole, check_kind, is_many
 from clnet.errors import InputError, counted, quoted
-from clnet.formats.sources import Source, check_buffer, is_batches, lists_batches
+from clnet.formats.sources import check_buffer, is_batches, lists_batches
 from clnet.nn.description import Description, Relayout
 from clnet.nn.layers import Sparse
+from clnet.nn.scaling import scaling_to_apply
 from clnet.nn.schedules import schedule as find_schedule
-from clnet.opencl.discovery import Devices, device_list
+from clnet.opencl.discovery import device_list
 from clnet.training.callbacks import Checkpoint
 from clnet.training.data_set import (
     VALIDATION_BATCH,
@@ -26,112 +27,105 @@ from clnet.training.data_set import (
     warn_of_reach,
 )
 from clnet.training.history import SEEDS, TrainingState
-from clnet.training.saved import SavedTraining, settings_of
+from clnet.training.options import resolved
+from clnet.training.saved import SavedTraining
 from clnet.training.streaming import AnySet, StreamedSet, any_set
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from clnet.nn.columns import Columns
     from clnet.nn.labels import Classes
     from clnet.nn.model import Model
     from clnet.nn.optimisers import Optimiser
-    from clnet.nn.scaling import Scaling
     from clnet.nn.schedules import Schedule
     from clnet.opencl.device import Device
     from clnet.runtime.ranks import Ranks
     from clnet.training.callbacks import Callback
+    from clnet.training.fit_options import FitOptions
     from clnet.training.options import TrainingOptions
+
+
+Array = NDArray[Any]
+
+# Fields of layers that do not matter to a training that goes on.
+_FREE = ("initialiser", "pattern", "density", "placement", "seed", "format",
+         "memory_limit")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
     """All settings of one training."""
 
+    network: Model  # The network, which trains in place
     options: TrainingOptions  # The arguments that hold for other samples too
     data: AnySet  # The training set
-    validation: AnySet | None  # The validation set, measured after each epoch
+    validation: AnySet | None = None  # The validation set, measured after each epoch
     rates: Schedule  # Factor of the learning rate for an epoch, counted from 0
     epochs: int  # Epochs at most, from the state on
     callbacks: list[Callback]  # In the order of their calls
-    checkpoints: list[Checkpoint]  # Called after all others, whose state they hold
+    checkpoints: list[Checkpoint] = field(default_factory=list)  # Called last
     state: TrainingState  # The state to start from
-    saved: SavedTraining | None  # The training of the checkpoint that the state is from
-    settings: Callable[..., dict[str, Any]]  # Returns the `settings_of` the training
+    # The training of the checkpoint that the state is from
+    saved: SavedTraining | None = None
     devices: tuple[Device, ...]  # One, or several that share each batch
     # What the outputs stand for, which the network gets before the training
     classes: Classes | None
     columns: Columns | None  # The names of the inputs, likewise
+    tune: bool | None = None  # As for `Network.fit`
+    progress: bool | None = None
     # The ranks that share each step; None: this process takes all
     ranks: Ranks | None = None
     # Blocks of a step that ranks share; None: one each, summed in MPI's order
     blocks: int | None = None
 
+    def settings(self, *, checksums: bool = True) -> dict[str, Any]:
+        """Return the `settings_of` the training."""
+        blocks = None if self.ranks is None else self.blocks or "any"
+        return settings_of(
+            self.network, self.data, self.validation, self.options, blocks, checksums
+        )
+
 
 def training_setup(
-    network: Model,
-    x: ArrayLike | Source,
-    t: ArrayLike | None,
-    options_of: Callable[[int], TrainingOptions],
-    *,
-    validation: tuple[ArrayLike, ...] | Iterable[Any] | None,
-    sample_weight: ArrayLike | None,
-    callbacks: Iterable[Callback],
-    seed: int | None,
-    devices: Devices,
-    state: TrainingState | None,
-    scaling: Scaling | None,
-    buffer: int | None,
-    device: Devices,
-    resume: str | PathLike[str] | None,
-    load: Callable[[Any], SavedTraining] = SavedTraining.load,
-    blocks: int | str | None = None,
+    network: Model, options: FitOptions, ranks: Ranks | None = None,
+    blocks: int | None = None, saved: SavedTraining | None = None,
 ) -> TrainingSetup:
     """Return the checked arguments of `Network.fit`.
 
-    `options_of` returns the options for a number of samples, `load` reads the file
-    `resume`, and `blocks` is that of `settings_of`.
+    Ranks have the training of their checkpoint, `saved`, from rank 0.
     """
-    room = check_buffer(buffer)
-    if device is not None and devices is not None:
-        raise InputError("give device or devices, not both")
-    chosen = device_list(device if devices is None else devices)
-    alone = len(chosen) == 1 and blocks is None  # no device or rank to share samples
-    data, classes, columns = any_set(
-        network, (x, t, sample_weight), network.classes, network.columns, scaling, room,
-        sparse=alone,
+    scaling = scaling_to_apply(network.scaling, options.scale)
+    room = check_buffer(options.buffer)
+    devices = device_list(
+        options.device if options.devices is None else options.devices
     )
-    options = options_of(len(data))
-    epochs = options.epochs
-    other: AnySet | None = None
-    if validation is not None:
-        if is_batches(validation) or lists_batches(validation):
-            samples: tuple[Any, ...] = (validation, None, None)
-        elif isinstance(validation, (tuple, list)) and len(validation) in (2, 3):
-            samples = (*validation, None)[:3]
-        else:
-            raise InputError(
-                "validation must be (x, t) or (x, t, sample_weight), or a source of "
-                "such batches"
-            )
-        other, classes, _ = any_set(
-            network, samples, classes, columns, scaling, room, "validation ", alone
+    alone = len(devices) == 1 and ranks is None  # no device or rank to share samples
+    data, classes, columns = any_set(
+        network, (options.x, options.t, options.sample_weight), network.classes,
+        network.columns, scaling, room, sparse=alone,
+    )
+    chosen = resolved(network, options, len(data))
+    epochs, validation = chosen.epochs, None
+    if options.validation is not None:
+        validation, classes, _ = any_set(
+            network, _validation(options.validation), classes, columns, scaling, room,
+            "validation ", alone,
         )
-        other = (
-            other.balanced(min(VALIDATION_BATCH, other.rows), whole=True)
-            if isinstance(other, StreamedSet) else other.balanced(len(other))
+        validation = (
+            validation.balanced(min(VALIDATION_BATCH, validation.rows), whole=True)
+            if isinstance(validation, StreamedSet)
+            else validation.balanced(len(validation))
         )
-    checked = checked_callbacks(callbacks)
+    callbacks = checked_callbacks(options.callbacks)
     if isinstance(data, StreamedSet):
-        data = data.balanced(options.batch)
+        data = data.balanced(chosen.batch)
         data.check_batch()
-    settings = partial(settings_of, network, data, other, options, blocks)
-    saved = None
+    state, resume = options.state, options.resume
     if resume is not None:
-        if state is not None:
-            raise InputError("give state or resume, not both")
-        saved = load(resume)
-        saved.check_settings(resume, settings())
+        saved = SavedTraining.load(resume) if saved is None else saved
+        saved.check_settings(resume, settings_of(
+            network, data, validation, chosen,
+            None if ranks is None else blocks or "any",
+        ))
         state = saved.state
         if state.epoch > epochs:
             raise InputError(
@@ -139,31 +133,46 @@ def training_setup(
                 f"expected epochs of at least as many, not {epochs}"
             )
         epochs -= state.epoch
-    for one in (data, other):
-        if isinstance(one, StreamedSet):
-            one.check(epochs, len(chosen))
-    start = _initial_state(network, options, seed) if state is None else (
-        _resumed_state(network, options.rule, seed, state)
+    for samples in (data, validation):
+        if isinstance(samples, StreamedSet):
+            samples.check(epochs, len(devices))
+    start = (
+        initial_state(network, chosen, chosen_seed(options.seed)) if state is None
+        else _resumed_state(network, chosen.rule, options.seed, state)
     )
-    if not options.shuffled and not isinstance(data, StreamedSet):
-        data = data.balanced(options.batch)
-    steps = -(-len(data) // options.batch)
+    if not chosen.shuffled and not isinstance(data, StreamedSet):
+        data = data.balanced(chosen.batch)
+    steps = -(-len(data) // chosen.batch)
     if state is not None and start.count + epochs * steps > INT_MAX:
         raise InputError(
             f"{epochs} epochs of {counted(steps, 'step')}, after the {start.count} "
             f"steps of the state, are more than {INT_MAX} steps"
         )
     if isinstance(data, DataSet):
-        warn_of_classes(network, t, options.loss)
-    warn_of_reach(network, options.reach, data.t)
+        warn_of_classes(network, options.t, chosen.loss)
+    warn_of_reach(network, chosen.reach, data.t)
+    checkpoints = [one for one in callbacks if isinstance(one, Checkpoint)]
     return TrainingSetup(
-        options=options, data=data, validation=other,
-        rates=find_schedule(options.schedule, start.epoch + epochs), epochs=epochs,
-        callbacks=[one for one in checked if not isinstance(one, Checkpoint)],
-        checkpoints=[one for one in checked if isinstance(one, Checkpoint)],
-        state=start, saved=saved, settings=settings, devices=chosen,
-        classes=classes, columns=columns,
+        network=network, options=chosen, data=data, validation=validation,
+        rates=find_schedule(chosen.schedule, start.epoch + epochs), epochs=epochs,
+        callbacks=[one for one in callbacks if not isinstance(one, Checkpoint)],
+        checkpoints=checkpoints, state=start, saved=saved, devices=devices,
+        classes=classes, columns=columns, tune=options.tune, progress=options.progress,
+        ranks=ranks, blocks=blocks,
     )
+
+
+def _validation(samples: Any) -> tuple[Any, Any, Any]:
+    """Return the inputs, targets and weights of the argument `validation`."""
+    if is_batches(samples) or lists_batches(samples):
+        return samples, None, None
+    if not isinstance(samples, (tuple, list)) or len(samples) not in (2, 3):
+        raise InputError(
+            "validation must be (x, t) or (x, t, sample_weight), or a source of such "
+            "batches"
+        )
+    x, t, weight = (*samples, None)[:3]
+    return x, t, weight
 
 
 def checked_callbacks(callbacks: Iterable[Callback]) -> list[Callback]:
@@ -186,10 +195,10 @@ def chosen_seed(seed: int | None) -> int:
     return as_whole("a seed", seed, 0, SEEDS - 1)
 
 
-def _initial_state(
-    network: Model, options: TrainingOptions, seed: int | None
+def initial_state(
+    network: Model, options: TrainingOptions, seed: int
 ) -> TrainingState:
-    seed = chosen_seed(seed)
+    """Return the state before the first epoch."""
     parameters = network.parameters.copy()
     values = options.rule.initial_state(parameters.size, network.dtype)
     return TrainingState(
@@ -260,3 +269,60 @@ def _resumed_state(
                 f"squares of {rule.name}"
             )
     return state
+
+
+def settings_of(
+    network: Model, data: AnySet, validation: AnySet | None,
+    options: TrainingOptions, blocks: int | str | None = None, checksums: bool = True,
+) -> dict[str, Any]:
+    """Return what must be the same where a training goes on, as plain values."""
+    sets = {"data": data, "validation": validation} if checksums else {}
+    schedule = options.schedule
+    return {
+        "network": f"{'-'.join(map(str, network.sizes))} {network.dtype}",
+        "layers": _checksum(_layers(network)),
+        "formats": ", ".join(network.formats),
+        "optimiser": options.rule_text,
+        "loss": options.loss.name,
+        "batch_size": options.batch,
+        "shuffle": options.shuffled,
+        "regularisation": repr(options.regularisation),
+        "schedule": schedule if schedule is None or isinstance(schedule, str)
+        else repr(schedule) if is_dataclass(schedule) else "a function",
+        "precision": options.precision,
+        **data.counts,
+        "blocks": blocks,
+        **{
+            name: None if one is None else _checksum(one.arrays)
+            for name, one in sets.items()
+        },
+    }
+
+
+def _layers(network: Model) -> Iterable[Array | str]:
+    """Yield what the computation of a network depends on, but for its parameters."""
+    yield repr(network.fann_compatible)
+    layers: Iterable[Any] = network.layers
+    for layer, matrix in zip(layers, network.matrices, strict=True):
+        described = {
+            field.name: getattr(layer, field.name)
+            for field in fields(layer) if field.name not in _FREE
+        }
+        yield f"{type(layer).__name__} {described}"
+        if isinstance(layer, Sparse):
+            rows, columns, _ = matrix.entries()
+            yield from (rows, columns)
+
+
+def _checksum(parts: Iterable[Array | str]) -> int:
+    """Return the CRC-32 of texts, and of arrays with their types and shapes."""
+    found = 0
+    for part in parts:
+        if not isinstance(part, str):
+            head = f"{part.dtype.name} {part.shape}"
+            found = zlib.crc32(np.ascontiguousarray(part).data, zlib.crc32(
+                head.encode(), found
+            ))
+        else:
+            found = zlib.crc32(part.encode(), found)
+    return found

@@ -65,11 +65,10 @@ class Training:
     epochs are enqueued (`_segments`), and which are reported (the history).
     """
 
-    def __init__(
-        self, network: Model, setup: TrainingSetup, planning: Planning
-    ) -> None:
+    def __init__(self, setup: TrainingSetup, planning: Planning) -> None:
         options, data, state = setup.options, setup.data, setup.state
-        self.network = network
+        network = setup.network
+        self.network: Model = network
         self.history: History = History(state)
         self.stopped: str = ""
         if setup.saved is not None:

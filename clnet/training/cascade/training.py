@@ -7,17 +7,14 @@ many epochs of all.
 
 from __future__ import annotations
 
-import inspect
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from clnet.checks import as_whole, check_flag, is_many
+from clnet.checks import as_whole, is_many
 from clnet.errors import InputError, counted, quoted, warn
 from clnet.formats.sources import check_buffer
 from clnet.ir import cascade as oracle
@@ -29,6 +26,7 @@ from clnet.nn.cascade import (
     Stagnation,
     cascade_of,
     initial_weights,
+    is_cascade,
     network_neuron,
 )
 from clnet.nn.defaults import MAX_NEURONS
@@ -36,71 +34,55 @@ from clnet.nn.fann_parameters import FannParameters, bit_fail_limit
 from clnet.nn.layers import Dense
 from clnet.nn.losses import LossFunction, loss_function
 from clnet.nn.optimisers import CASCADE
+from clnet.nn.scaling import scaling_to_apply
 from clnet.opencl.discovery import device_list
 from clnet.opencl.session import device_errors, session
-from clnet.training.callbacks import Checkpoint
+from clnet.training.callbacks import Checkpoint, progress_bar
 from clnet.training.cascade.launches import Parts
 from clnet.training.cascade.trial import bound
 from clnet.training.data_set import DataSet, warn_of_classes, warn_of_reach
 from clnet.training.history import (
     INTERRUPTED,
-    SEEDS,
     History,
     Measures,
     TrainingState,
 )
 from clnet.training.options import DesiredError, default_loss, desired_error
-from clnet.training.setup import checked_callbacks
+from clnet.training.setup import checked_callbacks, chosen_seed
 from clnet.training.streaming import any_set
 from clnet.variants.cascade.cascade import CascadeSamples, NeuronsTraining
 
 if TYPE_CHECKING:
-    from clnet.formats.sources import Source
     from clnet.nn.model import Model
-    from clnet.nn.scaling import Scaling
     from clnet.opencl.device import Device
-    from clnet.opencl.discovery import Devices
     from clnet.opencl.session import Session
     from clnet.training.callbacks import Callback
+    from clnet.training.fit_options import FitOptions
     from clnet.training.saved import SavedTraining
 
 Array = NDArray[Any]
 
+TAKEN = {  # arguments of `Network.fit`; others must have their defaults
+    "x", "t", "optimiser", "loss", "max_neurons", "validation", "callbacks", "seed",
+    "device", "desired_error", "stop", "progress", "scale",
+}
 LOSSES = ("mse", "fann_linear", "fann_tanh")  # of squared errors, as candidates'
 
 
-def fit_cascade(
-    network: Model,
-    chosen: str | Cascade,
-    x: ArrayLike | Source,
-    t: ArrayLike | None,
-    *,
-    loss: str | None,
-    max_neurons: int | None,
-    validation: Any,
-    callbacks: Iterable[Callback],
-    seed: int | None,
-    device: Devices,
-    desired: float | None,
-    stop: str | None,
-    progress: bool | None,
-    scaling: Scaling | None,
-    others: Mapping[str, Any],
-) -> History:
-    """Train a network by cascade training, which grows; see `Network.fit`.
-
-    `others` are the other arguments of `Network.fit`, which must be their defaults.
-    """
-    check_flag("progress", progress, optional=True)
-    cascade, kind = cascade_of(network, chosen), cast("Any", type(network))
-    _refuse(others, inspect.signature(kind.fit).parameters)
+def fit_cascade(network: Model, options: FitOptions) -> History:
+    """Train a network by cascade training, which grows; see `Network.fit`."""
+    assert is_cascade(options.optimiser)
+    cascade, max_neurons = cascade_of(network, options.optimiser), options.max_neurons
+    _refuse(options)
     shortcut = Shortcut.of(network)
     neurons = as_whole(
         "max_neurons", MAX_NEURONS if max_neurons is None else max_neurons, 0
     )
-    room = check_buffer(None)
+    scaling = scaling_to_apply(network.scaling, options.scale)
+    room, validation = check_buffer(None), options.validation
     data, classes, columns = any_set(
-        network, (x, t, None), network.classes, network.columns, scaling, room
+        network, (options.x, options.t, None), network.classes, network.columns,
+        scaling, room,
     )
     other = None
     if validation is not None:
@@ -109,41 +91,42 @@ def fit_cascade(
         other, classes, _ = any_set(
             network, (*validation, None), classes, columns, scaling, room, "validation "
         )
-    for one in (data, other):
-        if one is not None and not isinstance(one, DataSet):
+    for samples in (data, other):
+        if samples is not None and not isinstance(samples, DataSet):
             raise InputError(
                 "cascade training keeps all samples on the device: give arrays, not "
                 "sources that are read by parts"
             )
     assert isinstance(data, DataSet) and (other is None or isinstance(other, DataSet))
-    row = default_loss(network, CASCADE) if loss is None else loss_function(loss)
-    if row.name not in LOSSES:
+    loss = (
+        default_loss(network, CASCADE) if options.loss is None
+        else loss_function(options.loss)
+    )
+    if loss.name not in LOSSES:
         raise InputError(
             f"candidates are judged by squared errors: cascade training takes the loss "
-            f"{', '.join(LOSSES[:-1])} or {LOSSES[-1]}, not {row.name}"
+            f"{', '.join(LOSSES[:-1])} or {LOSSES[-1]}, not {loss.name}"
         )
-    place, *more = device_list(device)
+    device, *more = device_list(options.device)
     if more:
         raise InputError("cascade training takes one device, not several")
-    listed = checked_callbacks(callbacks)
-    if any(isinstance(callback, Checkpoint) for callback in listed):
+    callbacks = checked_callbacks(options.callbacks)
+    if any(isinstance(callback, Checkpoint) for callback in callbacks):
         raise _no_checkpoint()
-    seed = int(np.random.SeedSequence().entropy % SEEDS) if seed is None else as_whole(  # type: ignore[operator]
-        "a seed", seed, 0, SEEDS - 1
-    )
-    warn_of_classes(network, t, row)
+    seed = chosen_seed(options.seed)
+    warn_of_classes(network, options.t, loss)
     warn_of_reach(
         network,
-        [activation(one.activation).limits for one in
+        [activation(neuron.activation).limits for neuron in
          shortcut.output.neurons(network.fann_compatible)], data.t,
     )
     network.classes, network.columns = classes, columns
     training = CascadeTraining(
-        network, shortcut, cascade, row, data, other, neurons, seed,
-        place, desired_error(network, desired, stop),
+        network, shortcut, cascade, loss, data, other, neurons, seed, device,
+        desired_error(network, options.desired_error, options.stop),
     )
     with device_errors(training.session):
-        training.run(listed, bool(progress))
+        training.run(callbacks, bool(options.progress))
     return training.history
 
 
@@ -154,11 +137,12 @@ def _no_checkpoint() -> InputError:
     )
 
 
-def _refuse(others: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+def _refuse(options: FitOptions) -> None:
     """Raise InputError for an argument of `fit` that cascade training does not take."""
-    for name, value in others.items():
-        default = parameters[name].default
-        if value is default:
+    for field in fields(options):
+        name, default = field.name, field.default
+        value = getattr(options, name)
+        if name in TAKEN or value is default:
             continue
         if default is None or is_many(value) or value != default:
             instead = {
@@ -272,7 +256,7 @@ class CascadeTraining:
             if hasattr(callback, "start"):
                 callback.start(self)
         try:
-            with _bar(self._max_neurons) if progress else nullcontext() as bar:
+            with progress_bar(self._max_neurons, "neurons", progress) as bar:
                 self._run(callbacks, bar)
         except KeyboardInterrupt:
             count = len(self.history)
@@ -497,10 +481,3 @@ class CascadeTraining:
 
 def _numbers(measures: Measures) -> tuple[float, float, int]:
     return measures.loss, measures.mse, measures.bit_fail
-
-
-def _bar(neurons: int) -> Any:
-    """Return a progress bar on stderr."""
-    from tqdm.auto import tqdm
-
-    return tqdm(total=neurons, unit=" neurons", dynamic_ncols=True)
