@@ -9,7 +9,7 @@ from itertools import cycle, groupby, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from clnet.errors import DeviceError, InputError, known_row
-from clnet.ir.ops import Span
+from clnet.ir.program import Span
 from clnet.opencl.commands import NANOSECOND
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import devices

@@ -42,7 +42,7 @@ import pandas as pd
 
 from clnet.errors import ClnetError, ClnetWarning
 from clnet.ir.lowering import lower
-from clnet.ir.ops import Program
+from clnet.ir.program import Program
 from clnet.network import Network
 from clnet.opencl import rate_probes, times_file
 from clnet.opencl.device import Device

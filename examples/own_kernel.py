@@ -10,7 +10,7 @@ import clnet
 from clnet.variants.dense.naive import Naive
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
     from clnet.opencl.launch import Launches
     from clnet.variants.base import Config

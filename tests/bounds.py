@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir import reference
-from clnet.ir.ops import Apply, BiasAct, Nonlinearity, Softmax, Span
+from clnet.ir.activation import BiasAct, Nonlinearity, Softmax
+from clnet.ir.product import Apply
+from clnet.ir.program import Span
 from clnet.nn.activations import activation
 
 LAMBDA = 6.0  # probability 3e-8 per sum
@@ -169,7 +170,7 @@ def span_bound(
     sums: dict[str, float] = {}  # relative errors of pre-activations
     for op in span.ops:
         before = dict(exact)
-        reference.run_op(op, exact, weights)
+        op.run(exact, weights)
         if isinstance(op, Apply):
             values = weights[op.weights.offset : op.weights.offset + op.weights.size]
             size = np.abs(op.storage.matrix(values))

@@ -19,18 +19,11 @@ from bounds import (
 )
 from numpy.typing import NDArray
 
-from clnet.ir import reference
-from clnet.ir.ops import Apply, BiasAct, Op
-from clnet.ir.training_ops import (
-    ActGrad,
-    ApplyT,
-    BiasGrad,
-    GradientNorm,
-    Loss,
-    Outer,
-    Tally,
-    Update,
-)
+from clnet.ir.activation import ActGrad, BiasAct, BiasGrad
+from clnet.ir.loss import Loss, Tally
+from clnet.ir.op import Op
+from clnet.ir.product import Apply, ApplyT, Outer
+from clnet.ir.update import GradientNorm, Update
 from clnet.nn.losses import FANN_TANH_LIMIT, loss_function, sigmoid, softmax
 from clnet.nn.optimisers import DECAYS, Optimiser
 
@@ -137,7 +130,7 @@ def perturbed_runs(
             found.update({name: np.asarray(x) for name, x in values.items()})
             for op in ops:
                 if rounded is None:
-                    reference.run_op(op, found, weights)
+                    op.run(found, weights)
                     continue
                 terms = _terms(op, int(found["samples"]))
                 sizes = {
@@ -154,11 +147,11 @@ def perturbed_runs(
                     bias = weights[op.bias.offset : op.bias.offset + op.bias.size]
                     by = fan_in[op.z.name] * rounded.addition * np.abs(bias)
                     found[op.z.name] = perturbed(found[op.z.name], by)
-                reference.run_op(op, found, weights)
+                op.run(found, weights)
                 if isinstance(op, Update):
                     found["rate"] = rate
                 if terms:
-                    reference.run_op(op, sizes, np.abs(weights))
+                    op.run(sizes, np.abs(weights))
                 round_off(op, terms, found, sizes, weights, rounded)
         return found
 

@@ -16,7 +16,7 @@ from bounds import WITH_PARAMETERS
 
 from clnet import Dense, Local, Network, Sparse
 from clnet.ir.lowering import lower, lower_training
-from clnet.ir.ops import Program, Span
+from clnet.ir.program import Program, Span
 from clnet.ir.sparse_input import SparseShape
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.cascade import RULES, Cascade, network_neuron

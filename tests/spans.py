@@ -6,7 +6,7 @@ import numpy as np
 
 from clnet.ir import reference
 from clnet.ir.lowering import lower_training
-from clnet.ir.training_ops import Outer
+from clnet.ir.product import Outer
 from clnet.nn.losses import loss_function
 from clnet.opencl.discovery import device
 from clnet.opencl.session import session

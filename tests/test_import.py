@@ -24,7 +24,7 @@ def test_nothing_is_imported_before_its_use():
 def test_a_network_needs_no_opencl():
     found = imported("clnet.Network.mlp([2, 1])")
     assert "pyopencl" not in found
-    assert not {"clnet.ir.ops", "clnet.planning", "clnet.nn.optimisers"} & found
+    assert not {"clnet.ir.op", "clnet.planning", "clnet.nn.optimisers"} & found
 
 
 def test_an_answer_needs_nothing_of_training_and_no_table():

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from clnet.errors import ClnetError, unknown
 from clnet.ir import reference
-from clnet.ir.ops import Span
+from clnet.ir.program import Span
 from clnet.network import Network
 from clnet.variants.cost import span_bytes, span_flops
 

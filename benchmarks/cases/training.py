@@ -21,7 +21,7 @@ from clnet import Dense, Network
 from clnet.formats import load_data
 from clnet.ir import reference
 from clnet.ir.lowering import lower_training
-from clnet.ir.ops import Program
+from clnet.ir.program import Program
 from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Adam, Optimiser, Rprop

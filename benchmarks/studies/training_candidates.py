@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from operator import add
 
-from clnet.ir.ops import Value
-from clnet.ir.training_ops import RECORD
+from clnet.ir.loss import RECORD
+from clnet.ir.op import Value
 from clnet.opencl.commands import Action
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Gradients, Launch, Parameters, State

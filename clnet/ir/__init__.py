@@ -1,5 +1,6 @@
-"""A network as a flat program of ops, and the meaning of each op in NumPy.
+"""A network as a flat program of ops, each with its NumPy meaning, gradient and cost.
 
-Imports `nn`. Start with `ops`; `lowering` makes programs of networks, `training_ops`
-adds the ops of a training step, and `reference` is the oracle of every test.
+Imports `nn`. Start with `op`, the base of all ops, and `product`, a family of them;
+`program` is a sequence, `lowering` makes programs of networks, and `reference` runs
+them: the oracle of every test.
 """

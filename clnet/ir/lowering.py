@@ -5,42 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clnet.checks import INT_MAX, is_sparse
 from clnet.errors import InputError
-from clnet.ir.ops import (
-    VALUE_ALIGNMENT,
-    Apply,
-    BiasAct,
-    Nonlinearity,
-    Op,
-    Program,
-    Softmax,
-    Value,
-)
-from clnet.ir.sparse_input import (
-    SparseInputApply,
-    SparseInputOuter,
-    SparseRows,
-    SparseShape,
-)
-from clnet.ir.training_ops import (
-    RECORD,
-    ActGrad,
-    ApplyT,
-    BiasGrad,
-    Dropout,
-    Gather,
-    GradientNorm,
-    Loss,
-    Outer,
-    Tally,
-    Update,
-    gradient,
-)
+from clnet.ir.activation import BiasAct, Nonlinearity, Softmax
+from clnet.ir.batch import Dropout, Gather
+from clnet.ir.loss import RECORD, Loss, Tally
+from clnet.ir.op import VALUE_ALIGNMENT, Op, Value, gradients
+from clnet.ir.product import Apply
+from clnet.ir.program import Program
+from clnet.ir.sparse_input import SparseInputApply, SparseRows, SparseShape
+from clnet.ir.update import GradientNorm, Update
 from clnet.nn.activations import (
     LOG_SOFTMAX,
     SOFTMAX,
@@ -53,12 +30,15 @@ from clnet.nn.fann_parameters import bit_fail_limit
 from clnet.nn.labels import symmetric_outputs
 from clnet.nn.regularisation import PLAIN, Regularisation
 from clnet.nn.storage.dense import DenseStorage
-from clnet.nn.storage.layout import Slot, round_up
+from clnet.nn.storage.layout import round_up
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from clnet.nn.losses import LossFunction
     from clnet.nn.model import Model
     from clnet.nn.optimisers import Optimiser
+    from clnet.nn.storage.layout import Slot
 
 # Where products with sparse samples are faster than dense ones, as measured by PoCL.
 SPARSE_RATIO = 40  # of the inputs to the entries of a sample, at least
@@ -112,87 +92,64 @@ def lower_training(
     inputs = [_value(name, width, inner=False) for name, width in widths.items()]
     x, t, *weight = inputs
     rows = None if sparse is None else SparseRows.of(sparse, shuffled)
-    ops: list[Op] = []
     gathered = inputs if rows is None else inputs[1:]
+    gather: list[Op] = []
     if samples is not None:
         data = [replace(v, name=f"{v.name}s", rows=samples) for v in gathered]
-        ops.append(Gather(tuple(data), tuple(gathered), shuffled))
+        gather.append(Gather(tuple(data), tuple(gathered), shuffled))
         gathered = data
     inputs = gathered if rows is None else [*rows.values, *gathered]
+    forward: list[Op] = []
     layers = _read_layers(network)
-    forward: dict[int, tuple[list[Apply | SparseInputApply], BiasAct]] = {}
     ys = {0: x}
     for number in layers:
-        forward[number] = applies, act = _forward(network, number, ys, rows)
+        layer = network.layers[number - 1]
+        applies, act = _forward(network, number, ys, rows)
         if number == layers[-1]:
             act = _fused(network, act, loss)
-            forward[number] = applies, act
-        elif (name := network.layers[number - 1].activation) in SOFTMAXES:
+        elif layer.activation in SOFTMAXES:
             raise InputError(
-                f"layer {number} is {name}, which trains as the last layer only: give "
-                f"the others another activation, as in ['relu', '{name}']"
+                f"layer {number} is {layer.activation}, which trains as the last layer "
+                f"only: give the others another activation, as in ['relu', "
+                f"'{layer.activation}']"
             )
-        ops += [*applies, act]
+        forward += [*applies, act]
         ys[number] = act.y
-        fraction = network.layers[number - 1].dropout
-        if fraction > 0 and dropout:
+        if layer.dropout > 0 and dropout:
             ys[number] = replace(act.y, name=f"dropped{number}")
-            ops.append(Dropout(act.y, ys[number], number, fraction))
+            forward.append(Dropout(act.y, ys[number], number, layer.dropout))
     y = ys[layers[-1]]
-    dy = _value(f"dy{layers[-1]}", y.width)
-    derivatives = {y: dy}  # of the loss, by each output
+    dy = replace(y, name=f"d{y.name}")
     record = Value("record", len(RECORD), len(RECORD))
     totals = Value("totals", 2 * len(RECORD), 2 * len(RECORD), rows=1)
-    limit = bit_fail_limit(network.fann)
     halved = tuple(
         symmetric and (network.fann_compatible or loss.fann)
         for symmetric in symmetric_outputs(network)
     )
-    ops += [
-        Loss(y, t, weight[0] if weight else None, dy, record, loss.name, halved, limit),
-        Tally(record, totals),
+    backward = gradients(forward, y, dy)
+    slots: dict[Value, Slot] = {}  # of each gradient
+    for op in backward:
+        slots |= op.gradient_slots
+    ops = [
+        *gather, *forward,
+        Loss(y, t, weight[0] if weight else None, dy, record, loss.name, halved,
+             bit_fail_limit(network.fann)),
+        Tally(record, totals), *backward,
     ]
-    gradients: list[Value] = []
-    slots: list[Slot] = []
-    for number in reversed(layers):
-        applies, act = forward[number]
-        dz = dy = derivatives[ys[number]]
-        if ys[number] != act.y:
-            dz = dy = replace(dy, name=f"d{act.y.name}")
-            fraction = network.layers[number - 1].dropout
-            ops.append(Dropout(derivatives[ys[number]], dy, number, fraction))
-        if not act.nonlinearity.plain:
-            dz = replace(dy, name=f"dz{number}")
-            ops.append(_act_grad(act, act.z, dy, dz))
-        for part, apply in enumerate(applies):
-            name = f"dweights{number}" + (f".{part}" if part else "")
-            gradients.append(gradient(name, apply.weights))
-            slots.append(apply.weights)
-            ops.append(_outer(dz, apply, gradients[-1]))
-        if act.bias is not None:
-            gradients.append(gradient(f"dbias{number}", act.bias))
-            slots.append(act.bias)
-            ops.append(BiasGrad(dz, gradients[-1], act.bias))
-        for apply in applies:
-            if isinstance(apply, Apply) and apply.x != x:
-                again = apply.x in derivatives  # the output has several readers
-                dx = _value(f"d{apply.x.name}", apply.x.width)
-                derivatives[apply.x] = dx
-                ops.append(ApplyT(dz, dx, apply.storage, apply.weights, again))
-    outputs = tuple(gradients)
+    outputs = tuple(slots)
     if optimiser is not None:
         where = network.layout
         parameters = Value("parameters", where.size, where.size, rows=1)
+        flat = outputs, tuple(slots.values())
         norm = None
         if regularisation.clip_norm is not None:
             norm = Value("norm", 1, 1, rows=1)
             ops.append(
-                GradientNorm(tuple(gradients), tuple(slots), norm, regularisation,
-                             where, network.storages)
+                GradientNorm(*flat, norm, regularisation, where, network.storages)
             )
         ops.append(
-            Update(tuple(gradients), tuple(slots), totals, parameters, optimiser, where,
-                   network.storages, network.n_out, regularisation, norm)
+            Update(*flat, totals, parameters, optimiser, where, network.storages,
+                   network.n_out, regularisation, norm)
         )
         outputs = (parameters,)
     return Program(
@@ -213,13 +170,6 @@ def reads_sparse(network: Model, x: Any) -> bool:
             for matrix in network.matrices for part in matrix.parts if part.source == 0
         )
     )
-
-
-def _outer(dz: Value, apply: Apply | SparseInputApply, gradient: Value) -> Op:
-    """Return the op of the gradient of a product's weights."""
-    if isinstance(apply, Apply):
-        return Outer(dz, apply.x, gradient, apply.storage, apply.weights)
-    return SparseInputOuter(dz, apply.x, gradient, apply.storage, apply.weights)
 
 
 def _value(name: str, width: int, inner: bool = True) -> Value:
@@ -286,14 +236,6 @@ def _fused(network: Model, act: BiasAct, loss: LossFunction) -> BiasAct:
     plain = ("identity",) * len(act.nonlinearity.names)
     logits = replace(act.y, name=f"logits{len(network.layers)}")
     return replace(act, y=logits, nonlinearity=replace(act.nonlinearity, names=plain))
-
-
-def _act_grad(act: BiasAct, z: Value, dy: Value, dz: Value) -> ActGrad:
-    reads = {activation(name).reads for name in act.nonlinearity.names}
-    return ActGrad(
-        dy, dz, act.y if "y" in reads else None, z if "v" in reads else None,
-        act.bias, act.nonlinearity,
-    )
 
 
 def nonlinearity(

@@ -13,14 +13,18 @@ from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clnet.checks import as_numbers
-from clnet.ir.ops import Op, Value
+from clnet.ir.batch import ordered
+from clnet.ir.op import Array, Derivatives, Op, Value, Values, gradient_of
 from clnet.nn.storage.base import rounded_size
 from clnet.nn.storage.layout import round_up
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
     from clnet.nn.storage.dense import DenseStorage
     from clnet.nn.storage.layout import Slot
 
@@ -110,6 +114,13 @@ class SparseRows:
             self.columns: columns.astype(np.int32)[:, np.newaxis],
         }
 
+    def batch(self, values: Values) -> Iterator[tuple[Array, Array]]:
+        """Yield the columns and the numbers of each sample of a batch."""
+        starts, columns, numbers = (values[value.name][:, 0] for value in self.values)
+        for row in ordered(values, self.shape.samples, self.shuffled):
+            part = slice(starts[row], starts[row + 1])
+            yield columns[part], numbers[part]
+
     @property
     def signature(self) -> str:
         """Text that is equal for rows that cost the same."""
@@ -142,6 +153,23 @@ class SparseInputApply(Op):
         """The storage's and the data set's."""
         return f"{self.storage.signature}·{self.x.signature}"
 
+    def run(self, values: Values, parameters: Array) -> None:
+        """Add the columns of the matrix that samples have entries of."""
+        matrix = self.storage.matrix(self.weights.of(parameters))
+        values[self.z.name] = np.array([
+            matrix[:, columns] @ numbers for columns, numbers in self.x.batch(values)
+        ])
+
+    def backward(self, d: Derivatives) -> Iterator[Op]:
+        """``dA = dzᵀ x``."""
+        yield SparseInputOuter(
+            d[self.z], self.x, gradient_of(self.weights), self.storage, self.weights
+        )
+
+    def flops(self, batch: int) -> int:
+        """Count a multiply-add as two, for every entry of the samples."""
+        return 2 * self.storage.n_out * self.x.entries(batch)
+
 
 @dataclass(frozen=True)
 class SparseInputOuter(Op):
@@ -167,6 +195,23 @@ class SparseInputOuter(Op):
     def signature(self) -> str:
         """The storage's and the data set's."""
         return f"outer-{self.storage.signature}·{self.x.signature}"
+
+    @property
+    def gradient_slots(self) -> Mapping[Value, Slot]:
+        """The weights'."""
+        return {self.gradient: self.weights}
+
+    def run(self, values: Values, parameters: Array) -> None:
+        """Multiply dz and x over the samples."""
+        dz = values[self.dz.name]
+        gradient = np.zeros((1, self.weights.size), dz.dtype)
+        full = self.storage.matrix(gradient[0])
+        batch = self.x.batch(values)
+        for derivatives, (columns, numbers) in zip(dz, batch, strict=True):
+            full[:, columns] += np.outer(derivatives, numbers)
+        values[self.gradient.name] = gradient
+
+    flops = SparseInputApply.flops
 
 
 SPARSE_INPUT_OPS = (SparseInputApply, SparseInputOuter)

@@ -17,7 +17,7 @@ from clnet.nn.scaling import scaling_to_apply
 
 if TYPE_CHECKING:
     from clnet.formats.sources import Source
-    from clnet.ir.ops import Program
+    from clnet.ir.program import Program
     from clnet.nn.metrics import Evaluation
     from clnet.opencl.device import Device
     from clnet.opencl.discovery import Devices

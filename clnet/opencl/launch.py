@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import DeviceError
-from clnet.ir.ops import Value
+from clnet.ir.op import Value
 from clnet.nn.random import ROUNDS
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from clnet.nn.storage.layout import round_up
 from clnet.opencl.process import is_forked
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Value
+    from clnet.ir.op import Value
     from clnet.opencl.commands import Action
     from clnet.opencl.session import Session
 

@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache, partial
 
-from clnet.ir.ops import Apply, BiasAct, Program, Span, Value
-from clnet.ir.training_ops import Loss
+from clnet.ir.activation import BiasAct
+from clnet.ir.loss import Loss
+from clnet.ir.op import Value
+from clnet.ir.product import Apply
+from clnet.ir.program import Program, Span
 from clnet.nn.storage.layout import Slot
 from clnet.opencl.device import Device
 from clnet.planning.cover import Candidate

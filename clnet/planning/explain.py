@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clnet.errors import WIDTH, counted
+from clnet.ir.activation import ActGrad, BiasAct, BiasGrad, Softmax
+from clnet.ir.batch import Dropout
 from clnet.ir.lowering import lower
-from clnet.ir.ops import Apply, BiasAct, Program, Softmax
+from clnet.ir.product import Apply, ApplyT, Outer
 from clnet.ir.sparse_input import SparseInputApply, SparseInputOuter
-from clnet.ir.training_ops import ActGrad, ApplyT, BiasGrad, Dropout, Outer
 from clnet.nn.layers import Sparse
 from clnet.nn.storage.formats import AUTO
 from clnet.planning.cover import Candidate, Cover, PlanReport, device_name
 
 if TYPE_CHECKING:
+    from clnet.ir.program import Program
     from clnet.nn.model import Model
     from clnet.nn.storage.layout import Slot
     from clnet.opencl.device import Device

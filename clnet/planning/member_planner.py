@@ -26,7 +26,8 @@ from clnet.runtime.member_replay import most_epochs
 from clnet.variants.training.whole_step import accepted_step
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Program, Span, Value
+    from clnet.ir.op import Value
+    from clnet.ir.program import Program, Span
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session

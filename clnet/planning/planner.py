@@ -45,7 +45,7 @@ from clnet.runtime.plan import Plan
 from clnet.variants.cost import modelled
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Program, Span
+    from clnet.ir.program import Program, Span
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Variant

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clnet.errors import OutOfMemoryError, counted
-from clnet.ir.training_ops import Update
+from clnet.ir.update import Update
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clnet.ir.ops import Program
+    from clnet.ir.program import Program
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
 

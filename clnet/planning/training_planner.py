@@ -24,7 +24,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from clnet.errors import InputError
-from clnet.ir.training_ops import Tally, Update
+from clnet.ir.loss import Tally
+from clnet.ir.update import Update
 from clnet.opencl.store import store_of
 from clnet.planning.cover import (
     MAX_SPEEDUP,
@@ -45,7 +46,8 @@ from clnet.variants import VARIANTS
 from clnet.variants.training_variants import STEP_VARIANTS
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Program, Value
+    from clnet.ir.op import Value
+    from clnet.ir.program import Program
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session

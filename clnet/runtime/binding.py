@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.ops import Span, Value
+from clnet.ir.op import Value
 from clnet.opencl.commands import (
     Action,
     Standby,
@@ -37,6 +37,7 @@ from clnet.opencl.launch import (
 from clnet.opencl.memory import Memory
 
 if TYPE_CHECKING:
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session
     from clnet.variants.base import Config, Variant

@@ -20,7 +20,7 @@ from clnet.opencl.process import check_process
 from clnet.opencl.session import device_error
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Value
+    from clnet.ir.op import Value
     from clnet.runtime.executable import Executable
     from clnet.runtime.turn import Turn
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.reference import Function, bound, silent_caller
+from clnet.ir.reference import silent_caller
 from clnet.opencl.commands import Action, argument_setter
 from clnet.opencl.launch import (
     Argument,
@@ -44,7 +44,7 @@ from clnet.runtime.trace import COPY, HOST, Command, Trace
 from clnet.runtime.zero_copy import ZeroCopyOutputs
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Op, Value
+    from clnet.ir.op import Function, Op, Value
     from clnet.nn.model import Model
     from clnet.opencl.session import Session
 
@@ -65,7 +65,7 @@ class HostSteps:
         """Return the function of each op, with the name of the value it writes."""
         if parameters is not self._parameters:
             self._functions = [
-                (op.writes[0].name, bound(op, parameters)) for op in self.ops
+                (op.writes[0].name, op.bound(parameters)) for op in self.ops
             ]
             self._parameters = parameters
         return self._functions

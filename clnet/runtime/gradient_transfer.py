@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.training_ops import BiasGrad, Outer
 from clnet.nn.storage.layout import PARAMETER_ALIGNMENT, round_up
 from clnet.opencl.commands import has_ended, marker, wait_on_queue
 from clnet.opencl.memory import staging_array
@@ -55,10 +54,7 @@ def completing_steps(steps: Sequence[Step], pieces: Iterable[slice]) -> list[int
     last: dict[Slot, int] = {}
     for number, step in enumerate(steps):
         for op in step.span.ops:
-            if isinstance(op, Outer):
-                last[op.weights] = number
-            elif isinstance(op, BiasGrad):
-                last[op.bias] = number
+            last |= dict.fromkeys(op.gradient_slots.values(), number)
     return [
         max((
             number for slot, number in last.items()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.training_ops import RECORD
+from clnet.ir.loss import RECORD
 from clnet.nn.random import HASH_BITS, half_bits, stream
 from clnet.opencl.launch import (
     DROP,

@@ -35,7 +35,7 @@ from clnet.variants.packing import merge_packings
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from clnet.ir.ops import Value
+    from clnet.ir.op import Value
     from clnet.opencl.commands import Action
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session

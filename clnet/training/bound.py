@@ -21,7 +21,7 @@ from clnet.training.streaming_pass import StreamingPass
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clnet.ir.ops import Program
+    from clnet.ir.program import Program
     from clnet.nn.losses import LossFunction
     from clnet.nn.model import Model
     from clnet.nn.optimisers import Optimiser

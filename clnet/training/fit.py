@@ -27,7 +27,7 @@ from clnet.training.setup import training_setup
 from clnet.training.training import Training
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Program
+    from clnet.ir.program import Program
     from clnet.nn.model import Model
     from clnet.nn.optimisers import Optimiser
     from clnet.opencl.device import Device

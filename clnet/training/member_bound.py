@@ -19,7 +19,7 @@ from clnet.training.passes import LIMIT_MARGIN
 from clnet.variants.training.whole_step import accepted_step
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Program
+    from clnet.ir.program import Program
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
     from clnet.runtime.binding import Step

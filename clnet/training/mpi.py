@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from clnet.checks import as_whole
 from clnet.errors import DeviceError, InputError, counted
-from clnet.ir.training_ops import split_program
+from clnet.ir.update import split_program
 from clnet.opencl.session import session
 from clnet.opencl.store import store_of
 from clnet.planning.training_planner import plan_as_saved, plan_training, saved_plan
@@ -27,7 +27,7 @@ from clnet.training.streaming import StreamedSet
 from clnet.variants.training.optimisers import Norm, Optimisers
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Program
+    from clnet.ir.program import Program
     from clnet.nn.model import Model
     from clnet.planning.cover import SavedPlan
     from clnet.planning.training_planner import TrainingPlan

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import InputError
-from clnet.ir.training_ops import Gather, Update, split_program
+from clnet.ir.batch import Gather
+from clnet.ir.update import Update, split_program
 from clnet.opencl.session import session
 from clnet.planning.training_planner import TrainingPlan, plan_training
 from clnet.runtime.data_parallel import alike, min_seconds, shares, shares_text
@@ -27,7 +28,7 @@ from clnet.training.passes import shuffled_weights
 from clnet.variants.training.optimisers import Norm, Optimisers
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Program
+    from clnet.ir.program import Program
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
     from clnet.planning.tuning.search import Search

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import warn
+from clnet.ir.batch import Gather
+from clnet.ir.loss import RECORD
 from clnet.ir.reference import silent
-from clnet.ir.training_ops import RECORD, Gather
 from clnet.nn.random import permuted
 from clnet.opencl.launch import EPOCH
 from clnet.runtime.replay import Replay

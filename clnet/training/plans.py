@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from clnet.errors import warn
-from clnet.ir.training_ops import Tally
+from clnet.ir.loss import Tally
 from clnet.planning.training_planner import plan_as_saved, plan_training
 from clnet.planning.tuning.search import Search
 from clnet.training.bound import MAX_PROGRAMS, program_of
@@ -16,7 +16,7 @@ from clnet.training.data_set import VALIDATION_BATCH
 from clnet.training.streaming import StreamedSet
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Program
+    from clnet.ir.program import Program
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
     from clnet.planning.training_planner import TrainingPlan

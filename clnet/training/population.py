@@ -49,7 +49,7 @@ from clnet.variants.member_variants import members_variants
 from clnet.variants.members.members import exact_factors
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Program
+    from clnet.ir.program import Program
     from clnet.nn.model import Model
     from clnet.nn.regularisation import Regularisation
     from clnet.opencl.device import Device

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.training_ops import Update
+from clnet.ir.update import Update
 from clnet.nn.random import permuted
 from clnet.runtime.rank_sums import RankSums
 from clnet.runtime.ranks import cut, size_of
@@ -22,7 +22,7 @@ from clnet.training.data_set import DataSet
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from clnet.ir.ops import Value
+    from clnet.ir.op import Value
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session
     from clnet.planning.training_planner import TrainingPlan

@@ -27,7 +27,7 @@ from clnet.training.rank_pass import RankPass
 from clnet.training.streaming import DEVICE_BLOCKS, Block, StreamedSet, write_rows
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Value
+    from clnet.ir.op import Value
 
 Array = NDArray[Any]
 Round = list[Block | None]

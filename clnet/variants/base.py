@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
-from clnet.ir.ops import Apply, Op
-from clnet.ir.training_ops import ApplyT, Outer
+from clnet.ir.op import Op
+from clnet.ir.product import Apply, ApplyT, Outer
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.local import LocalStorage
 from clnet.nn.storage.sparse import SparseStorage
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import LayerOps, Span
+    from clnet.ir.program import LayerOps, Span
     from clnet.opencl.device import Device
     from clnet.opencl.launch import Launches
     from clnet.variants.cost import Cost

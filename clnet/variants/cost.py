@@ -10,11 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Apply, BiasAct, Span
-from clnet.ir.sparse_input import SparseInputApply, SparseInputOuter
-from clnet.ir.training_ops import ApplyT, Outer
-
 if TYPE_CHECKING:
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
 
@@ -62,15 +59,7 @@ def modelled(cost: Cost, device: Device) -> float:
 
 def span_flops(span: Span) -> int:
     """Return the floating-point operations of a span, in any variant."""
-    flops = 0
-    for op in span.ops:
-        if isinstance(op, (Apply, ApplyT, Outer)):
-            flops += 2 * op.storage.size * span.batch
-        elif isinstance(op, (SparseInputApply, SparseInputOuter)):
-            flops += 2 * op.storage.n_out * op.x.entries(span.batch)
-        else:
-            flops += 4 * sum(v.width * v.height(span.batch) for v in op.writes)
-    return flops
+    return sum(op.flops(span.batch) for op in span.ops)
 
 
 def gpu_kernel_efficiency(device: Device) -> float:
@@ -89,12 +78,7 @@ def item_size(span: Span) -> int:
 
 def span_bytes(span: Span) -> int:
     """Return the least traffic of a span: parameters, inputs and outputs once."""
-    numbers = 0
-    for op in span.ops:
-        if isinstance(op, Apply):
-            numbers += op.weights.size
-        elif isinstance(op, BiasAct) and op.bias is not None:
-            numbers += op.bias.size
+    numbers = sum(slot.size for op in span.ops for slot in op.parameter_slots)
     values = sum(
         value.width * value.height(span.batch)
         for value in (*span.inputs, *span.outputs)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from clnet.ir.ops import VALUE_ALIGNMENT, LayerOps, Nonlinearity, Span, Value
+from clnet.ir.op import VALUE_ALIGNMENT, Value
 from clnet.nn.activations import Activation, activation
 from clnet.nn.storage.dense import RowStorage
 from clnet.opencl.launch import Argument, Parameters
+
+if TYPE_CHECKING:
+    from clnet.ir.activation import Nonlinearity
+    from clnet.ir.program import LayerOps, Span
 
 
 class Typed(Protocol):

@@ -10,7 +10,7 @@ from clnet.variants.cost import item_size
 from clnet.variants.packing import WARP
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
     from clnet.variants.base import Config
 

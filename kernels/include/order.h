@@ -1,4 +1,4 @@
-// Rows of a data set in the order of an epoch (clnet/ir/training_ops.py: Gather).
+// Rows of a data set in the order of an epoch (clnet/ir/batch.py: Gather).
 //
 // SHUFFLED  1: the order is random; 0: it is the data set's own
 // REAL      float or double

@@ -10,7 +10,7 @@ from bounds import CURVATURE, activation_bound, sum_error, unit
 from deviations import OUTPUT_ROUNDINGS
 
 from clnet.ir.cascade import derivative, value
-from clnet.ir.training_ops import RECORD
+from clnet.ir.loss import RECORD
 from clnet.nn.cascade import Neuron
 from clnet.nn.losses import loss_function
 from clnet.variants.cascade.cascade import NeuronsTraining, neuron_table

@@ -25,8 +25,9 @@ from deviations import DRAWS, perturbed_runs
 
 from clnet import Network
 from clnet.errors import ClnetWarning
+from clnet.ir.activation import BiasAct
 from clnet.ir.lowering import lower_training
-from clnet.ir.ops import BiasAct, Program
+from clnet.ir.program import Program
 from clnet.nn.losses import loss_function
 from clnet.nn.random import key, permuted
 from clnet.nn.schedules import schedule

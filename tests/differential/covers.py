@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clnet.ir.ops import Program, Span
+from clnet.ir.program import Program, Span
 from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch
 from clnet.planning.candidates import eligible

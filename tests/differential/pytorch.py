@@ -13,7 +13,7 @@ from deviations import deviation, perturbed_runs
 
 from clnet import Network
 from clnet.ir.lowering import nonlinearity
-from clnet.ir.ops import Program
+from clnet.ir.program import Program
 from clnet.nn.activations import LEAK, SELU_ALPHA, SELU_SCALE, SOFTMAX
 from clnet.nn.losses import HUBER_DELTA, LOSSES
 from clnet.nn.optimisers import SGD, Adam, AdamW, Optimiser, RMSprop

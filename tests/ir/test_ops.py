@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clnet import Dense, Network
+from clnet.ir.activation import BiasAct, Nonlinearity, Softmax
 from clnet.ir.lowering import nonlinearity
-from clnet.ir.ops import VALUE_ALIGNMENT, Apply, BiasAct, Nonlinearity, Op, Softmax
+from clnet.ir.op import VALUE_ALIGNMENT, Op
+from clnet.ir.product import Apply
 from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import PARAMETER_ALIGNMENT, layout, round_up
 

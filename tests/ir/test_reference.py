@@ -12,7 +12,9 @@ from storages import entry_matrix
 
 from clnet import Dense, Network
 from clnet.ir import reference
-from clnet.ir.ops import Apply, BiasAct, Nonlinearity, Op, Softmax, Value
+from clnet.ir.activation import BiasAct, Nonlinearity, Softmax
+from clnet.ir.op import Op, Value
+from clnet.ir.product import Apply
 from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import Slot
 
@@ -23,7 +25,7 @@ def value(name, width):
 
 def run(op, parameters, **values):
     values = {name: np.array(x, np.float64) for name, x in values.items()}
-    reference.run_op(op, values, np.array(parameters, np.float64))
+    op.run(values, np.array(parameters, np.float64))
     return values
 
 
@@ -86,7 +88,7 @@ def test_softmax_of_one_sample_with_nan():
 
 def test_an_unknown_op():
     with pytest.raises(NotImplementedError, match="Op"):
-        reference.run_op(Op(), {}, np.zeros(1))
+        Op().run({}, np.zeros(1))
 
 
 @settings(max_examples=30, deadline=None)

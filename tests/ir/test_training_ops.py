@@ -8,18 +8,12 @@ import pytest
 from clnet import Dense, Network, Sparse
 from clnet.errors import InputError
 from clnet.ir import reference
+from clnet.ir.activation import ActGrad, BiasAct, BiasGrad
+from clnet.ir.batch import Gather
+from clnet.ir.loss import Loss, Tally
 from clnet.ir.lowering import lower_training
-from clnet.ir.ops import Apply, BiasAct
-from clnet.ir.training_ops import (
-    ActGrad,
-    ApplyT,
-    BiasGrad,
-    Gather,
-    Loss,
-    Outer,
-    Tally,
-    Update,
-)
+from clnet.ir.product import Apply, ApplyT, Outer
+from clnet.ir.update import Update
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.losses import LOSSES, loss_function
 from clnet.nn.optimisers import optimiser
@@ -156,7 +150,7 @@ def test_derivatives_of_fann(name):
     v = s * (sums + 0.25)
     y = ACTIVATIONS[name].value(v)
     values = {"dy1": np.full_like(v, 3), "z1": sums, "y1": y}
-    reference.run_op(op, values, network.parameters)
+    op.run(values, network.parameters)
     expected = 3 * (FANN_DERIVATIVES[name](v, y, s) + np.zeros_like(v))
     np.testing.assert_allclose(values["dz1"], expected, rtol=1e-12, atol=1e-13)
 
@@ -254,6 +248,6 @@ def test_rows_beyond_the_last_sample_are_ignored():
     assert values["totals"][0, 0] == pytest.approx(total, rel=1e-12)
     slot = network.layout.weights[0]
     np.testing.assert_allclose(
-        values["dweights1"][0], expected[slot.offset : slot.offset + slot.size],
+        values["gradient0"][0], expected[slot.offset : slot.offset + slot.size],
         rtol=1e-12,
     )

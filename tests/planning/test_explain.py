@@ -10,7 +10,7 @@ from clnet import Dense, Network
 from clnet.errors import WIDTH
 from clnet.formats.pictures import figure
 from clnet.ir.lowering import lower_training
-from clnet.ir.ops import Op
+from clnet.ir.op import Op
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Rprop
 from clnet.opencl.device import Device

@@ -64,12 +64,12 @@ def test_oracles_have_few_inputs_and_find_faults(monkeypatch):
     monkeypatch.setattr(narrowing, "INPUTS", 64)
     sizes = []
 
-    def counted(op, values, parameters):
+    def counted(op, values, parameters, *given):
         sizes.append(parameters.size)
-        return run_op(op, values, parameters)
+        return run_perturbed(op, values, parameters, *given)
 
-    run_op = trial.run_op
-    monkeypatch.setattr(trial, "run_op", counted)
+    run_perturbed = trial.run_perturbed
+    monkeypatch.setattr(trial, "run_perturbed", counted)
     net = network(3000, 5)  # another than in the store
     plan = plan_training(net, program_of(net), DEVICE, 16, tune=False)
     tried = trial.Trial(session(DEVICE), net, program_of(net))

@@ -6,7 +6,7 @@ import dataclasses
 
 from clnet import Dense, Network
 from clnet.ir.lowering import lower_training
-from clnet.ir.training_ops import Update
+from clnet.ir.update import Update
 from clnet.nn.losses import loss_function
 from clnet.opencl.discovery import device
 from clnet.variants.cost import Cost

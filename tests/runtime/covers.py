@@ -9,7 +9,7 @@ import pytest
 
 import clnet
 from clnet import Network
-from clnet.ir.ops import Apply
+from clnet.ir.product import Apply
 from clnet.runtime.binding import Step
 from clnet.runtime.plan import Plan
 from clnet.variants.dense.cpu import Cpu, serial_companion

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from clnet import Dense, Network
+from clnet.ir.activation import BiasAct
 from clnet.ir.lowering import lower_training
-from clnet.ir.ops import Apply, BiasAct
-from clnet.ir.training_ops import Update
+from clnet.ir.product import Apply
+from clnet.ir.update import Update
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Rprop
 from clnet.opencl.discovery import device

@@ -32,7 +32,7 @@ from kernel_corpus import KernelCase, cases
 from results import Results, key_of
 from sparse_devices import LaunchesFor
 
-from clnet.ir.training_ops import Update
+from clnet.ir.update import Update
 from clnet.nn.random import key as order_key
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import device

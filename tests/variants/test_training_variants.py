@@ -13,10 +13,10 @@ from training_oracle import DEVICE, SESSION, agree, run_both
 from variant_cases import alternate, selected
 
 from clnet import Dense, Network
-from clnet.ir import reference
+from clnet.ir.loss import Tally
 from clnet.ir.lowering import lower_training
-from clnet.ir.training_ops import GradientNorm, Tally
-from clnet.ir.training_ops import Outer as OuterOp
+from clnet.ir.product import Outer as OuterOp
+from clnet.ir.update import GradientNorm
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.losses import LOSSES, loss_function
 from clnet.nn.optimisers import (
@@ -152,7 +152,7 @@ def test_outer_in_every_configuration(n_in, n_out, batch, dtype):
     data = {value.name: rng.uniform(-1, 1, (batch, value.width)) for value in op.reads}
     values = {name: rows.astype(dtype) for name, rows in data.items()}
     values = {name: rows.astype(np.float64) for name, rows in values.items()}
-    reference.run_op(op, values, network.parameters)
+    op.run(values, network.parameters)
     configs = list(variant.space(span, DEVICE))
     configs.append({**configs[0], "parts": 3})
     for config in configs:

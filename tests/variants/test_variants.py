@@ -25,7 +25,9 @@ from variant_cases import (
 )
 
 from clnet import Dense, Network
-from clnet.ir.ops import Nonlinearity, Span, Value
+from clnet.ir.activation import Nonlinearity
+from clnet.ir.op import Value
+from clnet.ir.program import Span
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.layers import Local
 from clnet.nn.storage.dense import DenseStorage

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from clnet.ir import reference
-from clnet.ir.ops import Apply, BiasAct, Softmax
-from clnet.ir.training_ops import GradientNorm, Update
+from clnet.ir.activation import BiasAct, Softmax
+from clnet.ir.product import Apply
+from clnet.ir.update import GradientNorm, Update
 from clnet.opencl.discovery import device
 from clnet.opencl.session import session
 from clnet.planning.training_planner import plan_training

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clnet.checks import INT_MAX
 from clnet.errors import InputError
@@ -15,6 +13,10 @@ from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.local import LocalStorage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
     from clnet.nn.storage.base import Storage
     from clnet.nn.storage.pattern import Pattern
 
@@ -32,6 +34,10 @@ class Slot:
 
     offset: int
     size: int
+
+    def of(self, flat: NDArray[Any]) -> NDArray[Any]:
+        """Return the range of a flat buffer."""
+        return flat[self.offset : self.offset + self.size]
 
 
 @dataclass(frozen=True)
@@ -85,10 +91,10 @@ def live_elements(where: Layout, storages: Iterable[Storage]) -> NDArray[np.bool
     """Return which elements [size] of the flat buffer are live."""
     live = np.zeros(where.size, bool)
     for storage, slot in zip(storages, where.weights, strict=True):
-        live[slot.offset : slot.offset + slot.size] = storage.live()
+        slot.of(live)[...] = storage.live()
     for bias in where.biases:
         if bias is not None:
-            live[bias.offset : bias.offset + bias.size] = True
+            bias.of(live)[...] = True
     return live
 
 

@@ -24,7 +24,7 @@ import clnet.runtime
 from clnet.opencl.program import source_hash, source_text
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
     from clnet.opencl.launch import Launch
     from clnet.runtime.binding import Step

@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 
 from clnet.checks import PRECISIONS
 from clnet.errors import ClnetError, DeviceError
-from clnet.ir.ops import Apply, Op, Program, Span, Value
-from clnet.ir.reference import run_op, silent
-from clnet.ir.training_ops import ApplyT, Outer
+from clnet.ir.product import Apply, ApplyT, Outer
+from clnet.ir.reference import silent
 from clnet.opencl.process import check_process
 from clnet.opencl.session import device_errors
 from clnet.opencl.store import Timing
 from clnet.runtime.executable import Executable
 
 if TYPE_CHECKING:
+    from clnet.ir.op import Op, Value
+    from clnet.ir.program import Program, Span
     from clnet.nn.model import Model
     from clnet.opencl.session import Session
     from clnet.runtime.binding import Step
@@ -379,8 +380,8 @@ def _oracle(
             for value in op.reads:
                 perturbed[value.name] = perturb(perturbed[value.name], tolerance)
             # In float64, as the values are.
-            run_op(op, exact, parameters)
-            run_op(op, perturbed, parameters)
+            op.run(exact, parameters)
+            op.run(perturbed, parameters)
             for value in op.writes:
                 sizes = np.abs(exact[value.name])
                 largest = np.fmax.reduce(sizes, axis=None, initial=largest)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.ir.batch import Gather
+from clnet.ir.loss import RECORD
 from clnet.ir.reference import silent
-from clnet.ir.training_ops import RECORD, Gather
 from clnet.nn.random import key, keys, permuted
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl.launch import EPOCH
@@ -44,7 +45,7 @@ from clnet.variants.cost import span_flops
 from clnet.variants.training.whole_step import LANES, accepted_step
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Op
+    from clnet.ir.op import Op
     from clnet.nn.model import Model
     from clnet.nn.optimisers import Optimiser
     from clnet.runtime.binding import Step

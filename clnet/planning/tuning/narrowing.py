@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.ops import Value
+from clnet.ir.op import Value, gradient_of
 from clnet.ir.sparse_input import SPARSE_INPUT_OPS, SparseInputOuter
-from clnet.ir.training_ops import Update, gradient
+from clnet.ir.update import Update
 from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import Layout, Slot, layout
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Op, Program
+    from clnet.ir.op import Op
+    from clnet.ir.program import Program
     from clnet.nn.storage.base import Storage
     from clnet.runtime.binding import Step
 
@@ -84,7 +85,7 @@ def narrowed(network: Parameters, program: Program) -> Narrowed | None:
     values: dict[Value, Value] = {}
     for op in program.ops:
         if isinstance(op, SparseInputOuter):
-            values[op.gradient] = gradient(op.gradient.name, slots[op.weights])
+            values[op.gradient] = gradient_of(slots[op.weights])
         elif isinstance(op, Update):
             values[op.parameters] = replace(
                 op.parameters, width=after.size, stride=after.size

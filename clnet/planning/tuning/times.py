@@ -32,7 +32,8 @@ from clnet.planning.tuning.measure import (
 from clnet.planning.tuning.search import Search
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Program, Span, Value
+    from clnet.ir.op import Value
+    from clnet.ir.program import Program, Span
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
     from clnet.runtime.binding import Step

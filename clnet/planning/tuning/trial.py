@@ -14,18 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.reference import run_op, silent
-from clnet.ir.sparse_input import SPARSE_INPUT_OPS, SparseInputOuter
-from clnet.ir.training_ops import (
-    BiasGrad,
-    Dropout,
-    Gather,
-    GradientNorm,
-    Loss,
-    Outer,
-    Tally,
-    Update,
-)
+from clnet.ir.batch import Dropout, Gather
+from clnet.ir.loss import Loss, Tally
+from clnet.ir.reference import silent
+from clnet.ir.sparse_input import SPARSE_INPUT_OPS
+from clnet.ir.update import GradientNorm, Update
 from clnet.nn.random import key
 from clnet.nn.storage.layout import Layout, Slot, live_elements
 from clnet.planning.tuning import measure
@@ -47,7 +40,8 @@ from clnet.runtime.train_state import TrainState
 from clnet.variants.cost import span_flops
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Op, Program, Value
+    from clnet.ir.op import Op, Value
+    from clnet.ir.program import Program
     from clnet.nn.optimisers import Optimiser
     from clnet.opencl.memory import Memory
     from clnet.opencl.session import Session
@@ -355,16 +349,10 @@ class Trial:
     @cached_property
     def _slots(self) -> dict[str, Slot]:
         """The slot of each gradient in the flat buffer."""
-        found: dict[str, Slot] = {}
-        for op in self.program.ops:
-            if isinstance(op, (Outer, SparseInputOuter)):
-                found[op.gradient.name] = op.weights
-            elif isinstance(op, BiasGrad):
-                found[op.gradient.name] = op.bias
-            elif isinstance(op, (GradientNorm, Update)):
-                names = (gradient.name for gradient in op.gradients)
-                found.update(zip(names, op.slots, strict=True))
-        return found
+        return {
+            value.name: slot for op in self.program.ops
+            for value, slot in op.gradient_slots.items()
+        }
 
     @cached_property
     def _live(self) -> NDArray[np.bool_]:
@@ -500,7 +488,7 @@ def run_perturbed(
     or underflow there.
     """
     if isinstance(op, Gather):  # the data set may be large
-        run_op(op, values, parameters)
+        op.run(values, parameters)
         for value in op.batch:
             values[value.name] = values[value.name].astype(np.float64)
         return
@@ -510,7 +498,7 @@ def run_perturbed(
         rows = values[value.name].astype(np.float64, copy=False)
         values[value.name] = perturb(rows, relative, draw) if relative else rows
     if not relative or not isinstance(op, (GradientNorm, Update)):
-        run_op(op, values, parameters)
+        op.run(values, parameters)
         return
     few = ROUNDINGS * float(np.finfo(dtype).eps)
     arrays = [value.name for value in op.reads if not value.whole]
@@ -519,7 +507,7 @@ def run_perturbed(
         arrays.append("state")
         narrow["state"] = perturb(values["state"], few, draw).astype(dtype)
     flat = perturb(parameters, few, draw).astype(dtype)
-    run_op(op, narrow, flat)
+    op.run(narrow, flat)
     if isinstance(op, Update):
         parameters[...] = flat
     for name in (*arrays, *(value.name for value in op.writes)):

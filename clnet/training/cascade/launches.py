@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.training_ops import RECORD
+from clnet.ir.loss import RECORD
 from clnet.opencl.session import KEPT_BYTES
 from clnet.runtime.replay import run_flops
 from clnet.runtime.workspace import Workspace

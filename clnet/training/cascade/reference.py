@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir import cascade as oracle
+from clnet.ir.loss import RECORD
 from clnet.ir.reference import silent
-from clnet.ir.training_ops import RECORD
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import StepInfo
 from clnet.variants.cascade.cascade import neuron_table

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.training_ops import RECORD
+from clnet.ir.loss import RECORD
 from clnet.nn.activations import activation
 from clnet.nn.cascade import Neuron, candidate_gradient
 from clnet.nn.storage.layout import round_up

@@ -11,7 +11,8 @@ from clnet.opencl.launch import Launches, Packed, Parameters
 from clnet.variants.macros import kernel_function, number, real
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import LayerOps, Nonlinearity, Span
+    from clnet.ir.activation import Nonlinearity
+    from clnet.ir.program import LayerOps, Span
     from clnet.variants.packing import Packing
 
 BYTE = 1 << 8

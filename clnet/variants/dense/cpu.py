@@ -32,7 +32,7 @@ from clnet.variants.dense.chain import chain
 from clnet.variants.macros import kernel_function
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import LayerOps, Span
+    from clnet.ir.program import LayerOps, Span
     from clnet.opencl.device import Device
 
 PANEL = 16  # outputs per panel

@@ -25,7 +25,7 @@ from clnet.variants.team import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
 TILE_GROUP = 256  # work-items, for a batch

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from clnet.ir.ops import Nonlinearity, Span
+from clnet.ir.activation import Nonlinearity
 from clnet.nn.activations import activation
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import Launch, Launches, Packed, Parameters
@@ -26,6 +26,7 @@ from clnet.variants.packing import (
 )
 
 if TYPE_CHECKING:
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
 REGISTERS = 16  # blocks of terms, of all rows and splits, in a lane's registers

@@ -20,7 +20,7 @@ from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import layer_defines, padded, weights_and_bias
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
 KEYS = ("tile_m", "tile_n", "tile_k", "item_m", "item_n", "teams", "lanes", "depth")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clnet.ir.ops import VALUE_ALIGNMENT, LayerOps, Span
+from clnet.ir.op import VALUE_ALIGNMENT
 from clnet.nn.activations import activation
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import round_up
@@ -34,8 +34,8 @@ from clnet.variants.packing import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Apply
-    from clnet.ir.training_ops import ApplyT, Outer
+    from clnet.ir.product import Apply, ApplyT, Outer
+    from clnet.ir.program import LayerOps, Span
     from clnet.opencl.device import Device
 
 SOURCE = "dense/mma.cl"

@@ -45,7 +45,7 @@ from clnet.variants.macros import function_defines, number, padded
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, SPLITS, VECTOR_BYTES, Packing
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Reach
 

@@ -15,7 +15,7 @@ from clnet.variants.macros import layer_defines, weights_and_bias
 from clnet.variants.team import single_sample_configs, team_defines, team_local_bytes
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
 @dataclass(frozen=True)

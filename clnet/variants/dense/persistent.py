@@ -30,7 +30,7 @@ from clnet.variants.packing import LINE_WORDS, WARP
 from clnet.variants.team import cached_percent, kept_cache, warp_team
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
 BULK = 90  # the first PTX generation with bulk copies

@@ -34,7 +34,8 @@ from clnet.variants.macros import real
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, WARP, Packing
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import LayerOps, Nonlinearity, Span
+    from clnet.ir.activation import Nonlinearity
+    from clnet.ir.program import LayerOps, Span
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Reach
 

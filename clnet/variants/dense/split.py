@@ -15,7 +15,7 @@ from clnet.variants.macros import layer_defines, padded, weights_and_bias
 from clnet.variants.team import team_defines, team_local_bytes, team_sizes
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
 GROUP = 256  # work-items

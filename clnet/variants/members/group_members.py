@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.training_ops import RECORD
+from clnet.ir.loss import RECORD
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
     Argument,
@@ -43,7 +43,7 @@ from clnet.variants.training.whole_step import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Reach
     from clnet.variants.cost import Cost

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from clnet.ir.training_ops import RECORD
+from clnet.ir.loss import RECORD
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import Launch, Launches, Parameters, Scalar, State
 from clnet.opencl.program import inline_ptx, matrix_units
@@ -29,7 +29,7 @@ from clnet.variants.training.whole_step import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Reach
     from clnet.variants.cost import Cost

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clnet.ir.training_ops import RECORD
+from clnet.ir.loss import RECORD
 from clnet.opencl.launch import (
     Launch,
     Launches,
@@ -37,7 +37,7 @@ from clnet.variants.training.whole_step import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
     from clnet.variants.cost import Cost
 

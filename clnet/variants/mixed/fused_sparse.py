@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.ops import Apply, Nonlinearity, Span, Value
+from clnet.ir.product import Apply
 from clnet.nn.storage.contents import Contents, Fields, Range, Records
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import live_count
@@ -38,6 +38,9 @@ from clnet.variants.sparse.sparse import (
 )
 
 if TYPE_CHECKING:
+    from clnet.ir.activation import Nonlinearity
+    from clnet.ir.op import Value
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
 GROUPS = (1024, 256, 512)  # work-items for one sample, the usually best first

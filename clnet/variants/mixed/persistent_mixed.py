@@ -48,7 +48,7 @@ from clnet.variants.mixed.tasks import (
 from clnet.variants.team import warp_team
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
 # Work-items of a group, vectors in flight.

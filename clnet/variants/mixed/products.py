@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.ops import Apply, BiasAct, Span
+from clnet.ir.activation import BiasAct
+from clnet.ir.product import Apply
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.local import LocalStorage
 from clnet.nn.storage.sparse import SparseStorage
 from clnet.variants.base import MIXED_ACTIVATIONS, MORE_OUTPUTS, NO_WHOLE_LAYERS
 
 if TYPE_CHECKING:
+    from clnet.ir.program import Span
     from clnet.nn.storage.base import Storage
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.ops import VALUE_ALIGNMENT, Nonlinearity, Span
+from clnet.ir.op import VALUE_ALIGNMENT
 from clnet.nn.storage.contents import Contents, Fields, Range, Records
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import live_count, round_up
@@ -22,6 +22,8 @@ from clnet.variants.packing import LINE_WORDS, WARP
 from clnet.variants.team import warp_team
 
 if TYPE_CHECKING:
+    from clnet.ir.activation import Nonlinearity
+    from clnet.ir.program import Span
     from clnet.nn.storage.base import Storage
     from clnet.opencl.device import Device
     from clnet.variants.base import Config

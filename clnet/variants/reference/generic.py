@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.ops import Apply, BiasAct, Nonlinearity, Softmax, Span
+from clnet.ir.activation import BiasAct, Nonlinearity, Softmax
+from clnet.ir.product import Apply
 from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.dense import DenseStorage, MaskedStorage
 from clnet.nn.storage.layout import live_count, round_up
@@ -22,6 +23,7 @@ from clnet.variants.macros import kernel_function, real
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from clnet.ir.program import Span
     from clnet.nn.storage.base import Storage
     from clnet.opencl.device import Device
 

@@ -11,16 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import INT_MAX
-from clnet.ir.training_ops import (
-    RECORD,
-    ActGrad,
-    ApplyT,
-    BiasGrad,
-    Gather,
-    Loss,
-    Outer,
-    Tally,
-)
+from clnet.ir.activation import ActGrad, BiasGrad
+from clnet.ir.batch import Gather
+from clnet.ir.loss import RECORD, Loss, Tally
+from clnet.ir.product import ApplyT, Outer
 from clnet.nn.random import half_bits
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
@@ -64,7 +58,8 @@ from clnet.variants.training.backward import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Op, Span
+    from clnet.ir.op import Op
+    from clnet.ir.program import Span
     from clnet.nn.storage.base import Storage
     from clnet.opencl.device import Device
 

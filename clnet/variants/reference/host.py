@@ -18,7 +18,7 @@ from clnet.variants.cost import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.launch import Launches
 
 CORE = Device("a core of the host", "cpu", vector_width=8)  # its rates are estimates

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.training_ops import ApplyT
+from clnet.ir.product import ApplyT
 from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.sparse import SLICE, EllStorage, SellStorage
 from clnet.opencl.launch import Launch, Launches, Table
@@ -25,7 +25,7 @@ from clnet.variants.sparse.sparse import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Reach
 

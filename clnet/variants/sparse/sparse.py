@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.ops import Apply, BiasAct, LayerOps, Span, Value
-from clnet.ir.training_ops import ApplyT
+from clnet.ir.activation import BiasAct
+from clnet.ir.product import Apply, ApplyT
+from clnet.ir.program import LayerOps, Span
 from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
 from clnet.opencl.launch import Argument, Launch, Launches, Parameters, Scratch, Table
@@ -23,7 +24,8 @@ from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import layer_defines, real
 
 if TYPE_CHECKING:
-    from clnet.ir.training_ops import Outer
+    from clnet.ir.op import Value
+    from clnet.ir.product import Outer
     from clnet.nn.storage.layout import Slot
     from clnet.opencl.device import Device
 

@@ -28,7 +28,7 @@ from clnet.variants.cost import Cost, gpu_kernel_efficiency, item_size, span_flo
 from clnet.variants.macros import real
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.ir.sparse_input import SparseRows
     from clnet.opencl.device import Device
 

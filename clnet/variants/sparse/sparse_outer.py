@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from clnet.checks import INT_MAX
-from clnet.ir.training_ops import Outer
+from clnet.ir.product import Outer
 from clnet.nn.storage.contents import Contents, Order
 from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
 from clnet.opencl.launch import Gradients, Launch, Launches, Scratch, Table
@@ -34,7 +34,7 @@ from clnet.variants.sparse.sparse import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
 TILES = (32, 16, 8, 4)  # samples

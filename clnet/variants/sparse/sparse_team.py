@@ -24,7 +24,7 @@ from clnet.variants.sparse.sparse import (
 from clnet.variants.team import cached_percent, kept_cache
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Reach
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clnet.ir.ops import Apply, BiasAct, Span, Value
+from clnet.ir.activation import BiasAct
+from clnet.ir.product import Apply
 from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import BAND_ALIGNMENT, LocalStorage
@@ -31,7 +32,8 @@ from clnet.variants.dense.chain import chain
 from clnet.variants.macros import function_defines, real
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import LayerOps
+    from clnet.ir.op import Value
+    from clnet.ir.program import LayerOps, Span
     from clnet.opencl.device import Device
 
 VECTORS = (4, 2, 1)  # rows of a work-item

@@ -21,7 +21,7 @@ from clnet.variants.stencil.stencil import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
 SHARES = (4, 1)  # work-items per core, the usually best first

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clnet.ir.ops import VALUE_ALIGNMENT, Span
+from clnet.ir.op import VALUE_ALIGNMENT
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import Launch, Launches, Parameters, Scratch
 from clnet.variants.cost import Cost, item_size, span_cost
@@ -20,6 +20,7 @@ from clnet.variants.stencil.stencil import (
 )
 
 if TYPE_CHECKING:
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Reach
 

@@ -15,8 +15,8 @@ from clnet.nn.losses import (
 from clnet.variants.macros import kernel_call, number
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
-    from clnet.ir.training_ops import Loss
+    from clnet.ir.loss import Loss
+    from clnet.ir.program import Span
     from clnet.variants.macros import Typed
 
 

@@ -43,7 +43,8 @@ from clnet.variants.training.whole_step import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span, Value
+    from clnet.ir.op import Value
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
 TILES = (384, 256, 192, 96, 48)  # samples of a tile, the usually best first

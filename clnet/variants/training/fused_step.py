@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import ceil, log2
 from typing import TYPE_CHECKING
 
-from clnet.ir.training_ops import RECORD
+from clnet.ir.loss import RECORD
 from clnet.nn.activations import activation
 from clnet.nn.random import half_bits
 from clnet.nn.storage.dense import DenseStorage
@@ -42,7 +42,8 @@ from clnet.variants.training.whole_step import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Nonlinearity, Span
+    from clnet.ir.activation import Nonlinearity
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Reach
 

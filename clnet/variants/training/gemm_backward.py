@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clnet.ir.ops import VALUE_ALIGNMENT, Span, Value
-from clnet.ir.training_ops import ActGrad, ApplyT, BiasGrad, Outer
+from clnet.ir.activation import ActGrad, BiasGrad
+from clnet.ir.op import VALUE_ALIGNMENT, Value
+from clnet.ir.product import ApplyT, Outer
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import Slot, round_up
 from clnet.opencl.launch import Gradients, Launch, Launches, Parameters, Scratch
@@ -26,7 +27,8 @@ from clnet.variants.macros import argument_defines, padded, real
 from clnet.variants.training.backward import gradient_defines, gradient_function
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Op
+    from clnet.ir.op import Op
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
 SOURCE = "training/gemm_backward.cl"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from clnet.ir.training_ops import RECORD
+from clnet.ir.loss import RECORD
 from clnet.nn.random import half_bits
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
@@ -44,7 +44,7 @@ from clnet.variants.training.whole_step import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Reach
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clnet.ir.training_ops import ActGrad, ApplyT, BiasGrad, Outer
+from clnet.ir.activation import ActGrad, BiasGrad
+from clnet.ir.product import ApplyT, Outer
 from clnet.nn.storage.dense import RowStorage
 from clnet.opencl.launch import (
     Argument,
@@ -29,7 +30,7 @@ from clnet.variants.macros import padded, real
 from clnet.variants.training.gemm_backward import GemmBackward, carried
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Reach
     from clnet.variants.cost import Cost

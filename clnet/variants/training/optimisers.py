@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clnet.ir.training_ops import Dropout, GradientNorm, Update
+from clnet.ir.batch import Dropout
+from clnet.ir.update import GradientNorm, Update
 from clnet.nn.optimisers import (
     FANN_CLAMP,
     QUICKPROP_LEAST_STEP,
@@ -42,7 +43,7 @@ from clnet.variants.cost import Cost, item_size
 from clnet.variants.macros import number, real
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.nn.optimisers import Optimiser
     from clnet.opencl.device import Device
     from clnet.variants.macros import Typed

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clnet.ir.training_ops import Outer as OuterOp
+from clnet.ir.product import Outer as OuterOp
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import Gradients, Launch, Launches, Scratch
@@ -24,7 +24,7 @@ from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import real
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
 BLOCK = 64  # samples of a partial sum

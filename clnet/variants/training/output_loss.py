@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from clnet.ir.ops import Apply, BiasAct
-from clnet.ir.training_ops import RECORD, ActGrad, ApplyT, BiasGrad, Loss, Outer, Tally
+from clnet.ir.activation import ActGrad, BiasAct, BiasGrad
+from clnet.ir.loss import RECORD, Loss, Tally
+from clnet.ir.product import Apply, ApplyT, Outer
 from clnet.nn.storage.dense import RowStorage
 from clnet.opencl.launch import (
     Gradients,
@@ -25,7 +26,7 @@ from clnet.variants.training.backward import loss_defines
 from clnet.variants.training.gemm_backward import GemmBackward, carried
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
 SOURCE = "training/output_loss.cl"

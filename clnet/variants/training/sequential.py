@@ -33,7 +33,7 @@ from clnet.variants.training.whole_step import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
 BLOCK = 32  # values of a block of the backward pass

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clnet.ir.training_ops import ActGrad, ApplyT, BiasGrad, Outer
+from clnet.ir.activation import ActGrad, BiasGrad
+from clnet.ir.product import ApplyT, Outer
 from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import LocalStorage
 from clnet.opencl.launch import (
@@ -47,7 +48,7 @@ from clnet.variants.training.wide import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
 SOURCE = "training/stencil_backward.cl"

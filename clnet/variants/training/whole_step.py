@@ -9,20 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.ops import Apply, BiasAct, LayerOps, Nonlinearity, Op, Span, Value
-from clnet.ir.training_ops import (
-    RECORD,
-    ActGrad,
-    ApplyT,
-    BiasGrad,
-    Dropout,
-    Gather,
-    GradientNorm,
-    Loss,
-    Outer,
-    Tally,
-    Update,
-)
+from clnet.ir.activation import ActGrad, BiasAct, BiasGrad, Nonlinearity
+from clnet.ir.batch import Dropout, Gather
+from clnet.ir.loss import RECORD, Loss, Tally
+from clnet.ir.product import Apply, ApplyT, Outer
+from clnet.ir.program import LayerOps, Span
+from clnet.ir.update import GradientNorm, Update
 from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import PARAMETER_ALIGNMENT, round_up
 from clnet.opencl.launch import Argument, EpochTable, Gradients, Scalar
@@ -39,6 +31,7 @@ from clnet.variants.training.optimisers import (
 )
 
 if TYPE_CHECKING:
+    from clnet.ir.op import Op, Value
     from clnet.opencl.device import Device
 
 LANES = 8  # values of a vector of CPU kernels (WIDTH)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clnet.ir.training_ops import RECORD, ActGrad, BiasGrad, Loss
+from clnet.ir.activation import ActGrad, BiasGrad
+from clnet.ir.loss import RECORD, Loss
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
     Argument,
@@ -34,7 +35,8 @@ from clnet.variants.training.backward import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.ops import Span, Value
+    from clnet.ir.op import Value
+    from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
 SOURCE = "training/wide.cl"

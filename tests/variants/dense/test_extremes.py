@@ -13,7 +13,7 @@ from spans import program_of, span_at
 
 from clnet import Dense, Network
 from clnet.checks import PRECISIONS
-from clnet.ir.training_ops import Outer
+from clnet.ir.product import Outer
 from clnet.opencl.program import WARP_GROUP_MMA
 from clnet.opencl.session import session
 from clnet.runtime.binding import Step

@@ -8,8 +8,8 @@ import pytest
 from spans import check, program_of, span_at
 
 from clnet import Dense, Network
-from clnet.ir.ops import Apply
-from clnet.ir.training_ops import ActGrad, ApplyT, BiasGrad, Outer
+from clnet.ir.activation import ActGrad, BiasGrad
+from clnet.ir.product import Apply, ApplyT, Outer
 from clnet.nn.activations import ACTIVATIONS
 from clnet.opencl.discovery import device
 from clnet.planning.training_planner import plan_training

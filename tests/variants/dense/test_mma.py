@@ -13,8 +13,7 @@ from variant_cases import alternate
 from clnet import Dense, Local, Network
 from clnet.checks import PRECISIONS
 from clnet.errors import InputError
-from clnet.ir.ops import Apply
-from clnet.ir.training_ops import ApplyT, Outer
+from clnet.ir.product import Apply, ApplyT, Outer
 from clnet.opencl.program import WARP_GROUP_MMA, WARP_MMA
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay

@@ -17,7 +17,8 @@ from variant_cases import (
 )
 
 from clnet import Dense, Network
-from clnet.ir.ops import Apply, Span
+from clnet.ir.product import Apply
+from clnet.ir.program import Span
 from clnet.nn.storage.base import Entries
 from clnet.variants import ALL_VARIANTS
 

@@ -12,8 +12,9 @@ from sparse_devices import CPU, DEVICE, GPU, SESSION, LaunchesFor, close
 import clnet
 from clnet import Dense, Network, Sparse
 from clnet.ir import reference
-from clnet.ir.ops import BiasAct, Span
-from clnet.ir.training_ops import ApplyT, Outer
+from clnet.ir.activation import BiasAct
+from clnet.ir.product import ApplyT, Outer
+from clnet.ir.program import Span
 from clnet.opencl.launch import Scratch
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay
@@ -71,7 +72,7 @@ def run(network, span, variant, config, device):
     parameters = network.parameters.astype(np.float64)
     sizes = {name: np.abs(array) for name, array in values.items()}
     reference.run_ops(span.ops, values, parameters)
-    reference.run_op(op, sizes, np.abs(parameters))
+    op.run(sizes, np.abs(parameters))
     most = sizes[op.writes[0].name].max(initial=0)
     for name, y in results.items():
         terms = span.batch if isinstance(op, Outer) else op.storage.pattern.longest

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 import clnet
 from clnet import Dense, Local, Network
 from clnet.ir import reference
+from clnet.ir.activation import BiasGrad
+from clnet.ir.loss import Loss
 from clnet.ir.lowering import lower_training
-from clnet.ir.training_ops import ApplyT, BiasGrad, Loss, Outer
+from clnet.ir.product import ApplyT, Outer
 from clnet.nn.losses import loss_function
 from clnet.opencl.session import session
 from clnet.runtime.binding import Step
@@ -249,7 +251,7 @@ def backward(network, batch, device, choose):
             run.run()
             (value,) = span.outputs
             after = dict(values)
-            reference.run_op(op, after, parameters)
+            op.run(after, parameters)
             exact = after[value.name]
             if isinstance(op, ApplyT):
                 result = run.read(value)

@@ -8,9 +8,9 @@ import pytest
 import clnet
 from clnet import Dense, InputError, Network
 from clnet.ir import reference
+from clnet.ir.batch import Dropout
 from clnet.ir.lowering import lower, lower_training
-from clnet.ir.ops import Value
-from clnet.ir.training_ops import Dropout
+from clnet.ir.op import Value
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import SGD
 
@@ -24,7 +24,7 @@ def data(n=60):
 def dropped(fraction, layer=1, seed=3, count=0, shape=(500, 40)):
     x, y = (Value(name, shape[1], shape[1]) for name in "xy")
     values = {"x": np.ones(shape), "seed": seed, "count": count}
-    reference.run_op(Dropout(x, y, layer, fraction), values, np.zeros(0))
+    Dropout(x, y, layer, fraction).run(values, np.zeros(0))
     return values["y"]
 
 

@@ -12,8 +12,10 @@ from variant_cases import selected
 import clnet
 from clnet import Dense, Network
 from clnet.ir import reference
+from clnet.ir.activation import ActGrad, BiasGrad
+from clnet.ir.loss import Loss, Tally
 from clnet.ir.lowering import lower_training
-from clnet.ir.training_ops import ActGrad, BiasGrad, Loss, Outer, Tally
+from clnet.ir.product import Outer
 from clnet.nn.losses import LOSSES, loss_function
 from clnet.opencl.session import session
 from clnet.planning.candidates import BEFORE_LOSS, FROM_LOSS

@@ -13,8 +13,9 @@ from variant_cases import alternate
 from clnet import Dense, Network
 from clnet.errors import ClnetWarning
 from clnet.ir import reference
+from clnet.ir.loss import Tally
 from clnet.ir.lowering import lower_training
-from clnet.ir.training_ops import Tally, Update
+from clnet.ir.update import Update
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.losses import LOSSES, loss_function
 from clnet.nn.optimisers import (

@@ -12,9 +12,10 @@ from variant_cases import selected
 import clnet
 from clnet import Local, Network
 from clnet.ir import reference
+from clnet.ir.activation import ActGrad, BiasGrad
+from clnet.ir.loss import Loss
 from clnet.ir.lowering import lower_training
-from clnet.ir.ops import Apply
-from clnet.ir.training_ops import ActGrad, BiasGrad, Loss, Outer
+from clnet.ir.product import Apply, Outer
 from clnet.nn.losses import LOSSES, loss_function
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl.session import session

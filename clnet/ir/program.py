@@ -1,181 +1,24 @@
 """The program of a network: a flat sequence of ops.
 
 Data flows one way: description (`nn`) → program of ops (here; made by `lowering`) →
-plan (`planning`) → launches (`variants`) → results (`runtime`). An op is one array
-operation; `reference` gives its meaning in NumPy. Values are arrays ``[batch,
-width]``.
+plan (`planning`) → launches (`variants`) → results (`runtime`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from clnet.checks import PRECISIONS, check_precision
 from clnet.errors import InputError
-from clnet.nn.storage.base import Storage, rounded_size
+from clnet.ir.activation import BiasAct
+from clnet.ir.product import Apply
+from clnet.nn.storage.base import rounded_size
 
 if TYPE_CHECKING:
-    from clnet.nn.storage.layout import Layout, Slot
-
-VALUE_ALIGNMENT = 4  # values; rows of inner values can be read as float4
-
-
-@dataclass(frozen=True)
-class Value:
-    """An array [batch, width], or [rows, width], that ops read and write."""
-
-    name: str  # Unique within a program
-    width: int  # Elements per sample
-    # Elements from one sample to the next. The input and the output of a program are
-    # contiguous; inner values have padded rows. Padding is zero: kernels may read it
-    # and must not write anything else there.
-    stride: int
-    # Rows of an array whose size does not depend on the batch; None: one per sample
-    rows: int | None = None
-    # Whether its elements are of int32, and not of the program's type
-    whole: bool = False
-
-    def height(self, batch: int) -> int:
-        """Return the rows of the array for a batch of `batch` samples."""
-        return batch if self.rows is None else self.rows
-
-    def type_in(self, dtype: str) -> str:
-        """Return the type of its elements in a program of a type."""
-        return "int32" if self.whole else dtype
-
-
-@dataclass(frozen=True)
-class Nonlinearity:
-    """``y = f(v)``, ``v = steepness * (A x + b)``, clipped to ±limit if any."""
-
-    names: tuple[str, ...]  # One activation for all neurons, or one a neuron
-    steepness: tuple[float, ...] = (1.0,)  # Likewise
-    # FANN's limits of v, likewise; None: v is not clipped
-    limits: tuple[float, ...] | None = None
-
-    @property
-    def uniform(self) -> bool:
-        """Whether all neurons have the same function, steepness and limit."""
-        return len(self.names) == 1 and len(self.steepness) == 1
-
-    @property
-    def fann_compatible(self) -> bool:
-        """Whether v is clipped, and derivatives are taken, as FANN does."""
-        return self.limits is not None
-
-    @property
-    def plain(self) -> bool:
-        """Whether y is ``A x + b`` itself."""
-        return self == Nonlinearity(("identity",))
-
-    @property
-    def signature(self) -> str:
-        """Text that is equal for functions that cost the same."""
-        clip = "" if self.limits is None else "clip"
-        return ("+".join(sorted(set(self.names))) if self.uniform else "mixed") + clip
-
-
-@dataclass(frozen=True)
-class Op:
-    """Base of all ops; every op names the values that it reads and writes."""
-
-    # Names of the attributes that hold those values: one Value, a tuple, or None
-    READS: ClassVar[tuple[str, ...]] = ()
-    WRITES: ClassVar[tuple[str, ...]] = ()
-
-    @cached_property
-    def reads(self) -> tuple[Value, ...]:
-        """Values that the op reads."""
-        return self._values(self.READS)
-
-    @cached_property
-    def writes(self) -> tuple[Value, ...]:
-        """Values that the op writes."""
-        return self._values(self.WRITES)
-
-    @property
-    def signature(self) -> str:
-        """Text that is equal for ops that cost the same."""
-        raise NotImplementedError
-
-    def _values(self, names: tuple[str, ...]) -> tuple[Value, ...]:
-        found: list[Value] = []
-        for name in names:
-            value = getattr(self, name)
-            found += (value,) if isinstance(value, Value) else value or ()
-        return tuple(found)
-
-
-@dataclass(frozen=True)
-class Apply(Op):
-    """``z = A x``, or ``z += A x`` if `accumulate`.
-
-    A sum of storages (HYB) or of sources (shortcut connections) is a sequence of these.
-    """
-
-    WRITES: ClassVar[tuple[str, ...]] = ("z",)
-
-    x: Value
-    z: Value
-    storage: Storage
-    weights: Slot
-    accumulate: bool = False
-
-    @cached_property
-    def reads(self) -> tuple[Value, ...]:
-        """The input, and the previous z if it accumulates."""
-        return (self.x, self.z) if self.accumulate else (self.x,)
-
-    @property
-    def signature(self) -> str:
-        """The storage's, and whether it accumulates."""
-        return ("+=" if self.accumulate else "") + self.storage.signature
-
-
-@dataclass(frozen=True)
-class BiasAct(Op):
-    """``y = f(steepness * (z + bias))``; the bias is left out where it is None.
-
-    A bias of size 1 serves all neurons.
-    """
-
-    READS: ClassVar[tuple[str, ...]] = ("z",)
-    WRITES: ClassVar[tuple[str, ...]] = ("y",)
-
-    z: Value
-    y: Value
-    bias: Slot | None
-    nonlinearity: Nonlinearity
-
-    @property
-    def shared(self) -> bool:
-        """Whether one bias serves all neurons."""
-        return self.bias is not None and self.bias.size < self.y.width
-
-    @property
-    def signature(self) -> str:
-        """The function's, with the width."""
-        bias = "" if self.bias is None else "shared-" * self.shared + "bias-"
-        return f"{bias}{self.nonlinearity.signature}[{rounded_size(self.y.width)}]"
-
-
-@dataclass(frozen=True)
-class Softmax(Op):
-    """``y = exp(x - max x) / sum of the same``, sample by sample; or its logarithm."""
-
-    READS: ClassVar[tuple[str, ...]] = ("x",)
-    WRITES: ClassVar[tuple[str, ...]] = ("y",)
-
-    x: Value
-    y: Value
-    log: bool = False
-
-    @property
-    def signature(self) -> str:
-        """The name, with the width."""
-        return f"{'log_' * self.log}softmax[{self.y.width}]"
+    from clnet.ir.op import Op, Value
+    from clnet.nn.storage.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -221,11 +64,8 @@ class Span:
     @property
     def parameters_end(self) -> int:
         """The end of its layers' weights and biases in the flat buffer."""
-        slots = [
-            op.weights if isinstance(op, Apply) else op.bias for op in self.ops
-            if isinstance(op, (Apply, BiasAct))
-        ]
-        return max(slot.offset + slot.size for slot in slots if slot is not None)
+        slots = (slot for op in self.ops for slot in op.parameter_slots)
+        return max(slot.offset + slot.size for slot in slots)
 
     @cached_property
     def layers(self) -> tuple[LayerOps, ...] | None:

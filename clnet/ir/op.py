@@ -1,0 +1,163 @@
+"""The base of ops. An op is one array operation, and says all that is known of it.
+
+Its record names the values that it reads and writes; `Op.run` is its meaning in NumPy,
+`Op.backward` the rule of its gradient, `Op.flops` its cost. Values are arrays ``[batch,
+width]``. Its kernel on every device is a row of `variants.reference.generic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from clnet.nn.storage.layout import Slot
+
+VALUE_ALIGNMENT = 4  # values; rows of inner values can be read as float4
+ACCUMULATE = "accumulate"  # the field of ops that may add to what they write
+
+Array = NDArray[Any]
+Values = MutableMapping[str, Array]
+"""Arrays by the names of their values, with the scalars of a step."""
+Function = Callable[[Values], Array]
+"""An op of an inference, from the values to its output."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """An array [batch, width], or [rows, width], that ops read and write."""
+
+    name: str  # Unique within a program
+    width: int  # Elements per sample
+    # Elements from one sample to the next. The input and the output of a program are
+    # contiguous; inner values have padded rows. Padding is zero: kernels may read it
+    # and must not write anything else there.
+    stride: int
+    # Rows of an array whose size does not depend on the batch; None: one per sample
+    rows: int | None = None
+    # Whether its elements are of int32, and not of the program's type
+    whole: bool = False
+
+    def height(self, batch: int) -> int:
+        """Return the rows of the array for a batch of `batch` samples."""
+        return batch if self.rows is None else self.rows
+
+    def type_in(self, dtype: str) -> str:
+        """Return the type of its elements in a program of a type."""
+        return "int32" if self.whole else dtype
+
+
+def gradient_of(slot: Slot) -> Value:
+    """Return the value for the gradient of a slot of the parameters."""
+    return Value(f"gradient{slot.offset}", slot.size, slot.size, rows=1)
+
+
+@dataclass(frozen=True)
+class Derivatives:
+    """The derivatives of the loss by the values of a program, as rules name them."""
+
+    inner: frozenset[Value]  # Values that depend on parameters; others need none
+    known: dict[Value, Value] = field(default_factory=dict)  # Those begun so far
+
+    def __getitem__(self, value: Value) -> Value:
+        """Return the derivative by a value."""
+        return self.known.setdefault(value, replace(value, name=f"d{value.name}"))
+
+
+@dataclass(frozen=True)
+class Op:
+    """Base of all ops; every op names the values that it reads and writes."""
+
+    # Names of the attributes that hold those values: one Value, a tuple, or None
+    READS: ClassVar[tuple[str, ...]] = ()
+    WRITES: ClassVar[tuple[str, ...]] = ()
+
+    @cached_property
+    def reads(self) -> tuple[Value, ...]:
+        """Values that the op reads; those that it adds to are the last."""
+        added = self.writes if getattr(self, ACCUMULATE, False) else ()
+        return (*self._values(self.READS), *added)
+
+    @cached_property
+    def writes(self) -> tuple[Value, ...]:
+        """Values that the op writes."""
+        return self._values(self.WRITES)
+
+    @property
+    def signature(self) -> str:
+        """Text that is equal for ops that cost the same."""
+        raise NotImplementedError
+
+    @property
+    def parameter_slots(self) -> tuple[Slot, ...]:
+        """Slots of the parameters that an op of the forward pass reads."""
+        return ()
+
+    @property
+    def gradient_slots(self) -> Mapping[Value, Slot]:
+        """The slots whose gradients are among the op's values."""
+        return {}
+
+    def run(self, values: Values, parameters: Array) -> None:
+        """Compute the op in NumPy, in the dtype of `values`, which get its outputs."""
+        raise NotImplementedError(f"no NumPy meaning for {type(self).__name__}")
+
+    def bound(self, parameters: Array) -> Function:
+        """Return an op of an inference with its parameters; values are of their dtype.
+
+        What does not change from call to call is decided here.
+        """
+        raise NotImplementedError(f"no inference has {type(self).__name__}")
+
+    def backward(self, d: Derivatives) -> Iterable[Op]:
+        """Return the ops that take the derivative by the output to all that it reads.
+
+        They write `d` of values that are `Derivatives.inner`, and `gradient_of` slots.
+        Each writes as if it were the only one; those that add have `accumulate`.
+        """
+        raise NotImplementedError(f"no gradient rule for {type(self).__name__}")
+
+    def flops(self, batch: int) -> int:
+        """Return the floating-point operations of a batch, in any variant."""
+        return 4 * sum(value.width * value.height(batch) for value in self.writes)
+
+    def _values(self, names: tuple[str, ...]) -> tuple[Value, ...]:
+        found: list[Value] = []
+        for name in names:
+            value = getattr(self, name)
+            found += (value,) if isinstance(value, Value) else value or ()
+        return tuple(found)
+
+
+def gradients(ops: Sequence[Op], y: Value, dy: Value) -> tuple[Op, ...]:
+    """Return the backward pass of ops by the chain rule, from dy to all gradients.
+
+    Of the ops that read one derivative, gradients of parameters come first, in the
+    order of the forward pass, and derivatives of inputs follow: kernels compute a
+    layer's gradients together, and a product with the derivative of the function below.
+    Where several ops write one value, all but the first add to it.
+    """
+    d = Derivatives(frozenset(v for op in ops for v in op.writes), {y: dy})
+    rules = [
+        (number, rule) for number, op in reversed(tuple(enumerate(ops)))
+        if not d.known.keys().isdisjoint(op.writes) for rule in op.backward(d)
+    ]
+    derivatives = frozenset(d.known.values())
+
+    def derivative_read(rule: tuple[int, Op]) -> Value:
+        return next(value for value in rule[1].reads if value in derivatives)
+
+    ordered: list[Op] = []
+    written: set[Value] = set()
+    for _, readers in groupby(rules, derivative_read):
+        for _, op in sorted(readers, key=lambda x: (not x[1].gradient_slots, x[0])):
+            if not written.isdisjoint(op.writes):
+                op = replace(op, **{ACCUMULATE: True})
+            ordered.append(op)
+            written.update(op.writes)
+    return tuple(ordered)

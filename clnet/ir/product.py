@@ -1,0 +1,204 @@
+"""Products with a layer's matrix: forward, back to its inputs, and by its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from clnet.ir.op import Array, Derivatives, Function, Op, Value, Values, gradient_of
+from clnet.nn.storage.dense import DenseStorage, RowStorage
+from clnet.nn.storage.local import LocalStorage
+from clnet.nn.storage.sparse import SparseStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from clnet.nn.storage.base import Storage
+    from clnet.nn.storage.layout import Slot
+
+
+@dataclass(frozen=True)
+class Apply(Op):
+    """``z = A x``, or ``z += A x`` if `accumulate`.
+
+    A sum of storages (HYB) or of sources (shortcut connections) is a sequence of these.
+    """
+
+    READS: ClassVar[tuple[str, ...]] = ("x",)
+    WRITES: ClassVar[tuple[str, ...]] = ("z",)
+
+    x: Value
+    z: Value
+    storage: Storage
+    weights: Slot
+    accumulate: bool = False
+
+    @property
+    def signature(self) -> str:
+        """The storage's, and whether it accumulates."""
+        return ("+=" if self.accumulate else "") + self.storage.signature
+
+    @property
+    def parameter_slots(self) -> tuple[Slot, ...]:
+        """The weights."""
+        return (self.weights,)
+
+    def run(self, values: Values, parameters: Array) -> None:
+        """Multiply the rows of x."""
+        values[self.z.name] = self.bound(parameters)(values)
+
+    def bound(self, parameters: Array) -> Function:
+        """Multiply by a matrix that is made once, where the storage has whole rows."""
+        x, z, weights = self.x.name, self.z.name, self.weights.of(parameters)
+        if isinstance(self.storage, RowStorage):
+            columns = self.storage.matrix(weights).T
+            product: Callable[[Array], Array] = lambda x: x @ columns  # noqa: E731
+        else:
+            product = partial(
+                _product, storage=self.storage, weights=weights, transposed=False
+            )
+        if self.accumulate:
+            return lambda values: product(values[x]) + values[z]
+        return lambda values: product(values[x])
+
+    def backward(self, d: Derivatives) -> Iterator[Op]:
+        """``dA = dzᵀ x`` and ``dx = dz A``."""
+        yield Outer(
+            d[self.z], self.x, gradient_of(self.weights), self.storage, self.weights
+        )
+        if self.x in d.inner:
+            yield ApplyT(d[self.z], d[self.x], self.storage, self.weights)
+
+    def flops(self, batch: int) -> int:
+        """Count a multiply-add as two, for every stored entry."""
+        return 2 * self.storage.size * batch
+
+
+@dataclass(frozen=True)
+class ApplyT(Op):
+    """``dx = dz A``: derivatives propagated back through a layer's matrix.
+
+    Or ``dx += dz A`` if `accumulate`: an output may have several readers.
+    """
+
+    READS: ClassVar[tuple[str, ...]] = ("dz",)
+    WRITES: ClassVar[tuple[str, ...]] = ("dx",)
+
+    dz: Value
+    dx: Value
+    storage: Storage
+    weights: Slot
+    accumulate: bool = False
+
+    @property
+    def signature(self) -> str:
+        """The storage's, and whether it accumulates."""
+        return ("+=" if self.accumulate else "") + self.storage.signature + "ᵀ"
+
+    def run(self, values: Values, parameters: Array) -> None:
+        """Multiply the rows of dz by the transpose."""
+        weights = self.weights.of(parameters)
+        dx = _product(values[self.dz.name], self.storage, weights, transposed=True)
+        if self.accumulate:
+            dx += values[self.dx.name]
+        values[self.dx.name] = dx
+
+    flops = Apply.flops
+
+
+@dataclass(frozen=True)
+class Outer(Op):
+    """The weights' gradient: at live entry (i, j), ``dz[:, i] · x[:, j]``.
+
+    Or that added to the gradient so far if `accumulate`: layers may share weights.
+    Padding of the gradient is unspecified: `GradientNorm` and `Update` read the live
+    elements alone.
+    """
+
+    READS: ClassVar[tuple[str, ...]] = ("dz", "x")
+    WRITES: ClassVar[tuple[str, ...]] = ("gradient",)
+
+    dz: Value
+    x: Value
+    gradient: Value
+    storage: Storage
+    weights: Slot
+    accumulate: bool = False
+
+    @property
+    def signature(self) -> str:
+        """The storage's, and whether it accumulates."""
+        return f"{'+=' * self.accumulate}outer-{self.storage.signature}"
+
+    @property
+    def gradient_slots(self) -> Mapping[Value, Slot]:
+        """The weights'."""
+        return {self.gradient: self.weights}
+
+    def run(self, values: Values, parameters: Array) -> None:
+        """Multiply dz and x over the samples."""
+        dz, x = values[self.dz.name], values[self.x.name]
+        gradient = np.zeros((1, self.weights.size), dz.dtype)
+        if isinstance(self.storage, LocalStorage):
+            for r, band in enumerate(self.storage.bands(gradient[0])):
+                band[...] = (dz * x[:, r : r + self.storage.n_out]).sum(axis=0)
+        elif isinstance(self.storage, DenseStorage):  # needs no list of its entries
+            self.storage.matrix(gradient[0])[...] = dz.T @ x
+        else:
+            entries = self.storage.entries()
+            live = entries.live
+            full = dz.T @ x
+            gradient[0, live] = full[entries.rows[live], entries.columns[live]]
+        if self.accumulate:
+            gradient += values[self.gradient.name]
+        values[self.gradient.name] = gradient
+
+    flops = Apply.flops
+
+
+def _product(x: Array, storage: Storage, weights: Array, transposed: bool) -> Array:
+    """Return ``A x`` sample by sample, or ``Aᵀ x``: x [batch, n_in], or [batch, n_out].
+
+    Storages of whole rows multiply all entries, so that 0 · ∞ is NaN where a masked one
+    has no connection. The others multiply their live entries alone. BLAS on the whole
+    matrix gives the same where x is finite; it serves there unless a sparse storage has
+    fewer multiplications at live entries than the matrix has entries.
+    """
+    if isinstance(storage, LocalStorage):
+        return _windows(x, storage, weights, transposed)
+    few = isinstance(storage, SparseStorage) and (
+        len(x) * len(storage.pattern) < storage.n_out * storage.n_in
+    )
+    if isinstance(storage, RowStorage) or (not few and np.isfinite(x).all()):
+        matrix = storage.matrix(weights)
+        product: Array = x @ (matrix if transposed else matrix.T)
+        return product
+    if isinstance(storage, SparseStorage):
+        pattern, values = storage.pattern, weights[storage.slots]
+        rows, columns = pattern.rows, pattern.columns
+    else:
+        entries = storage.entries()
+        live = entries.live
+        rows, columns, values = entries.rows[live], entries.columns[live], weights[live]
+    if transposed:
+        rows, columns = columns, rows
+    n = storage.n_in if transposed else storage.n_out
+    sums = [np.bincount(rows, sample[columns] * values, n) for sample in x]
+    return np.array(sums, x.dtype)
+
+
+def _windows(
+    x: Array, storage: LocalStorage, weights: Array, transposed: bool
+) -> Array:
+    """Return ``sum over r: w[r] x[:, r : r + n_out]``, or its transpose."""
+    n_out = storage.n_out
+    sums = np.zeros((len(x), storage.n_in if transposed else n_out), x.dtype)
+    for r, band in enumerate(storage.bands(weights)):
+        if transposed:
+            sums[:, r : r + n_out] += band * x
+        else:
+            sums += band * x[:, r : r + n_out]
+    return sums
