@@ -1,5 +1,5 @@
 """The command line, ``clnet``.
 
-Imports all other packages. Start with `main`, which parses the arguments. `commands`,
-`train` and `bench` run them; `doctor` examines the OpenCL set-up.
+Imports all other packages. Start with `options`, the tables of commands, and `main`,
+which parses them. `commands`, `train` and `bench` run; `doctor` examines the set-up.
 """

@@ -61,7 +61,7 @@ def devices(arguments: argparse.Namespace) -> int:
         return 0
     print(device_table(found))
     if arguments.measure:
-        from clnet.cli.rate_table import draw_roofline, rate_table
+        from clnet.cli.device_table import draw_roofline, rate_table
 
         for device in found:
             for one in device.places:
@@ -121,6 +121,7 @@ def predict(arguments: argparse.Namespace) -> int:
         class_texts,
         counts_of,
         evaluation_rows,
+        figures,
         pairs,
         table_rows,
     )
@@ -217,7 +218,7 @@ def predict(arguments: argparse.Namespace) -> int:
             "devices": [f"{device.index} {device.name}" for device in devices],
             "samples": len(data), "scaled": scale, "classes": network.classes,
             "table": data.notes, "targets": lacking or None,
-            **json_output.figures(found), **shown,
+            **figures(found), **shown,
         })
         return 0
     if found is not None:
@@ -411,7 +412,7 @@ def convert(arguments: argparse.Namespace) -> int:
 def explain(arguments: argparse.Namespace) -> int:
     """Show how a network would be run or trained, and why."""
     from clnet.cli import json_output
-    from clnet.cli.brief import brief, explained
+    from clnet.cli.summary import brief, explained
     from clnet.formats.pictures import picture_file
     from clnet.network import load
 
@@ -470,7 +471,7 @@ def _explanation(
 def tune(arguments: argparse.Namespace) -> int:
     """Measure all ways to run or train a network, for each batch size."""
     from clnet.cli import json_output
-    from clnet.cli.brief import explained
+    from clnet.cli.summary import explained
     from clnet.network import load
 
     files = _times_files(arguments)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Mapping
@@ -17,31 +16,14 @@ from clnet.cli.summary import layer_fields
 if TYPE_CHECKING:
     from clnet.cli.samples import Samples
     from clnet.network import Network
-    from clnet.nn.metrics import Evaluation
     from clnet.opencl.device import Device
 
 _HANDLES = ("handle", "companions", "environment")  # of a device, of this process
 
 
-def add_argument(sub: argparse.ArgumentParser) -> None:
-    """Add the option."""
-    sub.add_argument(
-        "--json", action="store_true",
-        help="print one JSON object for scripts, and nothing else, on stdout",
-    )
-
-
 def show(content: Mapping[str, object]) -> None:
     """Print an object; numbers that are not finite are null."""
     print(json.dumps(_plain(content), ensure_ascii=False, allow_nan=False))
-
-
-def figures(found: Evaluation | None) -> dict[str, object]:
-    """Return the figures of an evaluation that apply."""
-    if found is None:
-        return {}
-    every = {field.name: getattr(found, field.name) for field in fields(found)}
-    return {name: value for name, value in every.items() if value is not None}
 
 
 def device_fields(device: Device) -> dict[str, object]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from clnet.cli.samples import number
 from clnet.errors import InputError
 from clnet.network import Network
-from clnet.nn.activations import ACTIVATION_NAMES, SOFTMAX
-from clnet.nn.initialisers import INITIALISER_NAMES, WIDROW_NGUYEN
+from clnet.nn.activations import SOFTMAX
+from clnet.nn.initialisers import WIDROW_NGUYEN
 from clnet.nn.labels import output_middles
-from clnet.nn.layers import Dense
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import CASCADE
 
@@ -22,46 +19,6 @@ if TYPE_CHECKING:
 HIDDEN = 64  # neurons of the hidden layer: docs/explanation/defaults.md
 ACTIVATION = "tanh"  # of hidden layers
 SCALES = (-1.0, 1.0)  # of columns that are known by name
-
-
-def add_arguments(add: Callable[..., Any]) -> None:
-    """Add the options to a group."""
-    add(
-        "--layers", metavar="N-N-N",
-        help="inputs, then neurons of each layer, as in 125-32-2; default: a hidden "
-        f"layer of {HIDDEN}",
-    )
-    add(
-        "--network", metavar="NET",
-        help="train this network instead; a .net file also has training parameters",
-    )
-    add(
-        "--hidden", metavar="NAME",
-        help=f"activation of the hidden layers: {', '.join(ACTIVATION_NAMES)}; "
-        f"default: {ACTIVATION}",
-    )
-    add(
-        "--output", metavar="NAME",
-        help="activation of the last layer, one of the same; default: that of the "
-        "loss; softmax for columns of classes, sigmoid for targets 0 and 1, tanh for "
-        "-1 and 1, identity for other numbers",
-    )
-    add(
-        "--initialiser", metavar="NAME",
-        help=f"draw the weights: {', '.join(INITIALISER_NAMES)}; default: "
-        f"{Dense.initialiser}, or with --network those of its file",
-    )
-    add(
-        "--scale", type=number, nargs=2, metavar=("LOW", "HIGH"),
-        help="scale each input: map one standard deviation around its mean to this "
-        "range; saved with the network; default with columns by name: -1 1",
-    )
-    add(
-        "--scale-outputs", type=number, nargs=2, metavar=("LOW", "HIGH"),
-        help="scale the targets likewise: for regression, not for classes; default "
-        "with --target and an unbounded output: -1 1",
-    )
-    add("--no-scale", action="store_true", help="scale nothing with --target either")
 
 
 def network_of(

@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import textwrap
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clnet.checks import check_name
 from clnet.cli import json_output
-from clnet.cli.summary import evaluation_rows, pairs, table_rows
+from clnet.cli.summary import figures as figures_of
+from clnet.cli.summary import file_rows, pairs, set_fields, set_rows, table_rows
 from clnet.errors import WIDTH, InputError, counted
 
 if TYPE_CHECKING:
@@ -42,32 +41,6 @@ _OPTIONS = (  # of `Network.fit` that are a population's too
 )
 
 
-def add_arguments(add: Callable[..., Any], count: Callable[[str], int]) -> None:
-    """Add the options to a group; `count` parses a whole number of at least 1."""
-    add(
-        "--population", type=count, metavar="N",
-        help="train N networks of this shape together, from the weights of seeds 0 to "
-        "N - 1 or --seed upwards; show their spread, and save the best: by the loss of "
-        "--validation, else of the training",
-    )
-    add(
-        "--folds", type=count, metavar="K",
-        help="cross-validation: K trainings, each without one of K parts, and their "
-        f"scores on it; default with --grid: {FOLDS}",
-    )
-    add(
-        "--grid", type=_values, action="append", metavar="NAME=V,V",
-        help="cross-validate each value of an argument of fit, as in "
-        "learning_rate=0.01,0.1; with several --grid all combinations. Shows the best "
-        f"{SHOWN}; the best of all is trained on all samples, for --save",
-    )
-    add(
-        "--report", metavar="FILE.html",
-        help="write a page with all learning curves as a band, and a table of the "
-        "networks: with --population, --folds or --grid",
-    )
-
-
 def explanation(
     network: Network, count: int, optimiser: str, device: str | None, batch: int,
     tune: bool | None, precision: str, progress: bool,
@@ -87,32 +60,6 @@ def explanation(
         batch_size=batch, epochs=LONG, tune=tune, precision=precision,
         progress=progress, scale=False,
     )
-
-
-def _values(text: str) -> tuple[str, list[Any]]:
-    """Return the name and values of a text as ``l2=0,1e-4``."""
-    from clnet.training.fit_options import EACH
-
-    name, _, values = text.partition("=")
-    listed = [value.strip() for value in values.split(",")]
-    if not all(listed):
-        raise argparse.ArgumentTypeError(
-            f"found {text!r}, expected a name and values, as in learning_rate=0.01,0.1"
-        )
-    name = name.strip().replace("-", "_")
-    try:
-        check_name("argument of a grid", name, EACH)
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return name, [_value(value) for value in listed]
-
-
-def _value(text: str) -> Any:
-    """Return the number of a text, or the text."""
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
 
 
 def asked(arguments: argparse.Namespace) -> bool:
@@ -222,7 +169,7 @@ def _seeds(
         networks.append(Population.of([network])[0])
     population = Population.of(networks)
     begin = time.perf_counter()
-    watched = {name: one for name, one in sets.items() if name != "training"}
+    watched = {name: rows for name, rows in sets.items() if name != "training"}
     validation = next(iter(watched.values()), None)
     if not _shown(arguments) and "test" in watched and arguments.patience is None:
         validation = None  # measured at the end
@@ -236,52 +183,52 @@ def _seeds(
         history.final_loss(validation=by == "validation") for history in histories
     ]
     best = int(np.argmin(losses))
-    found = {
-        name: population.evaluate(*one.arguments, options["device"], scale=scale)
-        for name, one in sets.items()
+    results = {
+        name: population.evaluate(*samples.arguments, options["device"], scale=scale)
+        for name, samples in sets.items()
     }
-    one = population[best]
-    _write(arguments, one, histories)
+    network = population[best]
+    _write(arguments, network, histories)
     epochs = sorted({len(history) for history in histories})
     if arguments.json:
         json_output.show({
-            **_head_fields(options, one), "seconds": seconds, "seeds": list(seeds),
+            **_head_fields(options, network), "seconds": seconds, "seeds": list(seeds),
             "epochs": [len(history) for history in histories],
             "loss": losses, "best": seeds[best], "best_by": by,
             **{
                 name: {"samples": len(sets[name]), "networks": [
-                    json_output.figures(each) for each in figures
+                    figures_of(each) for each in evaluations
                 ]}
-                for name, figures in found.items()
+                for name, evaluations in results.items()
             },
             "written": arguments.save, "drawn": arguments.plot,
             "report": arguments.report,
         })
         return
     rows = [
-        *_head(options, one),
+        *_head(options, network),
         *table_rows(sets["training"].notes),
         ("seeds", f"{first} to {seeds[-1]}"),
         ("epochs", " to ".join(map(str, sorted({epochs[0], epochs[-1]})))),
         ("time", f"{seconds:.3g} s, {seconds / len(seeds) * 1e3:.3g} ms a network"),
         ("best", f"seed {seeds[best]}, by the {by}'s loss"),
-        *_files(arguments),
+        *file_rows(arguments),
     ]
     print(pairs(rows))
-    print(f"\n{_spread(found, sets, best)}")
+    print(f"\n{_spread(results, sets, best)}")
 
 
 def _spread(
-    found: dict[str, list[Evaluation]], sets: dict[str, Samples], best: int
+    results: dict[str, list[Evaluation]], sets: dict[str, Samples], best: int
 ) -> str:
     """Return the table of the networks' figures."""
     lines = [f"{'':14}" + "".join(
         f"{name:>12}" for name in ("best", "mean", "deviation", "least", "largest")
     )]
-    for name, each in found.items():
+    for name, each in results.items():
         lines.append(f"{name:14}{counted(len(sets[name]), 'sample'):>12}")
         for field, label in FIGURES.items():
-            column = [getattr(one, field) for one in each]
+            column = [getattr(evaluation, field) for evaluation in each]
             if column[0] is None:
                 continue
             values = np.array(column, float)
@@ -307,7 +254,7 @@ def _settings(
         validation="rest" if _shown(arguments) else None, **options,
     )
     seconds = time.perf_counter() - begin
-    found = {}
+    results = {}
     if grid is not None or arguments.save is not None:
         best = Population.of([network])
         best.fit(
@@ -315,11 +262,11 @@ def _settings(
             **{**options, "seed": seed, "progress": None, **result.best},
         )
         network = best[0]
-        found = {
+        results = {
             name: network.evaluate(
-                *one.arguments, options["device"], scale=options["scale"]
+                *samples.arguments, options["device"], scale=options["scale"]
             )
-            for name, one in sets.items()
+            for name, samples in sets.items()
         }
     _write(arguments, network, result.histories)
     if arguments.json:
@@ -327,13 +274,7 @@ def _settings(
             **_head_fields(options, network), "seconds": seconds, "folds": folds,
             "score": result.measure, "params": result.params, "scores": result.scores,
             "best": result.best,
-            **{
-                name: {
-                    "samples": len(sets[name]), "table": sets[name].notes,
-                    **json_output.figures(one),
-                }
-                for name, one in found.items()
-            },
+            **set_fields(results, sets),
             "written": arguments.save, "drawn": arguments.plot,
             "report": arguments.report,
         })
@@ -351,17 +292,13 @@ def _settings(
             (label, f"{scores.mean():.4f}, deviation {scores.std():.4f}"),
             ("each fold", " ".join(f"{score:.4f}" for score in scores)),
         ]
-    if found:
+    if results:
         setting = _setting(result.best)
         rows.append(
             ("best", f"{setting}, trained on all samples") if setting else
             ("trained", "on all samples")
         )
-    for name, one in found.items():
-        rows += [(name, f"{len(sets[name])} samples"), *table_rows(sets[name].notes)]
-        figures = evaluation_rows(one, len(sets[name]) * network.n_out)
-        rows += [(f"  {figure}", value) for figure, value in figures]
-    rows += _files(arguments)
+    rows += [*set_rows(results, sets, network.n_out), *file_rows(arguments)]
     if grid is not None:
         print(_table(result) + "\n")
     print(pairs(rows))
@@ -369,15 +306,15 @@ def _settings(
 
 def _table(result: CrossValidation) -> str:
     """Return the best settings, one a line, wrapped."""
-    found = result.results
-    order = np.argsort(found["rank_test_score"], kind="stable")[:SHOWN].tolist()
+    columns = result.results
+    order = np.argsort(columns["rank_test_score"], kind="stable")[:SHOWN].tolist()
     head = f"{'rank':6}{FIGURES[result.measure]:10}{'deviation':11}"
     lines = [f"{head}setting"]
     for i in order:
         setting = _setting(result.params[i])
         start = (
-            f"{found['rank_test_score'][i]:<6}{found['mean_test_score'][i]:<10.4f}"
-            f"{found['std_test_score'][i]:<11.4f}"
+            f"{columns['rank_test_score'][i]:<6}{columns['mean_test_score'][i]:<10.4f}"
+            f"{columns['std_test_score'][i]:<11.4f}"
         )
         lines.append(textwrap.fill(
             start + setting, WIDTH, subsequent_indent=" " * len(head)
@@ -402,14 +339,6 @@ def _head_fields(options: dict[str, Any], network: Network) -> dict[str, object]
         "device": f"{device.index} {device.name}", "network": network.sizes,
         "classes": network.classes, "scaled": options["scale"],
     }
-
-
-def _files(arguments: argparse.Namespace) -> list[tuple[str, object]]:
-    files = (
-        ("written", arguments.save), ("drawn", arguments.plot),
-        ("report", arguments.report),
-    )
-    return [(label, path) for label, path in files if path is not None]
 
 
 def _write(

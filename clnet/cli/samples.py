@@ -15,20 +15,19 @@ from clnet.errors import FormatError, InputError, counted, quoted
 from clnet.formats import (
     ARROW_SUFFIXES,
     DATA_SUFFIXES,
-    TABLE_SUFFIXES,
     load_data,
     load_table,
     suffix_of,
 )
-from clnet.formats.delimited import DECIMALS, TEXT_SUFFIXES
-from clnet.formats.named_table import MISSING, UNKNOWN
+from clnet.formats.delimited import TEXT_SUFFIXES
+from clnet.formats.named_table import MISSING
 from clnet.formats.opening import (
     SOURCE_SUFFIXES,
     is_source,
     open_data,
     source_suffix,
 )
-from clnet.formats.sources import BUFFER, Part, Source, check_buffer, rows_of
+from clnet.formats.sources import Part, Source, check_buffer, rows_of
 from clnet.formats.table import NAME_TARGETS, OR_TEXT
 from clnet.nn.labels import count_missing, encoded, might_be_classes
 
@@ -162,71 +161,6 @@ class Samples:
         return Samples(self.x[rows], self.t[rows], self.columns, notes=notes)
 
 
-def add_buffer(sub: argparse.ArgumentParser) -> None:
-    """Add the option of files that are read by parts."""
-    sub.add_argument(
-        "--buffer", type=whole, metavar="BYTES",
-        help=f"memory for samples: {', '.join(SOURCE_SUFFIXES)} files of more numbers "
-        f"are read by parts; default: {BUFFER >> 20} MiB",
-    )
-
-
-def add_arguments(sub: argparse.ArgumentParser) -> None:
-    """Add the options of tables."""
-    add = sub.add_argument_group(f"tables ({', '.join(TABLE_SUFFIXES)})").add_argument
-    add(
-        "--target", type=_names, metavar="A,B",
-        help="columns to predict, by name, or by number: from 1, or -1 for the last; "
-        "by number also of .npy and HDF5. A column of text is of classes",
-    )
-    add(
-        "--categories", type=_names, metavar="A,B",
-        help="columns of categories: each category becomes an input of its own, or the "
-        "target's classes; by default those of text and booleans",
-    )
-    add("--ignore", type=_names, metavar="A,B", help="columns to leave out")
-    add(
-        "--index", type=_names, metavar="COLUMN",
-        help="the column that numbers the samples, to leave out; default: those that "
-        "pandas writes, without a name, Unnamed: 0 or __index_level_0__",
-    )
-    add(
-        "--no-index", dest="index", action="store_const", const=[],
-        help="no column numbers the samples",
-    )
-    add(
-        "--dates", type=_names, metavar="A,B",
-        help="columns of dates, as 2020-12-31, which become days since 1970",
-    )
-    add(
-        "--missing", choices=MISSING,
-        help="missing numbers, as NA, become the mean of the training, with an input "
-        f"that is 1 there, or are refused; default: {MISSING[0]}",
-    )
-    add(
-        "--unknown", choices=UNKNOWN,
-        help="categories that the training did not have make no input 1, or are "
-        f"refused; default: {UNKNOWN[0]}",
-    )
-    add(
-        "--header", action=argparse.BooleanOptionalAction, default=None,
-        help="whether the first line of a text file holds names; default: it is found",
-    )
-    add(
-        "--separator", metavar="C",
-        help="the character between cells, as ';' or tab; default: it is found",
-    )
-    add(
-        "--decimal", choices=DECIMALS,
-        help="the character before a fraction; default: it is found",
-    )
-    add(
-        "--outputs", type=whole, metavar="N",
-        help="without names: the last N columns are targets, all of numbers; default: "
-        "the columns named t, t0, t1, … or target…",
-    )
-
-
 def read(
     arguments: argparse.Namespace, path: str, dtype: str | None,
     columns: Columns | None = None, n_in: int | None = None,
@@ -341,29 +275,3 @@ def check_labels(path: str, samples: Samples, classes: Classes | None) -> None:
             f"{path} has the class {quoted(other[0])}, expected one of the network's "
             f"classes {quoted(list(classes or ()))}"
         )
-
-
-def whole(text: str) -> int:
-    """Return the whole number of an option."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number")
-    return int(text)
-
-
-def number(text: str) -> float:
-    """Return the number of an option."""
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"found {text!r}, expected a number"
-        ) from None
-
-
-def _names(text: str) -> Sequence[str]:
-    names = [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise argparse.ArgumentTypeError(
-            f"found {text!r}, expected names separated by commas"
-        )
-    return names

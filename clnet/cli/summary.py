@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,12 +19,12 @@ from clnet.nn.activations import activation_name
 from clnet.nn.layers import bias_size
 
 if TYPE_CHECKING:
+    from clnet.cli.samples import Samples
     from clnet.network import Network
     from clnet.nn.columns import Column
     from clnet.nn.fann_parameters import FannParameters
     from clnet.nn.labels import Label
     from clnet.nn.metrics import Evaluation
-
 
 MOST_CLASSES = 12  # that are counted
 SHORT = 4  # characters of a name that say something
@@ -173,6 +176,52 @@ def evaluation_rows(found: Evaluation, targets: int) -> list[tuple[str, object]]
     return rows
 
 
+def set_rows(
+    results: Mapping[str, Evaluation], sets: Mapping[str, Samples], n_out: int
+) -> list[tuple[str, object]]:
+    """Return the rows of evaluations of sets of samples."""
+    rows: list[tuple[str, object]] = []
+    for name, evaluation in results.items():
+        size = len(sets[name])
+        rows += [(name, f"{size} samples"), *table_rows(sets[name].notes)]
+        figures = evaluation_rows(evaluation, size * n_out)
+        rows += [(f"  {figure}", value) for figure, value in figures]
+    return rows
+
+
+def set_fields(
+    results: Mapping[str, Evaluation], sets: Mapping[str, Samples]
+) -> dict[str, object]:
+    """Return the same for JSON."""
+    return {
+        name: {
+            "samples": len(sets[name]), "table": sets[name].notes,
+            **figures(evaluation),
+        }
+        for name, evaluation in results.items()
+    }
+
+
+def figures(evaluation: Evaluation | None) -> dict[str, object]:
+    """Return the figures of an evaluation that apply, for JSON."""
+    if evaluation is None:
+        return {}
+    every = {
+        field.name: getattr(evaluation, field.name)
+        for field in dataclasses.fields(evaluation)
+    }
+    return {name: value for name, value in every.items() if value is not None}
+
+
+def file_rows(arguments: argparse.Namespace) -> list[tuple[str, object]]:
+    """Return the rows of the files that a training wrote."""
+    files = (
+        ("written", arguments.save), ("drawn", arguments.plot),
+        ("report", arguments.report),
+    )
+    return [(label, path) for label, path in files if path is not None]
+
+
 def class_texts(found: Evaluation, network: Network) -> list[str]:
     """Return the tables of an evaluation's classes: their figures, their confusion."""
     names: Sequence[object] | None = network.classes
@@ -244,3 +293,75 @@ def pairs(rows: Sequence[tuple[str, object]]) -> str:
         )
         for name, value in rows
     )
+
+
+CHOSEN = 6  # entries of the chosen cover
+OTHERS = 3  # entries of each other section
+LINES = 6  # of a section
+_ENTRY = re.compile(r"\s{0,3}\S|\s*(?:[\d.]+ [mun]?s|not tried)  ")
+_FAILED = ": failed: "
+
+
+@dataclass(frozen=True)
+class Section:
+    """A paragraph of `Plan.explain`."""
+
+    title: str  # Its first line; of the first paragraph all
+    head: str  # The names of a table's columns, or ""
+    entries: tuple[str, ...]  # Its items, each of a line or more
+
+
+def sections_of(text: str) -> list[Section]:
+    """Return the sections of an explanation."""
+    first, *others = text.split("\n\n")
+    found = [Section(first, "", ())]
+    for part in others:
+        title, *lines = part.split("\n")
+        head = lines.pop(0) if lines and lines[0].startswith("layers") else ""
+        entries: list[str] = []
+        for line in lines:
+            if entries and not _ENTRY.match(line):
+                entries[-1] += f"\n{line}"
+            else:
+                entries.append(line)
+        found.append(Section(title, head, tuple(entries)))
+    return found
+
+
+def brief(text: str) -> str:
+    """Return the most important lines of an explanation: at most a screen.
+
+    Of the refused kernels only those that failed; they are counted.
+    """
+    summary, *sections = sections_of(text)
+    parts, left = [summary.title], 0
+    for section in sections:
+        entries = section.entries
+        if section.title == "refused":
+            entries = tuple(one for one in entries if _FAILED in one)
+        most = CHOSEN if section.title == "chosen" else OTHERS
+        shown: list[str] = []
+        for entry in entries[:most]:
+            if shown and "\n".join([*shown, entry]).count("\n") >= LINES:
+                break
+            shown.append(entry)
+        more = len(section.entries) - len(shown)
+        left += more
+        counted = f" ({more} more)" if shown and more else f": {more}" if more else ""
+        parts.append("\n".join(filter(None, [
+            section.title + counted, section.head if shown else "", *shown,
+        ])))
+    hint = "--all shows the rest." if left else ""
+    return "\n\n".join(filter(None, [*parts[:2], "\n".join(parts[2:]), hint]))
+
+
+def explained(text: str) -> dict[str, object]:
+    """Return an explanation as a dict for JSON, by the titles of its sections."""
+    summary, *sections = sections_of(text)
+    return {
+        "summary": " ".join(summary.title.split()),
+        **{
+            section.title: [" ".join(entry.split()) for entry in section.entries]
+            for section in sections
+        },
+    }

@@ -3,138 +3,48 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
-from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from clnet.cli import digits, json_output, long_training, mpi, new_network, population
-from clnet.cli.digits import DIGITS
+from clnet.cli import json_output, population
 from clnet.cli.new_network import counts, network_of, scales
-from clnet.cli.samples import Samples, check_labels, number, read, whole
-from clnet.cli.summary import class_texts, evaluation_rows, pairs, table_rows
-from clnet.errors import InputError, nearest, quoted
-from clnet.formats import NETWORK_SUFFIXES, check_save
-from clnet.formats.pictures import PICTURES, figure, picture_file
+from clnet.cli.samples import TABLE_OPTIONS, Samples, check_labels, read
+from clnet.cli.summary import class_texts, file_rows, pairs, set_fields, set_rows
+from clnet.errors import ClnetError, InputError, nearest, quoted
+from clnet.formats import TRAINING_SUFFIX, check_save
+from clnet.formats.pictures import figure, picture_file
 from clnet.network import Network, load
-from clnet.nn.defaults import EPOCHS, MAX_NEURONS, default_optimiser
-from clnet.nn.fann_parameters import STOP_FUNCTIONS
+from clnet.nn.activations import SOFTMAX
+from clnet.nn.defaults import BLOCKS, EPOCHS, default_optimiser
 from clnet.nn.labels import output_middles
-from clnet.nn.optimisers import CASCADE, FANN, MINI_BATCH, OPTIMISER_NAMES, Adam, Rprop
+from clnet.nn.optimisers import CASCADE, Adam
 
 if TYPE_CHECKING:
     from clnet.nn.columns import Columns
     from clnet.nn.optimisers import Optimiser
     from clnet.opencl.device import Device
-    from clnet.training.callbacks import Training
+    from clnet.training.callbacks import Callback, Training
     from clnet.training.history import Epoch
 
-
-def add_arguments(sub: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
-    """Add the command's arguments."""
-    from clnet.nn.losses import LOSSES
-    from clnet.nn.schedules import SCHEDULES
-
-    sub.add_argument(
-        "data", metavar="DATA",
-        help=f'a data file; "{DIGITS}": scikit-learn\'s handwritten digits',
-    )
-    new_network.add_arguments(sub.add_argument_group("the network").add_argument)
-    add = sub.add_argument_group("training").add_argument
-    add(
-        "--optimiser", metavar="NAME",
-        help=f"{', '.join(OPTIMISER_NAMES)}; {FANN}: by the parameters of a .net file; "
-        f"{CASCADE}: add neurons to a network without hidden layers; "
-        f"default: {FANN} with a .net file, else {Adam.name}, or {Rprop.name} where a "
-        "step takes all samples",
-    )
-    add("--rate", type=number, metavar="R", help="learning rate")
-    add(
-        "--schedule", metavar="NAME",
-        help=f"decay of the learning rate: {', '.join(SCHEDULES)}",
-    )
-    add(
-        "--loss", metavar="NAME",
-        help=", ".join(
-            row.name + f" (for {row.activation})" * bool(row.activation)
-            for row in LOSSES.values()
-        ) + "; default: by the last layer's activation",
-    )
-    add(
-        "--class-weight", choices=("balanced",),
-        help="weigh samples so that all classes weigh alike, as by scikit-learn",
-    )
-    add("--epochs", type=count, metavar="N", help=f"default: {EPOCHS}")
-    add(
-        "--max-neurons", type=count, metavar="N",
-        help=f"neurons that {CASCADE} adds at most; default: {MAX_NEURONS}",
-    )
-    add(
-        "--batch-size", type=count, metavar="N",
-        help=f"samples a step; default: {MINI_BATCH}; of FANN's rules one for "
-        "incremental, all for the others",
-    )
-    add("--desired-error", type=number, metavar="E", help="stop at this error or below")
-    add(
-        "--stop", metavar="NAME", choices=STOP_FUNCTIONS,
-        help=f"the error of --desired-error: {' or '.join(STOP_FUNCTIONS)}; default: "
-        f"that of a .net file, else {STOP_FUNCTIONS[0]}",
-    )
-    add(
-        "--seed", type=whole, metavar="N",
-        help="seed of weights, order of samples and dropout",
-    )
-    add(
-        "--tune", action="store_true",
-        help="measure all candidates first, however short the training",
-    )
-    add = sub.add_argument_group("against overfitting").add_argument
-    add(
-        "--validation", metavar="FILE|P",
-        help="validation data, measured after each epoch: a file, or a share of DATA, "
-        "as in 0.2",
-    )
-    add(
-        "--patience", type=count, metavar="N",
-        help="stop when the validation loss has not improved for N epochs, and restore "
-        "the best parameters",
-    )
-    for name, term in (("--l1", "|w|"), ("--l2", "w^2")):
-        add(
-            name, type=number, default=0.0, metavar="R",
-            help=f"penalty: add R times the sum of {term} to the loss",
-        )
-    add(
-        "--dropout", type=number, default=0.0, metavar="P",
-        help="share of hidden outputs that each step drops",
-    )
-    add(
-        "--clip-norm", type=number, metavar="R",
-        help="clip the gradient to this Euclidean norm",
-    )
-    add(
-        "--clip-value", type=number, metavar="R",
-        help="clip each element of the gradient to this absolute value",
-    )
-    population.add_arguments(
-        sub.add_argument_group("many trainings at once").add_argument, count
-    )
-    long_training.add_arguments(
-        sub.add_argument_group("long trainings").add_argument, count
-    )
-    mpi.add_arguments(sub.add_argument_group("several processes").add_argument, count)
-    add = sub.add_argument_group("output").add_argument
-    add(
-        "--save", metavar="NET",
-        help=f"write the network to a file: {', '.join(NETWORK_SUFFIXES)}",
-    )
-    add(
-        "--plot", metavar="FILE",
-        help=f"draw the learning curve: {', '.join(PICTURES)}",
-    )
+DIGITS = "digits"  # a data set, with defaults of its own
+DIGITS_LAYERS, DIGITS_RATE, DIGITS_EPOCHS = "64-128-10", 3e-3, 40
+DIGITS_TEST = 360  # samples of the test set
+SEEDS = 1 << 32  # of which one is drawn
+SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+"""Variables by which launchers tell the number of ranks: those of MPICH and its kin,
+and Open MPI's."""
+ANY = "any"
+FIT = (  # options that are arguments of `Network.fit` as they are
+    "loss", "max_neurons", "batch_size", "seed", "desired_error", "stop", "buffer",
+    "schedule", "l1", "l2", "clip_norm", "clip_value", "precision",
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -142,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     from clnet.runtime.ranks import joined
 
     many = population.asked(arguments)
-    comm = mpi.communicator(arguments)
+    comm = communicator(arguments)
     if many:
         if comm is not None:
             raise InputError(
@@ -152,12 +62,12 @@ def run(arguments: argparse.Namespace) -> int:
     with joined(comm, "clnet train") as ranks:
         draws = arguments.data != DIGITS
         if ranks is None:
-            resume = long_training.prepare(arguments, draws)
+            resume = checkpoint(arguments, draws)
             return _trained(arguments, resume, *_prepared(arguments))
 
         def started() -> tuple[Path | None, int | None]:
-            resume = long_training.prepare(arguments, draws)
-            return resume, long_training.seed(arguments) if draws else arguments.seed
+            resume = checkpoint(arguments, draws)
+            return resume, _seed(arguments) if draws else arguments.seed
 
         resume, arguments.seed = ranks.from_first(started)
         prepared = ranks.together(lambda: _prepared(arguments))
@@ -170,7 +80,6 @@ def _prepared(
     """Return the devices, the network, the data, and arguments of `Network.fit`."""
     from clnet.cli.commands import devices_of
     from clnet.opencl.discovery import device_list
-    from clnet.training.callbacks import Callback, EarlyStopping
 
     demo = arguments.data == DIGITS
     if not demo and "." not in arguments.data and nearest(arguments.data, [DIGITS]):
@@ -181,7 +90,7 @@ def _prepared(
             raise InputError("give either --layers or --network, not both")
         network = load(arguments.network, memory_limit=arguments.memory_limit)
     columns = None if network is None else network.columns
-    training, test = digits.shuffled(arguments) if demo else _files(arguments, columns)
+    training, test = shuffled_digits(arguments) if demo else _files(arguments, columns)
     network, scale = network_of(arguments, training, network)
     for path, samples in ((arguments.data, training), (arguments.validation, test)):
         if samples is not None:
@@ -190,27 +99,18 @@ def _prepared(
     devices = device_list(devices_of(arguments.device))
     if arguments.patience is not None and test is None:
         raise InputError("--patience needs a validation set: give --validation")
-    callbacks: list[Callback] = [] if arguments.json else [_Report()]
-    if arguments.patience is not None:
-        callbacks.append(EarlyStopping(patience=arguments.patience))
-    callbacks += long_training.callbacks(arguments)
     # After each epoch a test set is measured for a plot or for early stopping alone.
     watched = not demo or arguments.plot is not None or arguments.patience is not None
     sets = {"training": training}
     if test is not None:
         sets["test" if demo else "validation"] = test
     return devices, network, sets, {
+        **{name: getattr(arguments, name) for name in FIT},
         "optimiser": _optimiser(arguments, network, len(training)),
-        "loss": arguments.loss, "epochs": arguments.epochs or EPOCHS,
-        "max_neurons": arguments.max_neurons,
-        "batch_size": arguments.batch_size, "seed": arguments.seed,
-        "desired_error": arguments.desired_error, "stop": arguments.stop,
+        "epochs": arguments.epochs or EPOCHS,
         "validation": _validation(test) if watched else None,
-        "buffer": arguments.buffer,
-        "schedule": arguments.schedule, "l1": arguments.l1, "l2": arguments.l2,
-        "clip_norm": arguments.clip_norm, "clip_value": arguments.clip_value,
-        "callbacks": callbacks, "progress": sys.stderr.isatty(), "scale": scale,
-        "precision": arguments.precision, "tune": True if arguments.tune else None,
+        "callbacks": callbacks(arguments), "progress": sys.stderr.isatty(),
+        "scale": scale, "tune": True if arguments.tune else None,
         "sample_weight": (
             None if arguments.class_weight is None else training.balanced_weights()
         ),
@@ -237,7 +137,7 @@ def _trained(
     alone = comm is None and len(devices) == 1
     history = network.fit(
         *training.arguments, resume=resume, comm=comm,
-        blocks=mpi.blocks_of(arguments),
+        blocks=blocks_of(arguments),
         device=(
             devices[0] if alone else
             None if comm is None else devices_of(arguments.device)
@@ -274,24 +174,11 @@ def _trained(
             "network": network.sizes, "classes": network.classes, "scaled": scale,
             "stopped": history.stopped, "epochs": len(history), "seconds": seconds,
             "loss": [epoch.loss for epoch in history],
-            **{
-                name: {
-                    "samples": len(sets[name]), "table": sets[name].notes,
-                    **json_output.figures(found),
-                }
-                for name, found in results.items()
-            },
+            **set_fields(results, sets),
             "written": arguments.save, "drawn": arguments.plot,
         })
         return 0
-    for name, samples in sets.items():
-        found = results[name]
-        figures = evaluation_rows(found, len(samples) * network.n_out)
-        rows += [(name, f"{len(samples)} samples"), *table_rows(samples.notes)]
-        rows += [(f"  {figure}", value) for figure, value in figures]
-    for label, path in (("written", arguments.save), ("drawn", arguments.plot)):
-        if path is not None:
-            rows.append((label, path))
+    rows += [*set_rows(results, sets, network.n_out), *file_rows(arguments)]
     if network.scaling is not None and not scale:
         rows.append(("note", unused_scaling(arguments.network)))
     columns = training.columns
@@ -302,7 +189,7 @@ def _trained(
             "a number: for classes name it by --categories too"
         )))
     print(pairs(rows))
-    for text in class_texts(found, network):
+    for text in class_texts(list(results.values())[-1], network):
         print(f"\n{text}")
     return 0
 
@@ -399,3 +286,130 @@ def _optimiser(
     if "learning_rate" not in {field.name for field in fields(rule)}:
         raise InputError(f"{rule.name} has no learning rate: leave out --rate")
     return replace(rule, learning_rate=arguments.rate)  # type: ignore[call-arg]
+
+
+def shuffled_digits(arguments: argparse.Namespace) -> tuple[Samples, Samples]:
+    """Return the shuffled digits for training and test; set default arguments."""
+    for option in ("validation", "outputs", *TABLE_OPTIONS):
+        if getattr(arguments, option) is not None:
+            raise InputError(f"{DIGITS} has its own test set: leave out --{option}")
+    images, labels = images_and_labels()
+    order = np.random.default_rng(0).permutation(len(labels))
+    x = (images[order] / images.max()).astype(np.float32)
+    t: NDArray[Any] = np.eye(10, dtype=np.float32)[labels[order]]
+    if arguments.network is None and arguments.optimiser != CASCADE:
+        arguments.layers = arguments.layers or DIGITS_LAYERS
+        arguments.output = arguments.output or SOFTMAX
+        if arguments.hidden is None and arguments.layers.count("-") > 1:
+            arguments.hidden = "relu"
+    if arguments.optimiser is None:
+        arguments.optimiser = Adam.name
+        arguments.rate = arguments.rate or DIGITS_RATE
+        arguments.epochs = arguments.epochs or DIGITS_EPOCHS
+        arguments.seed = 0 if arguments.seed is None else arguments.seed
+    n = DIGITS_TEST
+    return Samples(x[n:], t[n:]), Samples(x[:n], t[:n])
+
+
+def images_and_labels() -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return scikit-learn's images [1797, 64] of digits, and their labels.
+
+    Its file is read: to import scikit-learn takes longer than the training.
+    """
+    found = find_spec("sklearn")
+    if found is None:
+        raise ClnetError(
+            f"{DIGITS} needs scikit-learn, which is not installed: pip install "
+            "scikit-learn, or with clnet: pip install 'clnet[demo]'"
+        )
+    for folder in found.submodule_search_locations or ():
+        path = Path(folder, "datasets", "data", "digits.csv.gz")
+        if path.is_file():
+            rows = np.loadtxt(path, delimiter=",")
+            return rows[:, :-1], rows[:, -1].astype(int)
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    return images, labels
+
+
+def checkpoint(arguments: argparse.Namespace, draws: bool) -> Path | None:
+    """Return the checkpoint to resume from, or None; set the seed.
+
+    A validation set may be drawn by the seed: the training that resumes has the one of
+    the checkpoint.
+    """
+    for option in ("resume", "checkpoint_every"):
+        if getattr(arguments, option) and arguments.checkpoint is None:
+            name = option.replace("_", "-")
+            raise InputError(f"--{name} needs a file: give --checkpoint FILE")
+    if arguments.checkpoint is None:
+        return None
+    path = Path(arguments.checkpoint)
+    if path.suffix.lower() != TRAINING_SUFFIX:
+        raise InputError(
+            f"--checkpoint is {path}, expected a {TRAINING_SUFFIX} file: others hold "
+            "no training"
+        )
+    if arguments.resume and path.exists():
+        from clnet.training.saved import SavedTraining
+
+        if arguments.seed is None:
+            arguments.seed = SavedTraining.load(path).state.seed
+        return path
+    if draws:
+        arguments.seed = _seed(arguments)
+    return None
+
+
+def _seed(arguments: argparse.Namespace) -> int:
+    """Return the seed, drawn if none is given."""
+    if arguments.seed is None:
+        return int(np.random.default_rng().integers(SEEDS))
+    return int(arguments.seed)
+
+
+def callbacks(arguments: argparse.Namespace) -> list[Callback]:
+    """Return the callbacks that report, stop, and write files."""
+    from clnet.training.callbacks import (
+        Checkpoint,
+        CSVLogger,
+        EarlyStopping,
+        TensorBoard,
+    )
+
+    listed: list[Callback] = [] if arguments.json else [_Report()]
+    if arguments.patience is not None:
+        listed.append(EarlyStopping(patience=arguments.patience))
+    if arguments.curve is not None:
+        listed.append(CSVLogger(arguments.curve))
+    if arguments.tensorboard is not None:
+        listed.append(TensorBoard(arguments.tensorboard))
+    if arguments.checkpoint is not None:
+        listed.append(Checkpoint(arguments.checkpoint, arguments.checkpoint_every or 1))
+    return listed
+
+
+def communicator(arguments: argparse.Namespace) -> Any:
+    """Return the communicator of all ranks; None: this process is alone."""
+    sizes = [os.environ.get(name, "") for name in SIZES]
+    if not arguments.mpi and not any(
+        size.isdecimal() and int(size) > 1 for size in sizes
+    ):
+        if arguments.blocks is not None:
+            raise InputError("--blocks needs ranks of MPI: give --mpi")
+        return None
+    if find_spec("mpi4py") is None:
+        raise InputError(
+            "ranks of MPI need mpi4py, which is not installed: pip install 'clnet[mpi]'"
+        )
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD
+
+
+def blocks_of(arguments: argparse.Namespace) -> int | None:
+    """Return the argument `blocks` of `Network.fit`."""
+    if arguments.blocks == ANY:
+        return None
+    return BLOCKS if arguments.blocks is None else int(arguments.blocks)

@@ -10,7 +10,7 @@ import pytest
 from children import run_python
 
 from clnet import DeviceError, Network
-from clnet.cli import commands as cli_commands
+from clnet.cli.options import COMMANDS
 from clnet.errors import BuildError
 
 
@@ -112,6 +112,11 @@ def test_a_format_that_cannot_hold_the_network(clnet_command, files):
     assert not (files / "s.net").exists()
 
 
+def run_devices(monkeypatch, run):
+    """Let ``clnet devices`` run a function."""
+    monkeypatch.setitem(COMMANDS, "devices", COMMANDS["devices"]._replace(run=run))
+
+
 @pytest.mark.parametrize(("error", "status", "message"), [
     (DeviceError("no OpenCL platform was found"), 2, "clnet: no OpenCL platform"),
     (BuildError("x.cl does not build", "log", "source"), 2, "clnet: x.cl does not"),
@@ -124,7 +129,7 @@ def test_errors_of_a_command(
     def fail(_):
         raise error
 
-    monkeypatch.setattr(cli_commands, "devices", fail)
+    run_devices(monkeypatch, fail)
     found, out, err = clnet_command("devices")
     assert (found, out) == (status, "")
     assert err.startswith(message)
@@ -132,7 +137,7 @@ def test_errors_of_a_command(
 
 
 def test_an_unexpected_error_is_not_hidden(clnet_command, monkeypatch):
-    monkeypatch.setattr(cli_commands, "devices", lambda _: 1 / 0)
+    run_devices(monkeypatch, lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         clnet_command("devices")
 

@@ -12,8 +12,8 @@ import pytest
 import clnet
 from clnet import Dense, Network
 from clnet.cli import doctor, json_output
-from clnet.cli.brief import CHOSEN, OTHERS, brief, explained, sections_of
 from clnet.cli.main import main, parser
+from clnet.cli.summary import CHOSEN, OTHERS, brief, explained, sections_of
 from clnet.formats import save_data
 from clnet.planning import inference
 

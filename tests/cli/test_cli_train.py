@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from clnet import Network, load, load_data
-from clnet.cli.digits import images_and_labels
 from clnet.cli.main import main
-from clnet.cli.train import PICTURES
+from clnet.cli.train import images_and_labels
 from clnet.errors import WIDTH, InputError
 from clnet.formats import NETWORK_SUFFIXES, save_data
+from clnet.formats.pictures import PICTURES
 from clnet.nn.activations import ACTIVATION_NAMES
 from clnet.nn.initialisers import INITIALISER_NAMES
 from clnet.nn.losses import LOSSES

@@ -121,7 +121,7 @@ def test_the_command_measures_the_named_device_alone(quick, capsys, monkeypatch)
 
 
 def test_a_table_fits_every_card():
-    from clnet.cli.rate_table import ROWS, rate_table
+    from clnet.cli.device_table import ROWS, rate_table
 
     assert list(ROWS) == list(asdict(estimated(CARD)))
     large = Rates(*[9.87654e15] * 6, *[1e-3] * 4)
