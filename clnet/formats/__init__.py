@@ -58,7 +58,7 @@ TABLE_SUFFIXES = (*TEXT_SUFFIXES, *ARROW_SUFFIXES)
 
 
 def load_network(
-    path: str | PathLike[str], kind: type[M], dtype: str | None = None,
+    path: str | PathLike[str], network_type: type[M], dtype: str | None = None,
     memory_limit: int | None = None,
 ) -> M:
     """Return the network of a file, as an object of class `kind`; see `clnet.load`."""
@@ -69,9 +69,9 @@ def load_network(
         raise InputError(f"dtype is for .net files: {file} holds its own")
     try:
         if suffix == ".net":
-            network = fann.load(file, kind, dtype)
+            network = fann.load(file, network_type, dtype)
         else:
-            network = NETWORK_FORMATS[suffix].load(file, kind, memory_limit)
+            network = NETWORK_FORMATS[suffix].load(file, network_type, memory_limit)
         for storage in network.storages:
             if isinstance(storage, SparseStorage):
                 check_indices(storage)
@@ -277,26 +277,27 @@ def load_table(
     check_kind("columns", columns, Columns)
     check_flag("header", header, optional=True)
     options = Options(target, categories, ignore, index, dates, missing, unknown)
-    found: named_table.NamedTable | None = frame_source(source, "the table")
-    if found is None:
+    table_source: named_table.NamedTable | None = frame_source(source, "the table")
+    if table_source is None:
         file = as_path(source)
         _check_options(file, dtype, memory_limit)
         suffix = suffix_of(file, (*DATA_SUFFIXES, *TABLE_SUFFIXES), "data")
         if suffix in ARROW_SUFFIXES:
-            found = _arrow_source(file)
+            table_source = _arrow_source(file)
         elif suffix in TEXT_SUFFIXES:
-            names = [] if columns is None else [one.name for one in columns.inputs]
-            found = DelimitedSource(
-                file, [*options.named, *names], header=header, separator=separator,
-                decimal=decimal, columns=columns, memory_limit=memory_limit,
+            inputs = () if columns is None else columns.inputs
+            table_source = DelimitedSource(
+                file, [*options.named, *(column.name for column in inputs)],
+                header=header, separator=separator, decimal=decimal, columns=columns,
+                memory_limit=memory_limit,
             )
         else:
             raise InputError(
                 f"{file} has no names of columns: give a file of "
                 f"{', '.join(TABLE_SUFFIXES)}"
             )
-    assert found is not None
-    return named_table.read_table(found, options, columns, dtype or "float32")
+    assert table_source is not None
+    return named_table.read_table(table_source, options, columns, dtype or "float32")
 
 
 def _arrow_source(file: Path) -> FrameSource:
@@ -304,10 +305,10 @@ def _arrow_source(file: Path) -> FrameSource:
     opened = arrow_files.opened(file)
     with reading(f"{file} cannot be read"):
         table = opened.table()
-    found = frame_source(table, f"{file}", FormatError)
-    assert found is not None
-    found.index |= arrow_files.index_of(opened.schema)
-    return found
+    source = frame_source(table, f"{file}", FormatError)
+    assert source is not None
+    source.index |= arrow_files.index_of(opened.schema)
+    return source
 
 
 def save_data(path: str | PathLike[str], x: ArrayLike, t: ArrayLike) -> None:

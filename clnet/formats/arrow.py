@@ -83,8 +83,8 @@ class TableSource(Source):
         self._inputs, self._targets = choice.inputs, choice.targets
         self.columns: Columns | None = columns or self._learnt(choice)
         self._label: int | None = choice.labels[0] if choice.labels else None
-        kinds = {str(self._file.schema.field(at).type) for at in self._inputs}
-        self._plain = kinds <= PLAIN and not any(
+        types = {str(self._file.schema.field(at).type) for at in self._inputs}
+        self._plain = types <= PLAIN and not any(
             column.categories or column.date or column.missing
             for column in self.columns.inputs
         )
@@ -95,12 +95,12 @@ class TableSource(Source):
 
     def kind(self, column: int) -> str:
         """Return the kind of a column's values."""
-        kind = self._file.schema.field(column).type
-        if str(kind) == "null":
+        dtype = self._file.schema.field(column).type
+        if str(dtype) == "null":
             return NUMBER
-        if _is_date(kind):
+        if _is_date(dtype):
             return DATE
-        return NUMBER if _is_number(kind) and str(kind) != "bool" else TEXT
+        return NUMBER if _is_number(dtype) and str(dtype) != "bool" else TEXT
 
     def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
         """Return an error that names a row from 0, and a column."""
@@ -133,10 +133,10 @@ class TableSource(Source):
 
         Units that hold others too are read, and these are left out.
         """
-        found = copy(self)
-        found._rows = self._rows[rows]
-        found.samples = len(found._rows)
-        return found
+        section = copy(self)
+        section._rows = self._rows[rows]
+        section.samples = len(section._rows)
+        return section
 
     def targets(self, rows: int) -> Iterator[Any]:
         """Yield the targets alone, in parts of at most so many rows."""
@@ -170,18 +170,20 @@ class TableSource(Source):
         """
         if not self._plain:
             return None
-        chosen = [_column(batch, self.names[at]) for at in self._inputs]
-        if any(column.null_count for column in chosen):
+        plain = [_column(batch, self.names[at]) for at in self._inputs]
+        if any(column.null_count for column in plain):
             return None
-        found = self._file.in_place(chosen)
-        if found is None:
+        numbers = self._file.in_place(plain)
+        if numbers is None:
             names = [self.names[at] for at in self._inputs]
             try:
                 tensor = batch.select(names).to_tensor(row_major=False)
             except (AttributeError, TypeError):  # before pyarrow 17
                 return None
-            found = tensor.to_numpy()
-        return found if found.itemsize < WIDE else found.astype(self.dtype, copy=False)
+            numbers = tensor.to_numpy()
+        if numbers.itemsize < WIDE:
+            return numbers
+        return numbers.astype(self.dtype, copy=False)
 
     def targets_of(self, first: int, batch: Any) -> Array | None:
         """Return the targets of a record batch: numbers [rows, n], labels [rows]."""
@@ -213,8 +215,8 @@ class TableSource(Source):
             return days_of(_Rows(self, first, batch), at, values.to_pylist())
         with reading_rows(self.path, first):
             if _is_date(values.type):
-                kind = pa.timestamp("us", getattr(values.type, "tz", None))
-                values = values.cast(kind, safe=False).cast(pa.int64())
+                microseconds = pa.timestamp("us", getattr(values.type, "tz", None))
+                values = values.cast(microseconds, safe=False).cast(pa.int64())
                 values = values.cast(pa.float64(), safe=False)
                 return np.asarray(values.to_numpy(zero_copy_only=False)) / MICROSECONDS
             if pa.types.is_decimal(values.type):
@@ -242,12 +244,12 @@ class TableSource(Source):
                 f"the value is missing, expected {what}", first + row, at
             )
 
-    def _check_finite(self, first: int, found: Array, columns: Sequence[int]) -> None:
-        if not all_finite(found):
-            finite = np.isfinite(found)
-            row, column = divmod(int(finite.argmin()), found.shape[1])
+    def _check_finite(self, first: int, values: Array, columns: Sequence[int]) -> None:
+        if not all_finite(values):
+            finite = np.isfinite(values)
+            row, column = divmod(int(finite.argmin()), values.shape[1])
             raise self.error(
-                f"found {found[row, column]}, expected a finite number",
+                f"found {values[row, column]}, expected a finite number",
                 first + row, columns[column],
             )
 
@@ -255,12 +257,12 @@ class TableSource(Source):
         """Raise FormatError unless a column holds values of the kind that is read."""
         import pyarrow as pa
 
-        kind = self._file.schema.field(at).type
+        dtype = self._file.schema.field(at).type
         text = at in choice.coded or at in choice.labels or at in choice.dated
-        value = kind.value_type if pa.types.is_dictionary(kind) else kind
-        if _is_number(value) and (text or value is kind):
+        value = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+        if _is_number(value) and (text or value is dtype):
             return
-        if pa.types.is_null(kind) or (_is_date(kind) and text):
+        if pa.types.is_null(dtype) or (_is_date(dtype) and text):
             return
         words = (
             pa.types.is_string(value) or pa.types.is_large_string(value)
@@ -269,7 +271,7 @@ class TableSource(Source):
         if text and words:
             return
         raise self.error(
-            f"is of {quoted(str(kind))}, expected numbers"
+            f"is of {quoted(str(dtype))}, expected numbers"
             + (OR_TEXT if words else " or text"), column=at,
         )
 
@@ -277,10 +279,10 @@ class TableSource(Source):
         """Return NumPy's type for a column of numbers or dates."""
         import pyarrow as pa
 
-        kind = self._file.schema.field(at).type
-        plain = _is_number(kind) and not pa.types.is_decimal(kind)
-        found = kind.to_pandas_dtype() if plain else np.float64
-        return np.dtype(found)
+        dtype = self._file.schema.field(at).type
+        plain = _is_number(dtype) and not pa.types.is_decimal(dtype)
+        number_type = dtype.to_pandas_dtype() if plain else np.float64
+        return np.dtype(number_type)
 
     def _learnt(self, choice: Choice) -> Columns:
         """Return the columns of a training, with categories and means."""
@@ -291,8 +293,8 @@ class TableSource(Source):
             at: np.zeros(2) for at in choice.inputs  # of values, and their number
             if at not in choice.coded and self._options.missing == MISSING[0]
         }
-        if chosen := [*texts, *sums]:
-            for first, batch in self._batches(chosen, TEXTS):
+        if learnt := [*texts, *sums]:
+            for first, batch in self._batches(learnt, TEXTS):
                 for at, known in texts.items():
                     part = self.texts_of(first, batch, at)
                     known.update(zip(part.found, part.common, strict=True))
@@ -309,7 +311,7 @@ class TableSource(Source):
             at: Texts([*known], np.zeros(0, np.intp), [*known.values()]).names
             for at, known in texts.items()
         }
-        found = [
+        learnt_columns = [
             Column(
                 self.names[at], tuple(sorted(set(categories.get(at, ())))),
                 float(sums[at][0] / sums[at][1]) if at in lacking else None,
@@ -322,37 +324,38 @@ class TableSource(Source):
         ):
             if columns:
                 self.notes.append(f"{what}: {listed(self.names[at] for at in columns)}")
-        return Columns(tuple(found), tuple(self.names[at] for at in choice.targets))
+        targets = tuple(self.names[at] for at in choice.targets)
+        return Columns(tuple(learnt_columns), targets)
 
     def _batches(
         self, columns: Sequence[int], rows: int, order: Order | None = None
     ) -> Generator[tuple[int, Any], None, None]:
         """Yield record batches of some columns, each with its first row."""
-        chosen = list(dict.fromkeys(columns))
-        size = min(rows, STEP // (8 * len(chosen)) or 1)
+        wanted = list(dict.fromkeys(columns))
+        size = min(rows, STEP // (8 * len(wanted)) or 1)
         first, last = self._rows.start, self._rows.stop
         units = range(bisect(self._starts, first) - 1, bisect_left(self._starts, last))
         ordered = units if order is None else (
             units[number] for number in order(len(units))
         )
-        direct, stopped = self._file.is_direct(chosen), Event()
+        direct, stopped = self._file.is_direct(wanted), Event()
         with ThreadPoolExecutor(1, "clnet-touch") as ahead:  # the disk reads meanwhile
             try:
                 for unit, coming in _ahead(
-                    lambda unit: ahead.submit(self._file.fetch, unit, chosen, stopped),
+                    lambda unit: ahead.submit(self._file.fetch, unit, wanted, stopped),
                     ordered, -(-rows // self._longest),
                 ):
                     fetched = None
                     if direct:
                         with reading_rows(self.path, self._starts[unit]):
                             fetched = coming.result()
-                    for row, batch in self._batches_of(unit, chosen, size, fetched):
+                    for row, batch in self._batches_of(unit, wanted, size, fetched):
                         if row >= last:
                             break
                         begin = max(first - row, 0)
                         if begin < batch.num_rows:
-                            some = batch.slice(begin, last - row - begin)
-                            yield row + begin, some
+                            within = batch.slice(begin, last - row - begin)
+                            yield row + begin, within
             finally:
                 stopped.set()
 
@@ -424,19 +427,19 @@ def _write(column: Array, numbers: Array) -> None:
         column[...] = numbers
 
 
-def _is_date(kind: Any) -> bool:
+def _is_date(dtype: Any) -> bool:
     """Return whether a type is of dates or times of dates."""
     import pyarrow as pa
 
-    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+    return bool(pa.types.is_date(dtype) or pa.types.is_timestamp(dtype))
 
 
-def _is_number(kind: Any) -> bool:
+def _is_number(dtype: Any) -> bool:
     """Return whether a type is of numbers or booleans."""
     import pyarrow as pa
 
     types = pa.types
     return bool(
-        types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
-        or types.is_boolean(kind)
+        types.is_integer(dtype) or types.is_floating(dtype) or types.is_decimal(dtype)
+        or types.is_boolean(dtype)
     )

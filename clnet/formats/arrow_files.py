@@ -36,11 +36,11 @@ READ = 1 << 25  # bytes of all columns that are read at a time
 
 def index_of(schema: Any) -> set[int]:
     """Return the columns of a schema that were the index of a frame of pandas."""
-    found = named_table.index_of(schema.names)
+    index = named_table.index_of(schema.names)
     with suppress(Exception):  # damaged metadata
         levels = (schema.pandas_metadata or {}).get("index_columns", ())
-        found |= {at for at, name in enumerate(schema.names) if name in levels}
-    return found
+        index |= {at for at, name in enumerate(schema.names) if name in levels}
+    return index
 
 
 class ParquetFile:
@@ -116,7 +116,7 @@ class ArrowFile:
         for at in range(reader.num_record_batches):
             with reading_rows(path, sum(self.rows)):
                 self.rows.append(reader.get_batch(at).num_rows)
-        flat = all(str(kind) in PLAIN for kind in self.schema.types)
+        flat = all(str(dtype) in PLAIN for dtype in self.schema.types)
         self._direct = open_direct(path, len(self.map)) if flat else None
 
     def _reader(self, columns: Sequence[int]) -> Any:
@@ -126,16 +126,16 @@ class ArrowFile:
         key = tuple(columns)
         if key not in self._readers:
             # Of some fields, a reader copies the whole batch at once.
-            some = None if len(key) == len(self.schema) else list(key)
-            options = pa.ipc.IpcReadOptions(included_fields=some)
+            fields = None if len(key) == len(self.schema) else list(key)
+            options = pa.ipc.IpcReadOptions(included_fields=fields)
             self._readers[key] = pa.ipc.open_file(self._buffer, options=options)
         return self._readers[key]
 
     def table(self) -> Any:
         """Return all rows as a table of pyarrow."""
-        found = self._reader(range(len(self.schema))).read_all()
-        found.validate(full=True)
-        return found
+        table = self._reader(range(len(self.schema))).read_all()
+        table.validate(full=True)
+        return table
 
     def is_direct(self, columns: Sequence[int]) -> bool:
         """Return whether record batches are read past the page cache: whole ones."""
@@ -161,8 +161,8 @@ class ArrowFile:
             return None
         assert self._direct is not None
         buffers = [
-            one for column in batch.columns for one in column.buffers()
-            if one is not None
+            buffer for column in batch.columns for buffer in column.buffers()
+            if buffer is not None
         ]
         if not len(spans) == len(buffers) > 0:
             return None
@@ -172,8 +172,9 @@ class ArrowFile:
         before = self._buffer.address + begin
         columns = [
             pa.Array.from_buffers(column.type, len(column), [
-                None if one is None else room.slice(one.address - before, one.size)
-                for one in column.buffers()
+                None if buffer is None else
+                room.slice(buffer.address - before, buffer.size)
+                for buffer in column.buffers()
             ])
             for column in batch.columns
         ]
@@ -200,9 +201,9 @@ class ArrowFile:
 
         None: they are not in the file's buffer, or not evenly spaced.
         """
-        rows, kinds = len(columns[0]), {column.type for column in columns}
+        rows, types = len(columns[0]), {column.type for column in columns}
         buffers = [column.buffers()[1] for column in columns]
-        if len(kinds) > 1 or any(one is None for one in buffers):
+        if len(types) > 1 or any(buffer is None for buffer in buffers):
             return None
         item = columns[0].type.bit_width // 8
         starts = [
@@ -216,19 +217,19 @@ class ArrowFile:
             return None
         if others or step < size or step % item:
             return None
-        kind = columns[0].type.to_pandas_dtype()
-        found = np.frombuffer(self._held, kind, (last - starts[0]) // item, starts[0])
+        dtype = columns[0].type.to_pandas_dtype()
+        items = np.frombuffer(self._held, dtype, (last - starts[0]) // item, starts[0])
         return np.lib.stride_tricks.as_strided(
-            found, (rows, len(columns)), (item, step), writeable=False
+            items, (rows, len(columns)), (item, step), writeable=False
         )
 
     def _lying(self, batch: Any) -> Iterator[tuple[int, int]]:
         """Yield start and size of the columns that lie in the map."""
         for column in batch.columns:
-            for one in column.buffers():
-                start = 0 if one is None else one.address - self._buffer.address
-                if one is not None and 0 <= start < len(self.map):
-                    yield start, one.size
+            for buffer in column.buffers():
+                start = 0 if buffer is None else buffer.address - self._buffer.address
+                if buffer is not None and 0 <= start < len(self.map):
+                    yield start, buffer.size
 
 
 def _mapped(path: Path) -> mmap.mmap:
@@ -252,15 +253,15 @@ def opened(path: Path) -> ParquetFile | ArrowFile:
     check_pyarrow(path)
     check_readable(path)
     parquet = path.name.lower().endswith(PARQUET_SUFFIXES)
-    kind = "Parquet file" if parquet else (
+    described = "Parquet file" if parquet else (
         "Arrow file, as of pyarrow.feather.write_feather and pyarrow.ipc.new_file"
     )
-    with reading(f"{path} is no whole {kind}"):
-        found = ParquetFile(path) if parquet else ArrowFile(path)
-        names = found.schema.names
+    with reading(f"{path} is no whole {described}"):
+        file = ParquetFile(path) if parquet else ArrowFile(path)
+        names = file.schema.names
     if not names:
         raise FormatError(f"{path} has no column, expected one for inputs")
-    return found
+    return file
 
 
 def reading_rows(path: Path, row: int) -> AbstractContextManager[None]:

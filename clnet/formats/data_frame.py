@@ -43,7 +43,7 @@ class FrameSource:
 
     def __init__(
         self, names: Sequence[Hashable], column: Callable[[int], Any], samples: int,
-        what: str, *, single: bool = False, kind: type[ClnetError] = InputError,
+        what: str, *, single: bool = False, error_type: type[ClnetError] = InputError,
     ) -> None:
         self.names: list[str] = [
             str(name) or f"Unnamed: {at}" for at, name in enumerate(names)
@@ -55,7 +55,7 @@ class FrameSource:
         self.single: bool = single
         self._column = column
         self._samples = samples
-        self._kind = kind
+        self._kind = error_type
         for size, part in ((len(names), "column"), (samples, "sample")):
             if not size:
                 raise self.error(f"has no {part}: give at least one")
@@ -69,8 +69,8 @@ class FrameSource:
 
     def kind(self, column: int) -> str:
         """Return the kind of a column's values."""
-        kind = self._array(column).dtype.kind
-        return NUMBER if kind in "iuf" else DATE if kind == "M" else TEXT
+        letter = self._array(column).dtype.kind
+        return NUMBER if letter in "iuf" else DATE if letter == "M" else TEXT
 
     def numbers(self, column: int, dates: bool = False) -> NDArray[np.float64]:
         """Return numbers, or dates in days since 1970 [samples]; NaN: missing."""
@@ -138,53 +138,53 @@ class FrameSource:
 
 
 def frame_source(
-    found: object, what: str, kind: type[ClnetError] = InputError
+    values: object, what: str, error_type: type[ClnetError] = InputError
 ) -> FrameSource | None:
     """Return samples whose values have names; None: they have none."""
-    if isinstance(found, FrameSource):
-        return found
-    if isinstance(found, np.ndarray):
-        return _structured(found, what)
-    if hasattr(type(found), "columns"):
-        return _frame(found, what, kind)
-    values = _named_values(found)
-    if values is not None:
-        columns = list(values.values())
+    if isinstance(values, FrameSource):
+        return values
+    if isinstance(values, np.ndarray):
+        return _structured(values, what)
+    if hasattr(type(values), "columns"):
+        return _frame(values, what, error_type)
+    named = _named_values(values)
+    if named is not None:
+        columns = list(named.values())
         if not any(map(np.ndim, columns)):
-            return _rows([values], what, single=True)
+            return _rows([named], what, single=True)
         samples = max(np.shape(column)[0] for column in columns if np.ndim(column))
-        return FrameSource(list(values), columns.__getitem__, samples, what)
-    rows = found if isinstance(found, (list, tuple)) else ()
+        return FrameSource(list(named), columns.__getitem__, samples, what)
+    rows = values if isinstance(values, (list, tuple)) else ()
     if not rows or _named_values(rows[0]) is None:
         return None
     return _rows([_named_values(row) for row in rows], what)
 
 
-def has_columns(found: object) -> bool:
+def has_columns(samples: object) -> bool:
     """Return whether an object is a table of named columns."""
-    return not is_sparse(found) and (
-        hasattr(type(found), "columns") or isinstance(found, Mapping)
-        or (isinstance(found, np.ndarray) and found.dtype.kind == "V")
+    return not is_sparse(samples) and (
+        hasattr(type(samples), "columns") or isinstance(samples, Mapping)
+        or (isinstance(samples, np.ndarray) and samples.dtype.kind == "V")
     )
 
 
-def _frame(found: Any, what: str, kind: type[ClnetError]) -> FrameSource | None:
+def _frame(samples: Any, what: str, error_type: type[ClnetError]) -> FrameSource | None:
     """Return the source of a frame; None: narwhals does not know it."""
     import narwhals as nw
     from narwhals.exceptions import DuplicateError
 
     try:
-        frame: Any = nw.from_native(found, pass_through=True)
+        frame: Any = nw.from_native(samples, pass_through=True)
         known = isinstance(frame, (nw.DataFrame, nw.LazyFrame))
-        if not known and hasattr(found, "__arrow_c_stream__"):  # a RecordBatch
-            frame = nw.from_arrow(found, backend="pyarrow")
+        if not known and hasattr(samples, "__arrow_c_stream__"):  # a RecordBatch
+            frame = nw.from_arrow(samples, backend="pyarrow")
         if isinstance(frame, nw.LazyFrame):
             frame = frame.collect()
         if not isinstance(frame, nw.DataFrame):
             return None
         series = list(frame.iter_columns())
     except DuplicateError as error:
-        raise kind(f"{what} names a column twice: {reason(error)}") from None
+        raise error_type(f"{what} names a column twice: {reason(error)}") from None
 
     def column(at: int) -> Any:
         values = series[at]
@@ -196,47 +196,47 @@ def _frame(found: Any, what: str, kind: type[ClnetError]) -> FrameSource | None:
             times = np.full(len(stamps), "NaT", "datetime64[us]")
             times[known] = stamps[known].astype(np.int64).view("datetime64[us]")
             return times
-        found = values.to_list()
+        cells = values.to_list()
         if values.dtype == nw.Date:
             return np.array(
-                [None if _is_missing(day) else day for day in found], "datetime64[us]"
+                [None if _is_missing(day) else day for day in cells], "datetime64[us]"
             )
         if values.dtype in (nw.Categorical, nw.Enum):  # of numbers and intervals too
-            found = [None if _is_missing(one) else as_text(one) for one in found]
+            cells = [None if _is_missing(cell) else as_text(cell) for cell in cells]
         objects = np.empty(len(values), object)
-        objects[:] = found
+        objects[:] = cells
         return objects
 
     return FrameSource(
-        [one.name for one in series], column, len(frame), what, kind=kind
+        [item.name for item in series], column, len(frame), what, error_type=error_type
     )
 
 
-def _structured(found: Array, what: str) -> FrameSource | None:
+def _structured(array: Array, what: str) -> FrameSource | None:
     """Return the source of a structured array; None: it is a plain one."""
-    names = found.dtype.names
-    if names is None or found.ndim > 1:
+    names = array.dtype.names
+    if names is None or array.ndim > 1:
         return None
-    rows = np.atleast_1d(found)
+    rows = np.atleast_1d(array)
     return FrameSource(
-        names, lambda at: rows[names[at]], len(rows), what, single=not found.ndim
+        names, lambda at: rows[names[at]], len(rows), what, single=not array.ndim
     )
 
 
-def _named_values(found: Any) -> Mapping[Any, Any] | None:
+def _named_values(sample: Any) -> Mapping[Any, Any] | None:
     """Return the values of a sample, or columns, by their names; None: it has none."""
-    if is_sparse(found):  # some are dicts, by row and column
+    if is_sparse(sample):  # some are dicts, by row and column
         return None
-    if isinstance(found, Mapping):
-        return found
-    if isinstance(found, np.void) and found.dtype.names:
-        return dict(zip(found.dtype.names, found.item(), strict=True))
-    if isinstance(found, tuple) and hasattr(found, "_asdict"):
-        return dict(found._asdict())
-    if hasattr(found, "index") and hasattr(found, "iloc"):  # a Series of pandas
-        index = found.index
+    if isinstance(sample, Mapping):
+        return sample
+    if isinstance(sample, np.void) and sample.dtype.names:
+        return dict(zip(sample.dtype.names, sample.item(), strict=True))
+    if isinstance(sample, tuple) and hasattr(sample, "_asdict"):
+        return dict(sample._asdict())
+    if hasattr(sample, "index") and hasattr(sample, "iloc"):  # a Series of pandas
+        index = sample.index
         if type(index).__name__ != "RangeIndex":  # numbers of positions
-            return dict(zip(index.tolist(), found.tolist(), strict=True))
+            return dict(zip(index.tolist(), sample.tolist(), strict=True))
     return None
 
 

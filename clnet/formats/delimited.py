@@ -147,16 +147,16 @@ class DelimitedSource:
     def texts(self, column: int) -> Texts:
         """Return texts."""
         encoded = self._strings(column).combine_chunks().dictionary_encode()
-        found = encoded.dictionary.to_pylist()
+        different = encoded.dictionary.to_pylist()
         codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.intp)
         values = self._values[column]
         if values is None:
-            return Texts(found, codes, [common(text) for text in found])
-        first = np.zeros(len(found), np.intp)
+            return Texts(different, codes, [common(text) for text in different])
+        first = np.zeros(len(different), np.intp)
         first[codes[::-1]] = np.arange(len(codes))[::-1]
-        return Texts(found, codes, [
+        return Texts(different, codes, [
             "" if np.isnan(value) else text if is_code(text) else as_text(value)
-            for text, value in zip(found, values[first].tolist(), strict=True)
+            for text, value in zip(different, values[first].tolist(), strict=True)
         ])
 
     def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
@@ -281,21 +281,21 @@ class DelimitedSource:
     def _different(self, names: list[str]) -> list[str]:
         """Return different names, as pandas makes them."""
         known = set(names)
-        found: dict[str, None] = {}  # in order
+        unique: dict[str, None] = {}  # in order
         twice = []
         for at, name in enumerate(names):
             new = name or f"Unnamed: {at}"
             number = 0
-            while new in found or (number and new in known):
+            while new in unique or (number and new in known):
                 number += 1
                 new = f"{name}.{number}"
             twice += [name] * bool(number)
-            found[new] = None
+            unique[new] = None
         if twice:
             self.notes.append(
                 f"names that occur twice get a number: {listed(dict.fromkeys(twice))}"
             )
-        return list(found)
+        return list(unique)
 
     def _parsed(
         self, decimal: str | None, coded: set[str]
@@ -305,13 +305,13 @@ class DelimitedSource:
         Columns of categories tell no decimal sign.
         """
         group = max(1, CELLS // len(self))
-        found = [
+        numbers = [
             values for first in range(0, len(self.names), group)
             for values in _cast_each(self._columns[first : first + group])
         ]
-        odd = [at for at, values in enumerate(found) if values is None]
+        odd = [at for at, values in enumerate(numbers) if values is None]
         if self.decimal != "," and not any(_signs(self._strings(at)) for at in odd):
-            return found
+            return numbers
         columns = [self._strings(at) for at in range(len(self.names))]
         signs = [
             "" if name in coded else _signs(strings)
@@ -324,8 +324,8 @@ class DelimitedSource:
             for at, form in enumerate(signs)
         ]
         for at, sign in enumerate(used):
-            if sign == "," or (sign and found[at] is None):
-                found[at] = _cast(_plain(columns[at], sign))
+            if sign == "," or (sign and numbers[at] is None):
+                numbers[at] = _cast(_plain(columns[at], sign))
         commas = [
             self.names[at] for at, sign in enumerate(used)
             if sign == "," and _any(columns[at], "[.,]")
@@ -334,12 +334,12 @@ class DelimitedSource:
         if commas and decimal is None:
             self.notes.append(f"decimal comma: {listed(commas)}")
         groups = [
-            self.names[at] for at in odd if found[at] is not None
+            self.names[at] for at in odd if numbers[at] is not None
             and self.names[at] not in commas
         ]
         if groups:
             self.notes.append(f"thousands separators: {listed(groups)}")
-        return found
+        return numbers
 
     def _either(self, at: int, strings: Any) -> str:
         """Return the decimal sign of numbers that have one of two, as 1,234."""
@@ -402,11 +402,11 @@ def _cast_each(columns: Sequence[Any]) -> list[NDArray[np.float64] | None]:
     """Return the numbers of columns of one length, as `_cast`, by few calls."""
     import pyarrow as pa
 
-    found = _cast(pa.chunked_array(
+    numbers = _cast(pa.chunked_array(
         [chunk for column in columns for chunk in column.chunks], pa.string()
     ))
-    if found is not None:
-        return list(found.reshape(len(columns), -1))
+    if numbers is not None:
+        return list(numbers.reshape(len(columns), -1))
     if len(columns) == 1:
         return [None]
     half = len(columns) // 2

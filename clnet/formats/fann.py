@@ -56,12 +56,12 @@ _FUNCTION_NUMBERS = [str(row.fann) for row in ACTIVATIONS.values()
 M = TypeVar("M", bound="Model")
 
 
-def load(path: Path, kind: type[M], dtype: str | None = None) -> M:
+def load(path: Path, network_type: type[M], dtype: str | None = None) -> M:
     """Return the network of a ``.net`` file."""
     text = Text(path, read(path))
     version = _version(text)
     read_version = _read_1_1 if version == "FANN_FLO_1.1" else _read_2
-    return read_version(text, version, kind, dtype or "float32")
+    return read_version(text, version, network_type, dtype or "float32")
 
 
 def save(network: Model, path: Path) -> None:
@@ -110,7 +110,7 @@ def _version(text: Text) -> str:
     raise text.error(f"{_VERSIONS[0]} (or 2.0, 1.1) alone in the first line", at=0)
 
 
-def _read_2(text: Text, version: str, kind: type[M], dtype: str) -> M:
+def _read_2(text: Text, version: str, network_type: type[M], dtype: str) -> M:
     """Return the network of a file of version 2.0 or 2.1."""
     header: dict[str, Any] = {}
     for key, value_kind in HEADER:
@@ -126,10 +126,10 @@ def _read_2(text: Text, version: str, kind: type[M], dtype: str) -> M:
     text.key(_CONNECTIONS)
     layers = read_connections(text, structure, incoming, Items("(n,n)"), dtype)
     fann = FannParameters(**header)
-    return _network(kind, structure, neurons, layers, fann, scaling, dtype)
+    return _network(network_type, structure, neurons, layers, fann, scaling, dtype)
 
 
-def _read_1_1(text: Text, _: str, kind: type[M], dtype: str) -> M:
+def _read_1_1(text: Text, _: str, network_type: type[M], dtype: str) -> M:
     """Return the network of a file of version 1.1, a format without keys."""
     header: dict[str, Any] = {"num_layers": text.whole("num_layers")}
     learning_rate = text.real("learning_rate")
@@ -143,29 +143,29 @@ def _read_1_1(text: Text, _: str, kind: type[M], dtype: str) -> M:
     structure = _structure(text, header)
     counts = Items("n")
     start, stop = text.at, text.find(b"(")
-    found = text.items(
+    rows = text.items(
         counts, sum(structure.sizes), stop, "number of connections", "(source weight)",
         dtype,
     )
-    check_incoming(text, counts, start, found[:, 0], structure)
+    check_incoming(text, counts, start, rows[:, 0], structure)
     hidden, output = (
         _layer([row], [s]) for row, s in zip(functions, steepness, strict=True)
     )
     neurons = [hidden] * (len(structure.sizes) - 2) + [output]
-    layers = read_connections(text, structure, found[:, 0], Items("(nn)"), dtype)
+    layers = read_connections(text, structure, rows[:, 0], Items("(nn)"), dtype)
     fann = FannParameters(learning_rate=learning_rate)
-    return _network(kind, structure, neurons, layers, fann, None, dtype)
+    return _network(network_type, structure, neurons, layers, fann, None, dtype)
 
 
-def _value(text: Text, key: str, kind: Kind) -> Any:
+def _value(text: Text, key: str, form: Kind) -> Any:
     """Read an entry and return its value; None: it is optional and missing."""
-    if kind in ("activations", "e list"):
+    if form in ("activations", "e list"):
         text.key(f"{key}_count")
         count = text.whole(f"{key}_count")
         text.key(key)
         return tuple(
             _function(text, f"{key} {number} of {count}").name
-            if kind == "activations"
+            if form == "activations"
             else text.real(f"{key} {number} of {count}")
             for number in range(1, count + 1)
         )
@@ -173,15 +173,15 @@ def _value(text: Text, key: str, kind: Kind) -> Any:
         return None
     if key not in OPTIONAL:
         text.key(key)
-    return _unkeyed(text, key, kind)
+    return _unkeyed(text, key, form)
 
 
-def _unkeyed(text: Text, key: str, kind: Kind) -> Any:
-    if kind in ("f", "e"):
+def _unkeyed(text: Text, key: str, form: Kind) -> Any:
+    if form in ("f", "e"):
         return text.real(key)
-    if kind == "u":
+    if form == "u":
         return text.whole(key)
-    return kind[text.choice(key, [str(number) for number in range(len(kind))])]
+    return form[text.choice(key, [str(number) for number in range(len(form))])]
 
 
 def _function(text: Text, what: str) -> Activation:
@@ -297,7 +297,7 @@ def _neurons(
 
 
 def _network(
-    kind: type[M],
+    network_type: type[M],
     structure: Structure,
     neurons: Sequence[_Layer],
     connections: Sequence[Connections],
@@ -306,19 +306,19 @@ def _network(
     dtype: str,
 ) -> M:
     layers = [
-        layer.layer(found, structure.sources(number))
-        for number, layer, found in zip(
+        layer.layer(connected, structure.sources(number))
+        for number, layer, connected in zip(
             structure.layers, neurons, connections, strict=True
         )
     ]
-    network = kind(
+    network = network_type(
         structure.widths[0], layers, dtype=dtype, fann_compatible=True, fann=fann,
         scaling=scaling,
     )
     network.set_layers(
-        (found.weights.reshape(layer.n_out, -1) if isinstance(layer, Dense)
-         else found.weights, found.biases)
-        for layer, found in zip(layers, connections, strict=True)
+        (connected.weights.reshape(layer.n_out, -1) if isinstance(layer, Dense)
+         else connected.weights, connected.biases)
+        for layer, connected in zip(layers, connections, strict=True)
     )
     return network
 
@@ -373,9 +373,9 @@ def _text_2_1(
         "network_type": "shortcut" if structure.shortcut else "layered",
     }
     lines = [_VERSIONS[0]]
-    for key, kind in HEADER:
+    for key, form in HEADER:
         value = derived[key] if key in derived else getattr(fann, key)
-        lines += _entry(key, kind, value, real)
+        lines += _entry(key, form, value, real)
     lines.append("layer_sizes=" + "".join(f"{size} " for size in structure.sizes))
     scaling = network.scaling
     lines.append(f"scale_included={int(scaling is not None)}")
@@ -403,17 +403,17 @@ def _text_2_1(
     yield b"\n"
 
 
-def _entry(key: str, kind: Kind, value: Any, real: Any) -> list[str]:
+def _entry(key: str, form: Kind, value: Any, real: Any) -> list[str]:
     """Return the lines of an entry of the header."""
-    if kind in ("activations", "e list"):
-        texts = (f"{activation(v).fann} " if kind == "activations" else
+    if form in ("activations", "e list"):
+        texts = (f"{activation(v).fann} " if form == "activations" else
                  f"{real(v):.20e} " for v in value)
         return [f"{key}_count={len(value)}", f"{key}=" + "".join(texts)]
-    if kind == "f":
+    if form == "f":
         return [f"{key}={_f(value)}"]
-    if kind == "e":
+    if form == "e":
         return [f"{key}={real(value):.20e}"]
-    return [f"{key}={value if kind == 'u' else kind.index(value)}"]
+    return [f"{key}={value if form == 'u' else form.index(value)}"]
 
 
 def _f(value: float) -> str:

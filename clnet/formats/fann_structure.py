@@ -90,7 +90,7 @@ class Structure:
 
 
 def check_incoming(
-    text: Text, items: Items, start: int, found: Array, structure: Structure
+    text: Text, items: Items, start: int, counts: Array, structure: Structure
 ) -> None:
     """Check each neuron's number of connections, the items of the list at `start`."""
     most = np.zeros(sum(structure.sizes))
@@ -98,8 +98,8 @@ def check_incoming(
         first = structure.firsts[layer]
         most[first : first + structure.widths[layer]] = structure.fan_in(layer)
     least = np.minimum(most, 1) if structure.sparse else most
-    whole = found == np.trunc(found)
-    wrong = np.flatnonzero((found < least) | (found > most) | ~whole)
+    whole = counts == np.trunc(counts)
+    wrong = np.flatnonzero((counts < least) | (counts > most) | ~whole)
     if wrong.size:
         neuron = wrong[0]
         same = least[neuron] == most[neuron]
@@ -160,21 +160,21 @@ def read_connections(
             )
             end += len(current)
             continue
-        places = np.searchsorted(neurons[:-1], current[:, 0])
-        outside = np.flatnonzero(neurons[places] != current[:, 0])
+        positions = np.searchsorted(neurons[:-1], current[:, 0])
+        outside = np.flatnonzero(neurons[positions] != current[:, 0])
         if outside.size:
             raise wrong(
                 end + int(outside[0]),
                 f"one of the neurons {neurons[0]} to {neurons[-1]}",
             )
         rows = np.repeat(np.arange(n_out), counts)
-        found = columns[current[:, 0].astype(int) - neurons[0]]
-        keys = rows * neurons.size + found
+        read = columns[current[:, 0].astype(int) - neurons[0]]
+        keys = rows * neurons.size + read
         order = np.argsort(keys, kind="stable")
         repeated = order[1:][np.diff(keys[order]) == 0]
         if repeated.size:
             raise wrong(end + int(repeated.min()), "a neuron that is not connected yet")
-        order, biased = order[found[order] < columns[bias]], found == columns[bias]
+        order, biased = order[read[order] < columns[bias]], read == columns[bias]
         lacking = np.flatnonzero(np.bincount(rows[biased], minlength=n_out) == 0)
         if lacking.size:
             raise wrong(
@@ -183,7 +183,7 @@ def read_connections(
             )
         if not order.size:
             raise wrong(end, f"a neuron: layer {layer - 1} has only biases")
-        pattern = Pattern(n_out, neurons.size - 1, rows[order], found[order])
+        pattern = Pattern(n_out, neurons.size - 1, rows[order], read[order])
         layers.append(Connections(pattern, current[order, 1], current[biased, 1]))
         end += len(current)
     return layers
@@ -244,12 +244,12 @@ def connections_text(network: Model, structure: Structure) -> Iterator[bytes]:
             for values in weights[:, columns]:
                 yield (row % tuple(values.tolist())).encode()
             continue
-        rows, found, offsets = network.matrices[layer - 1].entries()
+        rows, read, offsets = network.matrices[layer - 1].entries()
         sources = neurons[np.argsort(columns)]
         starts = np.searchsorted(rows, np.arange(biases.size + 1))
         for bias, start, stop in zip(biases, starts[:-1], starts[1:], strict=True):
             pairs = zip(
-                [sources[-1], *sources[found[start:stop]]],
+                [sources[-1], *sources[read[start:stop]]],
                 [bias, *network.parameters[offsets[start:stop]]], strict=True,
             )
             yield "".join(f"({source}, {w:.20e}) " for source, w in pairs).encode()

@@ -66,24 +66,24 @@ def read(path: Path, most: int = -1) -> bytes:
     return content
 
 
-def most_memory(found: int, limit: int | None) -> int:
+def most_memory(size: int, limit: int | None) -> int:
     """Return the most bytes that a file of so many bytes may unpack to.
 
     That is the limit; None: `MEMORY_FLOOR`, and `MEMORY_FACTOR` times the file's.
     """
-    return MEMORY_FLOOR + MEMORY_FACTOR * found if limit is None else limit
+    return MEMORY_FLOOR + MEMORY_FACTOR * size if limit is None else limit
 
 
-def check_memory(path: Path, needed: int, found: int, limit: int | None) -> None:
+def check_memory(path: Path, needed: int, size: int, limit: int | None) -> None:
     """Raise FormatError if a file takes more memory than its own bytes warrant.
 
     Formats whose sizes follow from the bytes that are there need no such check. It is
     for those that unpack: compressed data, and sparse layers stored with padding.
     """
-    limit = most_memory(found, limit)
+    limit = most_memory(size, limit)
     if needed > limit:
         raise FormatError(
-            f"{path} of {found} bytes holds or unpacks to {quoted(needed)} bytes or "
+            f"{path} of {size} bytes holds or unpacks to {quoted(needed)} bytes or "
             f"more, expected at most {limit}: if you trust it, give a larger memory "
             "limit"
         )

@@ -29,8 +29,8 @@ INPUTS, TARGETS = "x", "t"
 def named(which: object) -> tuple[Path, str | None]:
     """Return the file and the name of ``file.h5:name``; None: there is no name."""
     path = as_path(which)
-    found = _NAMED.fullmatch(str(path))
-    return (Path(found["file"]), found["name"]) if found else (path, None)
+    match = _NAMED.fullmatch(str(path))
+    return (Path(match["file"]), match["name"]) if match else (path, None)
 
 
 class DataSet:
@@ -44,38 +44,38 @@ class DataSet:
                 closing.pop_all()  # slices read it
 
     def _find(self, content: Any, path: Path, name: str) -> None:
-        found = content.get(name)
+        data_set = content.get(name)
         h5py = _h5py(path)
-        if not isinstance(found, h5py.Dataset):
+        if not isinstance(data_set, h5py.Dataset):
             names = _names(content, h5py.Dataset)
             raise FormatError(
                 f"{path} has no data set {quoted(name)}, expected "
                 + (f"one of {quoted(names)}" if names else "one of numbers")
             )
-        text = h5py.check_string_dtype(found.dtype) is not None
-        if not found.shape or (found.dtype.kind not in NUMBER_KINDS and not text):
+        text = h5py.check_string_dtype(data_set.dtype) is not None
+        if not data_set.shape or (data_set.dtype.kind not in NUMBER_KINDS and not text):
             raise FormatError(
-                f"{path}: {name} is an array {list(found.shape or ())} of "
-                f"{quoted(str(found.dtype))}, expected numbers [samples, columns]"
+                f"{path}: {name} is an array {list(data_set.shape or ())} of "
+                f"{quoted(str(data_set.dtype))}, expected numbers [samples, columns]"
             )
-        if found.chunks and not found.id.get_create_plist().get_nfilters():
+        if data_set.chunks and not data_set.id.get_create_plist().get_nfilters():
             # HDF5 reads beyond chunks that are too short.
-            size = found.id.get_storage_size()
-            each = prod(found.chunks) * found.dtype.itemsize
-            if size % each:
+            size = data_set.id.get_storage_size()
+            chunk_bytes = prod(data_set.chunks) * data_set.dtype.itemsize
+            if size % chunk_bytes:
                 raise FormatError(
-                    f"{path}: {name} has {size} bytes in chunks of {each}, expected a "
-                    "multiple"
+                    f"{path}: {name} has {size} bytes in chunks of {chunk_bytes}, "
+                    "expected a multiple"
                 )
         self.name: str = f"{path}:{name}"
-        self._found = found.asstr() if text else found
-        self.shape: tuple[int, ...] = found.shape
-        self.dtype: Any = np.dtype(object) if text else found.dtype
-        self.chunks: Any = found.chunks
+        self._found = data_set.asstr() if text else data_set
+        self.shape: tuple[int, ...] = data_set.shape
+        self.dtype: Any = np.dtype(object) if text else data_set.dtype
+        self.chunks: Any = data_set.chunks
         self.map: Array | None = None
-        offset: int | None = None if text else found.id.get_offset()  # not of chunks
-        own = found.id.get_type()
-        if offset is not None and own.equal(h5py.h5t.py_create(found.dtype)):
+        offset: int | None = None if text else data_set.id.get_offset()  # not of chunks
+        stored_type = data_set.id.get_type()
+        if offset is not None and stored_type.equal(h5py.h5t.py_create(data_set.dtype)):
             self.map = np.memmap(path, self.dtype, "r", offset, self.shape)
 
     def __getitem__(self, rows: slice) -> Array:
@@ -113,8 +113,8 @@ def data_sets(data: object, t: object) -> tuple[Any, Any]:
 
 
 def _array(path: Path, name: str) -> Array | DataSet:
-    found = DataSet(path, name)
-    return found if found.map is None else found.map
+    data_set = DataSet(path, name)
+    return data_set if data_set.map is None else data_set.map
 
 
 def _h5py(path: Path) -> Any:
@@ -135,12 +135,12 @@ def _opened(path: Path) -> Any:
         return h5py.File(path, "r")
 
 
-def _names(content: Any, kind: type) -> list[str]:
+def _names(content: Any, data_set_type: type) -> list[str]:
     """Return the names of a file's data sets.
 
     By its links: HDF5's visit of objects does not end on some damaged files.
     """
-    found: list[bytes] = []
-    content.id.links.visit(found.append)
-    names = [name.decode("utf-8", "surrogateescape") for name in found]
-    return [name for name in names if isinstance(content.get(name), kind)]
+    links: list[bytes] = []
+    content.id.links.visit(links.append)
+    names = [name.decode("utf-8", "surrogateescape") for name in links]
+    return [name for name in names if isinstance(content.get(name), data_set_type)]

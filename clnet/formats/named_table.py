@@ -223,8 +223,8 @@ def choose(
         for at in (*inputs, *targets):  # a network keeps their names
             index.of(source.names[at])
         for at in inputs if learn else ():
-            if at not in coded | dated and (kind := source.kind(at)) != NUMBER:
-                if kind == DATE:
+            if at not in coded | dated and (value_kind := source.kind(at)) != NUMBER:
+                if value_kind == DATE:
                     raise source.error(
                         "holds dates: name it by dates, or leave it out by ignore",
                         column=at,
@@ -269,11 +269,11 @@ def read_table(
     inputs = choice.inputs
     if columns is None:
         if arrays:
-            found = [Column(source.names[at]) for at in inputs]
+            chosen_columns = [Column(source.names[at]) for at in inputs]
         else:
-            found, inputs = _learnt(source, choice, options, notes)
+            chosen_columns, inputs = _learnt(source, choice, options, notes)
         names = tuple(source.names[at] for at in choice.targets)
-        columns = Columns(tuple(found), names, decimal)
+        columns = Columns(tuple(chosen_columns), names, decimal)
     source.check_size(len(source) * columns.n_in * np.dtype(dtype).itemsize)
     x = np.zeros((len(source), columns.n_in), dtype)
     counts = write_inputs(source, inputs, columns, options, x, finite=not arrays)
@@ -285,7 +285,7 @@ def _learnt(
     source: NamedTable, choice: Choice, options: Options, notes: list[str]
 ) -> tuple[list[Column], list[int]]:
     """Return the columns of a training, and the positions of those that have values."""
-    found, inputs = [], []
+    learnt, inputs = [], []
     empty, words, lacking = [], Counter[str](), Counter[str]()
     for at in choice.inputs:
         name = source.names[at]
@@ -303,20 +303,20 @@ def _learnt(
                 continue
             lacking[name] += int(missing.sum())
             column = number_column(name, values, at in choice.dated)
-        found.append(column)
+        learnt.append(column)
         inputs.append(at)
-    if not found:
+    if not learnt:
         raise source.error("has no value in the columns of inputs")
     for what, names in (
         ("text as categories", listed(words)), ("no value, left out", listed(empty)),
         ("text that differs in most samples, see ignore and dates", listed(
-            name for name, kinds in words.items() if 2 * kinds > len(source) > MANY
+            name for name, count in words.items() if 2 * count > len(source) > MANY
         )),
         ("missing, the mean and an indicator", listed(+lacking)),
     ):
         if names:
             notes.append(f"{what}: {names}")
-    return found, inputs
+    return learnt, inputs
 
 
 def _check_words(source: NamedTable, at: int, texts: Texts) -> None:
@@ -424,10 +424,10 @@ def _write_one_hot(
         index.get(text, index.get(other, -1) if other or of_numbers else -1)
         for text, other in zip(texts.found, texts.common, strict=True)
     ], np.intp)
-    chosen = numbers[texts.codes]
-    known = chosen >= 0
+    positions = numbers[texts.codes]
+    known = positions >= 0
     if known.all():
-        x[np.arange(len(chosen)), chosen] = 1
+        x[np.arange(len(positions)), positions] = 1
         return 0
     if options.unknown != UNKNOWN[0]:
         row = int((~known).argmax())
@@ -435,7 +435,7 @@ def _write_one_hot(
             f"found {quoted(texts.found[texts.codes[row]])}, expected one of the "
             f"categories {quoted(list(column.categories))}", row, at,
         )
-    x[known.nonzero()[0], chosen[known]] = 1
+    x[known.nonzero()[0], positions[known]] = 1
     return int(len(known) - known.sum())
 
 
@@ -448,19 +448,19 @@ def _targets(source: NamedTable, choice: Choice, dtype: str) -> Array:
             _check_known(source, at, texts)
         return labels_of(texts)
     t = np.zeros((len(source), len(choice.targets)), dtype)
-    for place, at in enumerate(choice.targets):
+    for target, at in enumerate(choice.targets):
         values = source.numbers(at, at in choice.dated)
         wrong = ~np.isfinite(values) | infinite(values, dtype)
         if choice.known and wrong.any():
             row = int(wrong.argmax())
-            found = "the value is missing" if np.isnan(values[row]) else (
+            problem = "the value is missing" if np.isnan(values[row]) else (
                 f"found {values[row]}"
             )
             raise source.error(
-                f"{found}, expected a finite number within {dtype}", row, at
+                f"{problem}, expected a finite number within {dtype}", row, at
             )
         with np.errstate(over="ignore"):
-            t[:, place] = values
+            t[:, target] = values
     return t
 
 
@@ -491,8 +491,8 @@ def texts_of(values: Iterable[Any]) -> Texts:
         order.setdefault("" if value is None else as_text(value), len(order))
         for value in values
     ]
-    found = list(order)
-    return Texts(found, np.array(codes, np.intp), [common(text) for text in found])
+    different = list(order)
+    return Texts(different, np.array(codes, np.intp), [*map(common, different)])
 
 
 def as_text(value: Any) -> str:

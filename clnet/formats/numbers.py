@@ -113,7 +113,7 @@ class Items:
         self, text: bytes, start: int, stop: int, dtype: str, result: str = "float64"
     ) -> tuple[NDArray[Any], int | None]:
         """Return the items of text[start:stop], up to the first bad one."""
-        found = [np.zeros((0, self.width), result)]
+        parsed = [np.zeros((0, self.width), result)]
         size, bad = _BLOCK, None
         while start < stop and bad is None:
             end = self._boundary(text, min(start + size, stop), stop)
@@ -126,9 +126,9 @@ class Items:
                 values, bad = self._slow(block, dtype)
             else:
                 size = min(2 * size, _BLOCK)
-            found.append(values.astype(result))
+            parsed.append(values.astype(result))
             start = end if bad is None else start + bad
-        return np.concatenate(found), None if bad is None else start
+        return np.concatenate(parsed), None if bad is None else start
 
     def offset(self, text: bytes, start: int, number: int) -> int:
         """Return the offset of item `number`, from 0, of the list at text[start:]."""
@@ -149,10 +149,10 @@ class Items:
 
     def _fast(self, block: bytes, dtype: str) -> Array | None:
         """Parse with NumPy; None unless all items are decimal and finite or NaN."""
-        kinds = _KINDS[np.frombuffer(block, np.uint8)]
-        events = kinds != 0
-        events[1:] &= (kinds[1:] != _TOKEN) | (kinds[:-1] != _TOKEN)
-        sequence = kinds[events]
+        byte_kinds = _KINDS[np.frombuffer(block, np.uint8)]
+        events = byte_kinds != 0
+        events[1:] &= (byte_kinds[1:] != _TOKEN) | (byte_kinds[:-1] != _TOKEN)
+        sequence = byte_kinds[events]
         shape = np.frombuffer(self.shape.replace("n", chr(_TOKEN)).encode(), np.uint8)
         if sequence.size % shape.size:
             return None
@@ -181,7 +181,7 @@ class Items:
             values = to_numbers(block.split(), dtype)
             if values is not None:
                 return values.reshape(-1, 1), None
-        found = array("d")
+        rows = array("d")
         bad, end = None, 0
         while (at := skip_space(block, end)) < len(block):
             match = self._pattern.match(block, at)
@@ -191,9 +191,9 @@ class Items:
             if match is None or len(row) < self.width:
                 bad = at
                 break
-            found.extend(row)
+            rows.extend(row)
             end = match.end()
-        return np.array(found).reshape(-1, self.width), bad
+        return np.array(rows).reshape(-1, self.width), bad
 
     @cached_property
     def _pattern(self) -> re.Pattern[bytes]:
@@ -210,8 +210,8 @@ class Items:
 def infinite(values: ArrayLike, dtype: str) -> NDArray[np.bool_]:
     """Return for each number whether it is infinite in a type."""
     with np.errstate(over="ignore", invalid="ignore"):  # signalling NaN
-        found: NDArray[np.bool_] = np.isinf(np.asarray(values).astype(dtype))
-    return found
+        beyond: NDArray[np.bool_] = np.isinf(np.asarray(values).astype(dtype))
+    return beyond
 
 
 def holds(dtype: str, value: float) -> bool:
@@ -257,8 +257,8 @@ class Text:
 
     def find(self, what: bytes) -> int:
         """Return the offset of the next occurrence, or of the end."""
-        found = self.text.find(what, self.at)
-        return len(self.text) if found < 0 else found
+        offset = self.text.find(what, self.at)
+        return len(self.text) if offset < 0 else offset
 
     def has(self, key: str) -> bool:
         """Read ``key=`` and return True, if that comes next."""
@@ -303,17 +303,17 @@ class Text:
     ) -> Array:
         """Read a list of exactly `count` items up to `stop` and return it."""
         start = self.at
-        found, bad = items.parse(self.text, start, stop, dtype)
-        if len(found) < count:
+        values, bad = items.parse(self.text, start, stop, dtype)
+        if len(values) < count:
             raise self.error(
-                f"item {len(found) + 1} of {count}, a {what}, within {dtype}",
+                f"item {len(values) + 1} of {count}, a {what}, within {dtype}",
                 stop if bad is None else bad,
             )
-        if len(found) > count or bad is not None:
+        if len(values) > count or bad is not None:
             at = items.offset(self.text, start, count)
             raise self.error(f"{then} after {count} items, each a {what}", at)
         self.at = stop
-        return found
+        return values
 
     def _token(self) -> bytes:
         """Return the next word."""

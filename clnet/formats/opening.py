@@ -102,12 +102,12 @@ def open_data(
     >>> net.predict(samples).shape
     (1000, 1)
     """
-    if sum(given is not None for given in (t, target, outputs)) > 1:
+    if sum(choice is not None for choice in (t, target, outputs)) > 1:
         raise InputError("give one of outputs, target and t")
     if outputs is not None:
         target = tuple(range(-as_whole("outputs", outputs, 0), 0))
     check_kind("columns", columns, Columns)
-    chosen = () if target is None else target
+    targets = () if target is None else target
     suffix = source_suffix(data)
     if suffix in TABLE_SUFFIXES:
         if t is not None:
@@ -115,11 +115,11 @@ def open_data(
                 f"t is for .npy and HDF5, expected the target's columns of {data}"
             )
         missing = missing or MISSING[columns is None]
-        options = Options(chosen, categories, ignore, index, dates, missing, unknown)
+        options = Options(targets, categories, ignore, index, dates, missing, unknown)
         return arrow.TableSource(as_path(data), options, columns)
     if columns is not None or any(
-        as_items(one) or not is_many(one)
-        for one in (categories, ignore, dates, () if index is None else index)
+        as_items(names) or not is_many(names)
+        for names in (categories, ignore, dates, () if index is None else index)
     ):
         raise InputError(
             "categories, ignore, index, dates and columns are for tables, expected "
@@ -127,7 +127,7 @@ def open_data(
         )
     first, second = _arrays(data, t, suffix)
     if target is not None or second is None:
-        first, second = split(f"{data}", first, chosen)
+        first, second = split(f"{data}", first, targets)
     try:
         return ArraySource(first, second, name=f"{data}: ")
     except InputError as error:
@@ -168,7 +168,7 @@ def _arrays(data: object, t: object, suffix: str) -> tuple[Any, Any]:
     return x, None if t is None else map_npy(as_path(t), f"{NUMBER_KINDS}U")
 
 
-def map_npy(path: Path, kinds: str = NUMBER_KINDS) -> Array:
+def map_npy(path: Path, letters: str = NUMBER_KINDS) -> Array:
     """Return the array of a ``.npy`` file as a memory map, read-only.
 
     Parameters
@@ -190,7 +190,7 @@ def map_npy(path: Path, kinds: str = NUMBER_KINDS) -> Array:
         shape, by_columns, dtype = read_header(head)
         start = head.tell()
         size = os.fstat(file.fileno()).st_size - start
-    if dtype.kind not in kinds or not dtype.itemsize or min(shape, default=0) < 1:
+    if dtype.kind not in letters or not dtype.itemsize or min(shape, default=0) < 1:
         raise FormatError(
             f"{path} is an array {list(shape)} of {dtype}, expected numbers "
             "[samples, columns]"
@@ -213,9 +213,9 @@ class _Rows:
 
     def __getitem__(self, rows: slice) -> Array:
         if self._last is None or self._last[0] != rows:
-            found = self.array[rows]
-            self._last = rows, np.array(found)
-            forget(found)
+            read = self.array[rows]
+            self._last = rows, np.array(read)
+            forget(read)
         return self._last[1]
 
 
@@ -260,7 +260,7 @@ def split(name: str, array: Any, target: ColumnNames) -> tuple[Any, Any]:
     asked = [target] if isinstance(target, str) or is_whole(target) else target
     if not is_many(asked):
         raise InputError(f"target must be numbers of columns, not {quoted(target)}")
-    targets = [_column(name, width, one) for one in asked]
+    targets = [_column(name, width, number) for number in asked]
     left = [at for at in range(width) if at not in targets]
     if not left:
         raise FormatError(f"{name} has {width} columns, expected one for inputs too")

@@ -96,16 +96,16 @@ class DirectRows:
 
     def __init__(self, file: DirectFile, arrays: Sequence[Any]) -> None:
         self._file, self._arrays = file, arrays
-        one = next(array for array in arrays if array is not None)
-        self._start = one.offset // mmap.ALLOCATIONGRANULARITY * (
+        mapped = next(array for array in arrays if array is not None)
+        self._start = mapped.offset // mmap.ALLOCATIONGRANULARITY * (
             mmap.ALLOCATIONGRANULARITY
         )
-        self._map = one._mmap
+        self._map = mapped._mmap
 
     def read(self, rows: slice) -> list[Array | None]:
         """Read rows of the mapped arrays into new memory; None for the others."""
-        found = [None if array is None else array[rows] for array in self._arrays]
-        spans = [pages_of(self._map, array) for array in found if array is not None]
+        pieces = [None if array is None else array[rows] for array in self._arrays]
+        spans = [pages_of(self._map, array) for array in pieces if array is not None]
         begin = min(start for start, _ in spans)
         size = max(start + size for start, size in spans) - begin
         room = read_pages(self._file, self._start + begin, size)
@@ -114,7 +114,7 @@ class DirectRows:
             None if array is None else np.ndarray(
                 array.shape, array.dtype, room, array.ctypes.data - base, array.strides
             )
-            for array in found
+            for array in pieces
         ]
 
     def close(self) -> None:
@@ -131,13 +131,13 @@ def direct_rows(arrays: Sequence[Any]) -> DirectRows | None:
     maps = [
         array if getattr(array, "_mmap", None) is not None else None for array in arrays
     ]
-    found = [array for array in maps if array is not None]
-    if not found:
+    mapped = [array for array in maps if array is not None]
+    if not mapped:
         return None
-    one = found[0]
-    if any(array._mmap is not one._mmap or array.mode != "r" for array in found):
+    first = mapped[0]
+    if any(array._mmap is not first._mmap or array.mode != "r" for array in mapped):
         return None
-    file = open_direct(one.filename, len(one._mmap))
+    file = open_direct(first.filename, len(first._mmap))
     if file is None:
         return None
     reader = DirectRows(file, maps)

@@ -89,7 +89,7 @@ def svg(draw: Callable[[Any], None]) -> str:
     return text[text.index("<svg") :]
 
 
-def _content(axes: Any, kind: str) -> bytes:
+def _content(axes: Any, suffix: str) -> bytes:
     content = io.BytesIO()
-    axes.figure.savefig(content, format=kind, dpi=DPI)
+    axes.figure.savefig(content, format=suffix, dpi=DPI)
     return content.getvalue()

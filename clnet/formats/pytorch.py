@@ -111,13 +111,13 @@ def to_torch(network: Model) -> Any:
 
 
 def _one_name(number: int, names: str | tuple[str, ...]) -> str:
-    found = {names} if isinstance(names, str) else set(names)
-    if len(found) > 1:
+    different = {names} if isinstance(names, str) else set(names)
+    if len(different) > 1:
         raise InputError(
-            f"layer {number} has the activations {', '.join(sorted(found))}, which no "
-            "module of PyTorch has beside each other: expected one"
+            f"layer {number} has the activations {', '.join(sorted(different))}, which "
+            "no module of PyTorch has beside each other: expected one"
         )
-    return found.pop()
+    return different.pop()
 
 
 def _limit(number: int, name: str, steepness: Array) -> float:
@@ -141,8 +141,8 @@ def _module(nn: Any, number: int, name: str) -> Any:
     }
     if name not in SOFTMAXES and (row := activation(name)).parameters:
         return getattr(nn, MODULES[row.family])(*row.parameters)
-    for theirs, own in ALIASES[ACTIVATION][PYTORCH].items():
-        if name in (own, SPECIAL.get(theirs)):
+    for theirs, ours in ALIASES[ACTIVATION][PYTORCH].items():
+        if name in (ours, SPECIAL.get(theirs)):
             return getattr(nn, theirs)(**arguments.get(name, {}))
     raise InputError(
         f"layer {number} has the activation {name}, for which PyTorch has no module"
@@ -153,12 +153,12 @@ def _module(nn: Any, number: int, name: str) -> Any:
 
 
 def from_state_dict(
-    found: Any, kind: type[M], activation: str | Sequence[str]
+    state: Any, network_type: type[M], activation: str | Sequence[str]
 ) -> M:
     """Return the network of a state dict; see `Network.from_state_dict`."""
-    if isinstance(found, Mapping):
-        return _network(kind, _linears(found, in_order=True), activation)
-    path = as_path(found)
+    if isinstance(state, Mapping):
+        return _network(network_type, _linears(state, in_order=True), activation)
+    path = as_path(state)
     if path.suffix.lower() != ".safetensors":
         raise FormatError(
             f"{path} is no .safetensors file: of a file that torch.save wrote, give "
@@ -169,11 +169,11 @@ def from_state_dict(
         linears = _linears(tensors, in_order=False)
     except InputError as error:
         raise FormatError(f"{path}: {error}") from None
-    return _network(kind, linears, activation)
+    return _network(network_type, linears, activation)
 
 
 def _network(
-    kind: type[M], linears: Sequence[Pair], activation: str | Sequence[str]
+    network_type: type[M], linears: Sequence[Pair], activation: str | Sequence[str]
 ) -> M:
     """Return the network of linear modules, each followed by an activation."""
     n = len(linears)
@@ -196,7 +196,7 @@ def _network(
         Dense(len(weights), name, bias=biases is not None)
         for name, (weights, biases) in zip(names, linears, strict=True)
     ]
-    network = kind(
+    network = network_type(
         linears[0][0].shape[1], layers, seed=0,
         dtype=float_type(weights for weights, _ in linears),
     )
@@ -209,18 +209,18 @@ def float_type(arrays: Iterable[Array]) -> str:
     return "float64" if any(array.itemsize > 4 for array in arrays) else "float32"
 
 
-def as_floats(name: str, found: Any) -> Array:
+def as_floats(name: str, values: Any) -> Array:
     """Return a parameter as an array; raise InputError unless it is of floats."""
-    array = as_array(name, found)
+    array = as_array(name, values)
     if array.dtype.kind != "f":
         raise InputError(f"{name} is of {array.dtype}, expected floats")
     return array
 
 
-def _linears(found: Mapping[Any, Any], *, in_order: bool) -> list[Pair]:
+def _linears(state: Mapping[Any, Any], *, in_order: bool) -> list[Pair]:
     """Return weights and biases of the linear modules of a state dict, in order."""
     modules: dict[str, dict[str, Array]] = {}
-    for name, tensor in found.items():
+    for name, tensor in state.items():
         if isinstance(tensor, Mapping):
             raise InputError(
                 f"{quoted(name)} is a dict, expected a tensor: if it is the state "
@@ -243,7 +243,7 @@ def _linears(found: Mapping[Any, Any], *, in_order: bool) -> list[Pair]:
     linears = {name: _pair(name, parts) for name, parts in modules.items()}
     names = list(linears)
     if len({re.sub(r"\d+", "0", name) for name in names}) == 1:
-        names.sort(key=lambda name: [int(one) for one in re.findall(r"\d+", name)])
+        names.sort(key=lambda name: [*map(int, re.findall(r"\d+", name))])
     elif not in_order:
         names = _chained(linears)
     for before, name in itertools.pairwise(names):

@@ -59,23 +59,23 @@ class Emission:
         self.n_in: int | None = None
         self.layers: list[TracedLayer] = []
 
-    def network(self, kind: type[M], dtype: str) -> M:
+    def network(self, network_type: type[M], dtype: str) -> M:
         """Return the network of the layers."""
         assert self.n_in is not None
         layers = []
-        for number, one in enumerate(self.layers):
+        for number, layer in enumerate(self.layers):
             options: dict[str, Any] = {
-                "activation": one.activation or "identity",
-                "bias": one.bias is not None,
-                "sources": None if one.sources == (number,) else one.sources,
-                "dropout": one.dropout,
+                "activation": layer.activation or "identity",
+                "bias": layer.bias is not None,
+                "sources": None if layer.sources == (number,) else layer.sources,
+                "dropout": layer.dropout,
             }
             layers.append(
-                Sparse(len(one.matrix), pattern=one.matrix != 0, **options)
-                if one.sparse else Dense(len(one.matrix), **options)
+                Sparse(len(layer.matrix), pattern=layer.matrix != 0, **options)
+                if layer.sparse else Dense(len(layer.matrix), **options)
             )
-        network = kind(self.n_in, layers, seed=0, dtype=dtype)
-        network.set_layers((one.matrix, one.bias) for one in self.layers)
+        network = network_type(self.n_in, layers, seed=0, dtype=dtype)
+        network.set_layers((layer.matrix, layer.bias) for layer in self.layers)
         return network
 
     def end(self, value: Traced) -> None:
@@ -147,7 +147,8 @@ class Emission:
 
     def affined(self, where: str, value: Traced, factor: Any, shift: Any) -> Traced:
         """Return a value with a factor and a shift: numbers, or one of each column."""
-        factor, shift = (self._row(where, value, one) for one in (factor, shift))
+        factor = self._row(where, value, factor)
+        shift = self._row(where, value, shift)
         layer = self.layers[value.sources[0] - 1] if value.alone else None
         if (layer is not None and value.scale is None and layer.activation is None
                 and not layer.dropout):
@@ -161,13 +162,13 @@ class Emission:
             factor, shift = value.scale * factor, value.shift * factor + shift
         return dataclasses.replace(value, scale=factor, shift=shift, tensor=object())
 
-    def _row(self, where: str, value: Traced, found: Any) -> Array:
+    def _row(self, where: str, value: Traced, constant: Any) -> Array:
         """Return a constant, shape [] or [columns]."""
-        row: Array = np.squeeze(found)
-        if row.ndim and row.shape != np.shape(found)[-1:]:
+        row: Array = np.squeeze(constant)
+        if row.ndim and row.shape != np.shape(constant)[-1:]:
             raise InputError(
-                f"{where} reads a constant of shape {list(np.shape(found))}, expected "
-                "one number, or one of each column"
+                f"{where} reads a constant of shape {list(np.shape(constant))}, "
+                "expected one number, or one of each column"
             )
         if row.ndim:
             self.expect(where, value, len(row))

@@ -36,12 +36,12 @@ TAKEN = (
 )
 # Arguments of activations, in their order, each with the values that are clnet's.
 _ARGUMENTS: dict[str, dict[str, Callable[[Any], bool]]] = {
-    "gelu": {"approximate": lambda found: found == "none"},
+    "gelu": {"approximate": lambda value: value == "none"},
     "softplus": {
-        "beta": lambda found: found == 1,
-        "threshold": lambda found: found >= 20,  # PyTorch's own, within 2e-9
+        "beta": lambda value: value == 1,
+        "threshold": lambda value: value >= 20,  # PyTorch's own, within 2e-9
     },
-    **{name: {"dim": lambda found: found in (None, 1, -1)} for name in SOFTMAXES},
+    **{name: {"dim": lambda value: value in (None, 1, -1)} for name in SOFTMAXES},
 }
 # Functions whose arguments are clnet's parameters: the family, and PyTorch's defaults.
 _FAMILIES: dict[str, tuple[str, dict[str, float]]] = {
@@ -70,9 +70,9 @@ def own_activation(name: str) -> str | None:
     return names.get(name, name if name in names.values() else None)
 
 
-def _arguments(own: str) -> tuple[str, ...]:
+def _arguments(name: str) -> tuple[str, ...]:
     """Return the names of a function's arguments, in their order."""
-    return tuple(_FAMILIES[own][1] if own in _FAMILIES else _ARGUMENTS.get(own, ()))
+    return tuple(_FAMILIES[name][1] if name in _FAMILIES else _ARGUMENTS.get(name, ()))
 
 
 def _called(node: Any) -> str:
@@ -96,7 +96,9 @@ def _is_size(node: Any) -> bool:
     )
 
 
-def from_torch(module: Any, kind: type[M], outputs: Callable[[M, Array], Array]) -> M:
+def from_torch(
+    module: Any, network_type: type[M], outputs: Callable[[M, Array], Array]
+) -> M:
     """Return the network of a module; see `Network.from_torch`.
 
     `outputs` computes a network for inputs [batch, n_in]. They are compared with the
@@ -106,8 +108,8 @@ def from_torch(module: Any, kind: type[M], outputs: Callable[[M, Array], Array])
     module = getattr(module, "_orig_mod", module)  # of torch.compile
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"module must be a torch.nn.Module, not {quoted(module)}")
-    for name, one in module.named_modules():
-        if one._forward_hooks or one._forward_pre_hooks:
+    for name, child in module.named_modules():
+        if child._forward_hooks or child._forward_pre_hooks:
             raise InputError(
                 f"module {name!r} has a forward hook, which may change its outputs: "
                 "remove it, also that of torch.nn.utils.prune or weight_norm"
@@ -127,7 +129,7 @@ def from_torch(module: Any, kind: type[M], outputs: Callable[[M, Array], Array])
         kept = node.op in ("placeholder", "output") or reader.in_place(node)
         if not kept and not node.users:
             graph.erase_node(node)
-    network = reader.network(graph, kind)
+    network = reader.network(graph, network_type)
     _compare(torch, module, network, outputs)
     return network
 
@@ -140,9 +142,9 @@ def _compare(
     x = x.astype(network.dtype)
     expected = outputs(network, x)
     try:
-        own = deepcopy(module).to("cpu", getattr(torch, network.dtype)).eval()
+        copied = deepcopy(module).to("cpu", getattr(torch, network.dtype)).eval()
         with torch.no_grad():
-            found = own(torch.from_numpy(x)).numpy()
+            own_outputs = copied(torch.from_numpy(x)).numpy()
     except Exception as error:  # whatever the module's own code raises
         raise InputError(
             f"{type(module).__name__} fails for inputs of shape {list(x.shape)}: "
@@ -150,8 +152,8 @@ def _compare(
         ) from None
     size = 1 + np.abs(expected).max(initial=0)
     most = ROUNDINGS * np.finfo(network.dtype).eps * size
-    if found.shape != expected.shape or not np.allclose(
-        found, expected, rtol=0, atol=most, equal_nan=True
+    if own_outputs.shape != expected.shape or not np.allclose(
+        own_outputs, expected, rtol=0, atol=most, equal_nan=True
     ):
         raise InputError(
             f"the graph of {type(module).__name__} has other outputs than the module "
@@ -168,7 +170,7 @@ class _Reader:
         self.env: dict[Any, Any] = {}
         self.overwritten: set[object] = set()
 
-    def network(self, graph: Any, kind: type[M]) -> M:
+    def network(self, graph: Any, network_type: type[M]) -> M:
         """Return the network of a graph."""
         for node in graph.nodes:
             if node.op == "output":
@@ -189,9 +191,9 @@ class _Reader:
                     value = dataclasses.replace(value, alone=False)
                 self.env[node] = value
         dtype = float_type(
-            as_floats(name, found) for name, found in self.module.named_parameters()
+            as_floats(name, values) for name, values in self.module.named_parameters()
         )
-        return self.emission.network(kind, dtype)
+        return self.emission.network(network_type, dtype)
 
     # Nodes --------------------------------------------------------------------------
 
@@ -212,14 +214,15 @@ class _Reader:
             return _Size()
         if name in _ARITHMETIC and not node.kwargs:
             return self.arithmetic(where, name, *node.args)
-        options = {one: v for one, v in node.kwargs.items() if one != "_stacklevel"}
+        options = {**node.kwargs}
+        options.pop("_stacklevel", None)
         if name == "cat":
             dim = (*others, options.get("dim", options.get("axis", 0)))[0]
             return self.concatenate(where, first, dim)
         value = self.value(where, first)
         if name in ("linear", "matmul"):
-            given = {**dict(zip(("weight", "bias"), others, strict=False)), **options}
-            return self.product(where, value, name, **given)
+            operands = dict(zip(("weight", "bias"), others, strict=False))
+            return self.product(where, value, name, **operands, **options)
         if name == "getitem":
             return self.take(where, value, *others)
         if name == "dropout":
@@ -232,18 +235,18 @@ class _Reader:
                                                **options})
         if name in _SAME and not others:
             return value
-        own = own_activation(name)
-        if own is None:  # with arguments that are not taken
+        ours = own_activation(name)
+        if ours is None:  # with arguments that are not taken
             raise InputError(f"{where} is {name}, which clnet does not take: {TAKEN}")
-        names = dict(zip((*_arguments(own), "inplace"), others, strict=False))
-        return self.activate(where, value, own, {**names, **options})
+        names = dict(zip((*_arguments(ours), "inplace"), others, strict=False))
+        return self.activate(where, value, ours, {**names, **options})
 
     def read_module(self, node: Any, module: Any) -> Any:
         """Return the value of a module's call."""
         nn = self.torch.nn
-        kind = nn.utils.parametrize.type_before_parametrizations(module)
-        name: str = kind.__name__
-        if getattr(nn, name, None) is not kind:  # of the user, and named alike
+        module_type = nn.utils.parametrize.type_before_parametrizations(module)
+        name: str = module_type.__name__
+        if getattr(nn, name, None) is not module_type:  # of the user, and named alike
             name = ""
         where = f"module {node.target!r}"
         if len(node.args) != 1 or node.kwargs:
@@ -259,28 +262,29 @@ class _Reader:
             return self.emission.dropped(value, module.p)
         if name == "Flatten":
             return self.flatten(
-                where, value, {one: getattr(module, one) for one in _FLATTEN}
+                where, value, {option: getattr(module, option) for option in _FLATTEN}
             )
         if name in _SAME:
             return value
-        own = own_activation(name)
-        if own is not None:
-            names = (*_arguments(own), "inplace")
-            found = {one: getattr(module, one) for one in names if hasattr(module, one)}
-            return self.activate(where, value, own, found)
+        ours = own_activation(name)
+        if ours is not None:
+            names = (*_arguments(ours), "inplace")
+            options = {option: getattr(module, option)
+                       for option in names if hasattr(module, option)}
+            return self.activate(where, value, ours, options)
         raise InputError(
             f"{where} is {quoted(module)}, which clnet does not take: {TAKEN}"
         )
 
     def value(self, where: str, argument: Any) -> Traced:
         """Return the value of an argument."""
-        found = self.env.get(argument) if isinstance(
+        value = self.env.get(argument) if isinstance(
             argument, self.torch.fx.Node
         ) else None
-        if isinstance(found, Traced):
-            if found.tensor in self.overwritten:
+        if isinstance(value, Traced):
+            if value.tensor in self.overwritten:
                 raise InputError(f"{where} reads values that a call in place changed")
-            return found
+            return value
         raise InputError(
             f"{where} reads {quoted(argument)}, expected outputs of earlier modules"
         )
@@ -292,7 +296,8 @@ class _Reader:
         name = getattr(node.target, "__name__", str(node.target))
         return node.op in ("call_function", "call_method") and (
             name in _IN_PLACE or name.endswith("_")
-            or any(one is True for one in (*node.args[1:], node.kwargs.get("inplace")))
+            or node.kwargs.get("inplace") is True
+            or any(argument is True for argument in node.args[1:])
         )
 
     def readers(self, node: Any) -> int:
@@ -331,9 +336,9 @@ class _Reader:
         """Return a number or a row of them, in float64; None: it is no constant."""
         if isinstance(argument, (int, float)):
             return np.float64(argument)
-        found = self.env.get(argument) if isinstance(
+        value = self.env.get(argument) if isinstance(
             argument, self.torch.fx.Node) else None
-        return found.astype(np.float64) if isinstance(found, np.ndarray) else None
+        return value.astype(np.float64) if isinstance(value, np.ndarray) else None
 
     def product(
         self, where: str, value: Traced, name: str, weight: Any = None,
@@ -353,50 +358,53 @@ class _Reader:
         try:
             if rows != slice(None) or isinstance(columns, int):
                 raise IndexError
-            chosen = np.eye(self.emission.columns(value))[columns]
-            if chosen.ndim != 2 or not chosen.size:
+            selection = np.eye(self.emission.columns(value))[columns]
+            if selection.ndim != 2 or not selection.size:
                 raise IndexError
         except (IndexError, TypeError):
             raise InputError(
                 f"{where} takes {quoted(key)}, expected columns of all samples, as "
                 "[:, 1:3] or [:, [0, 2]]"
             ) from None
-        return self.emission.linear(where, value, chosen, None, sparse=True)
+        return self.emission.linear(where, value, selection, None, sparse=True)
 
     def concatenate(self, where: str, arguments: Any, dim: Any) -> Traced:
         """Return values side by side."""
         if dim not in (1, -1) or not isinstance(arguments, (tuple, list)):
             raise InputError(f"{where} concatenates samples, expected dim=1")
-        values = [self.value(where, one) for one in arguments]
+        values = [self.value(where, argument) for argument in arguments]
         return self.emission.concatenated(values)
 
     def activate(
-        self, where: str, value: Traced, own: str, found: dict[str, Any]
+        self, where: str, value: Traced, name: str, options: dict[str, Any]
     ) -> Traced:
         """Return a value's activation, whose arguments are proved."""
-        found.pop("inplace", None)  # the result is the same
-        if own in _FAMILIES:
-            family, defaults = _FAMILIES[own]
-            given = [found.pop(name, None) for name in defaults]
-            if any(isinstance(one, (self.torch.Tensor, self.torch.fx.Node))
-                   for one in given):
+        options.pop("inplace", None)  # the result is the same
+        if name in _FAMILIES:
+            family, defaults = _FAMILIES[name]
+            parameters = [options.pop(option, None) for option in defaults]
+            if any(isinstance(parameter, (self.torch.Tensor, self.torch.fx.Node))
+                   for parameter in parameters):
                 raise InputError(f"{where} has tensors as bounds, expected numbers")
-            own = with_parameters(family, *(
-                default if one is None else one
-                for one, default in zip(given, defaults.values(), strict=True)))
-        if own == "gelu" and found.get("approximate") == "tanh":
-            del found["approximate"]
-            own = "gelu_tanh"
-        known = _ARGUMENTS.get(own, {})
-        for name, given in found.items():
-            if given is not None and not (name in known and known[name](given)):
+            pairs = zip(parameters, defaults.values(), strict=True)
+            name = with_parameters(family, *(
+                default if parameter is None else parameter
+                for parameter, default in pairs))
+        if name == "gelu" and options.get("approximate") == "tanh":
+            del options["approximate"]
+            name = "gelu_tanh"
+        known = _ARGUMENTS.get(name, {})
+        for option, argument in options.items():
+            if argument is not None and not (
+                option in known and known[option](argument)
+            ):
                 raise InputError(
-                    f"{where} is {own} with {name}={quoted(given)}, which clnet does "
-                    f"not have; {ELSEWHERE}"
+                    f"{where} is {name} with {option}={quoted(argument)}, which clnet "
+                    f"does not have; {ELSEWHERE}"
                 )
-        if own == "identity":
+        if name == "identity":
             return value
-        return self.emission.activated(where, value, own)
+        return self.emission.activated(where, value, name)
 
     def normalise(self, where: str, value: Traced, module: Any) -> Traced:
         """Return a value after a BatchNorm1d that keeps its statistics."""
@@ -406,8 +414,8 @@ class _Reader:
                 "expected running ones: call module.eval() first"
             )
         mean, variance = (
-            as_floats(where, one).astype(np.float64)
-            for one in (module.running_mean, module.running_var)
+            as_floats(where, statistic).astype(np.float64)
+            for statistic in (module.running_mean, module.running_var)
         )
         scale = 1 / np.sqrt(variance + module.eps)
         if module.weight is not None:
@@ -417,9 +425,9 @@ class _Reader:
             shift = shift + as_floats(where, module.bias)
         return self.emission.affined(where, value, scale, shift)
 
-    def flatten(self, where: str, value: Traced, found: dict[str, Any]) -> Traced:
+    def flatten(self, where: str, value: Traced, options: dict[str, Any]) -> Traced:
         """Return the value itself: samples are rows already."""
-        if found != _FLATTEN:
+        if options != _FLATTEN:
             raise InputError(f"{where} flattens samples too, expected start_dim=1")
         return value
 

@@ -66,7 +66,7 @@ _OPTIONS = ("dtype", "fann_compatible")
 M = TypeVar("M", bound="Model")
 
 
-def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
+def load(path: Path, network_type: type[M], memory_limit: int | None = None) -> M:
     """Return the network of a ``.safetensors`` file that `save` wrote.
 
     Warns
@@ -85,7 +85,7 @@ def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
     # Checked before the network, whose memory a wrong description could make huge.
     arrays = _arrays(path, n_in, layers, options["dtype"], tensors)
     layers = _within_limit(path, n_in, layers, options["dtype"], size, memory_limit)
-    network = kind(n_in, layers, **options)
+    network = network_type(n_in, layers, **options)
     network.set_layers(arrays)
     return network
 
@@ -226,9 +226,10 @@ def _index_names(number: int) -> tuple[str, str]:
 
 
 def _layer(path: Path, layer: Any) -> dict[str, Any]:
-    for name, kind in _LAYERS.items():
-        if isinstance(layer, kind):
-            fields = {f.name: getattr(layer, f.name) for f in dataclasses.fields(kind)}
+    for name, layer_type in _LAYERS.items():
+        if isinstance(layer, layer_type):
+            names = (field.name for field in dataclasses.fields(layer_type))
+            fields = {field: getattr(layer, field) for field in names}
             for field in _IMPLIED.get(name, ()):
                 del fields[field]
             return {"type": name, **fields}
@@ -254,12 +255,12 @@ def _described(
                 f"{_VERSION}"
             )
         parts: dict[str, Any] = {}
-        for name, kind in (("fann", FannParameters), ("scaling", Scaling)):
-            found = description.pop(name)
-            parts[name] = None if found is None else kind(**found)
+        for name, part_type in (("fann", FannParameters), ("scaling", Scaling)):
+            described = description.pop(name)
+            parts[name] = None if described is None else part_type(**described)
         parts["classes"] = description.pop("classes", None)
-        found = description.pop("columns", None)
-        parts["columns"] = None if found is None else Columns(**found)
+        described = description.pop("columns", None)
+        parts["columns"] = None if described is None else Columns(**described)
         n_in = as_whole("n_in", description.pop("n_in"), most=INT_MAX)
         sizes, layers = [n_in], []
         made = _made(description.pop("layers"), sizes, tensors)
@@ -323,7 +324,7 @@ def _within_limit(
     A few bytes may describe much padding. The default format has none: its bytes are
     about those of the tensors, so that every file that `save` writes can be loaded.
     """
-    limit, found = most_memory(size, memory_limit), list(layers)
+    limit, unpadded = most_memory(size, memory_limit), list(layers)
     sizes = [n_in, *(layer.n_out for layer in layers)]
     needed = least = 0
     for number, layer in enumerate(layers):
@@ -337,7 +338,7 @@ def _within_limit(
             for form in (layer.format, DEFAULT_FORMAT)
         )
         if default < padded:
-            found[number] = dataclasses.replace(layer, format=DEFAULT_FORMAT)
+            unpadded[number] = dataclasses.replace(layer, format=DEFAULT_FORMAT)
         needed, least = needed + padded, least + min(padded, default)
     if needed <= limit:
         return layers
@@ -346,7 +347,7 @@ def _within_limit(
         f"{path}: sparse layers take {needed} bytes with their padding, and are stored "
         f"as {DEFAULT_FORMAT}: a memory limit above {limit} keeps their formats"
     )
-    return found
+    return unpadded
 
 
 def _arrays(
@@ -372,11 +373,11 @@ def _arrays(
         pair: list[Array] = []
         for name, shape in shapes.items():
             tensor = tensors.pop(name, None)
-            found = "missing" if tensor is None else (
+            described = "missing" if tensor is None else (
                 f"{tensor.dtype} {quoted([*tensor.shape])}")
-            if tensor is None or found != f"{dtype} {shape}":
+            if tensor is None or described != f"{dtype} {shape}":
                 raise FormatError(
-                    f"{path}: tensor {name!r} is {found}, expected {dtype} {shape}"
+                    f"{path}: tensor {name!r} is {described}, expected {dtype} {shape}"
                 )
             pair.append(tensor)
         arrays.append((pair[0], pair[1] if layer.bias else None))

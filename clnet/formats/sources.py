@@ -167,10 +167,10 @@ class ArraySource(Source):
 
     def section(self, rows: slice) -> ArraySource:
         """Return the source of some rows; the parameter is that of `Source.section`."""
-        found = copy(self)
-        found._first += rows.start
-        found.samples = rows.stop - rows.start
-        return found
+        section = copy(self)
+        section._first += rows.start
+        section.samples = rows.stop - rows.start
+        return section
 
     def parts(
         self, rows: int, order: Order | None = None, held: int = 1, *,
@@ -203,22 +203,23 @@ class ArraySource(Source):
             first = next(slices)
             coming = ahead.submit(read, first)
             used: deque[tuple[Any, ...]] = deque()
-            for chosen, following in pairwise(chain([first], slices, [None])):
-                assert chosen is not None
-                with reading(f"{self.name}row {chosen.start} cannot be read"):
-                    found = coming.result()
+            for current, following in pairwise(chain([first], slices, [None])):
+                assert current is not None
+                with reading(f"{self.name}row {current.start} cannot be read"):
+                    read_arrays = coming.result()
                 if following is not None:
                     coming = ahead.submit(read, following)
                 x, *others = (
-                    _slice(array, chosen) if one is None and array is not None else one
-                    for array, one in zip(arrays, found, strict=True)
+                    piece if piece is not None or array is None else
+                    _slice(array, current)
+                    for array, piece in zip(arrays, read_arrays, strict=True)
                 )
                 used.append((x, *others))
-                yield Part(chosen.start, x, *others)
+                yield Part(current.start, x, *others)
                 if len(used) > held:
                     ahead.submit(_forget_all, used.popleft())
-            for some in used:
-                _forget_all(some)
+            for old in used:
+                _forget_all(old)
 
 
 class BatchSource(Source):
@@ -262,16 +263,16 @@ class BatchSource(Source):
 
 def check_columns(source: Source, columns: Columns | None) -> None:
     """Raise InputError unless a table has the input columns of a network, in order."""
-    found = source.columns
-    if found is None or columns is None:
+    table = source.columns
+    if table is None or columns is None:
         return
-    if found.inputs == columns.inputs:
+    if table.inputs == columns.inputs:
         source.columns = columns  # with the means of the network's training
         return
-    given, expected = (
-        [one.name for one in each.inputs] for each in (found, columns)
+    names, expected = (
+        [column.name for column in side.inputs] for side in (table, columns)
     )
-    differ = "categories of their own" if given == expected else quoted(given)
+    differ = "categories of their own" if names == expected else quoted(names)
     raise InputError(
         f"{source.name}the input columns are {differ}, expected the network's "
         f"{quoted(expected)}: open the file with columns=net.columns"
@@ -304,25 +305,25 @@ def _is_batch(item: object) -> bool:
     return not np.isscalar(x) and (not is_many(x) or any(map(is_many, x)))
 
 
-def lists_batches(found: object) -> bool:
+def lists_batches(items: object) -> bool:
     """Return whether an object is a list or tuple of batches, and not of rows."""
-    return isinstance(found, (list, tuple)) and bool(found) and _is_batch(found[0])
+    return isinstance(items, (list, tuple)) and bool(items) and _is_batch(items[0])
 
 
-def is_stored(found: object) -> bool:
+def is_stored(array: object) -> bool:
     """Return whether an array is in a file: a memory map, or one of h5py or zarr."""
-    return isinstance(found, np.memmap) or (
-        hasattr(found, "chunks") and hasattr(found, "shape") and hasattr(found, "dtype")
-        and hasattr(found, "__getitem__")
+    return isinstance(array, np.memmap) or (
+        hasattr(array, "chunks") and hasattr(array, "shape") and hasattr(array, "dtype")
+        and hasattr(array, "__getitem__")
     )
 
 
-def is_batches(found: object) -> bool:
+def is_batches(samples: object) -> bool:
     """Return whether an object is a source or an iterable of batches, and no array."""
     arrays = "__getitem__", "__array__", "__array_interface__", "__dlpack__"
-    return isinstance(found, Source) or (
-        hasattr(found, "__iter__") and not is_sparse(found)
-        and not any(hasattr(found, name) for name in arrays)
+    return isinstance(samples, Source) or (
+        hasattr(samples, "__iter__") and not is_sparse(samples)
+        and not any(hasattr(samples, name) for name in arrays)
     )
 
 
@@ -330,11 +331,11 @@ def source_of(x: Any, t: Any = None, weight: Any = None) -> Source | None:
     """Return the source that arguments are; None: they are arrays in memory."""
     if type(x) is np.ndarray:
         return None
-    for name, given in (("x", x), ("t", t), ("sample_weight", weight)):
-        check_open(name, given)
+    for name, argument in (("x", x), ("t", t), ("sample_weight", weight)):
+        check_open(name, argument)
     if is_batches(x):
-        for name, given in (("t", t), ("sample_weight", weight)):
-            if given is not None:
+        for name, argument in (("t", t), ("sample_weight", weight)):
+            if argument is not None:
                 raise InputError(
                     f"x is {quoted(type(x).__name__)}, whose batches hold their own "
                     f"targets and weights: leave out {name}"
@@ -425,11 +426,11 @@ def _forget_all(arrays: Iterable[Any]) -> None:
         forget(array)
 
 
-def _sliceable(name: str, found: Any) -> Any:
+def _sliceable(name: str, values: Any) -> Any:
     """Return targets or weights as an object that can be sliced."""
-    if is_stored(found):
-        return found
-    return as_rows(name, found) if is_sparse(found) else as_array(name, found)
+    if is_stored(values):
+        return values
+    return as_rows(name, values) if is_sparse(values) else as_array(name, values)
 
 
 def _slice(array: Any, rows: slice) -> Any:

@@ -89,9 +89,9 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     with archive.open(member) as file:
         content = io.BytesIO(file.read(member.file_size))  # and no more
     shape, _, dtype = read_header(content)
-    found = content.getbuffer().nbytes - content.tell()
-    if not dtype.itemsize or math.prod(shape) * dtype.itemsize != found:
-        raise ValueError(f"{found} bytes are no {dtype} of shape {shape}")
+    nbytes = content.getbuffer().nbytes - content.tell()
+    if not dtype.itemsize or math.prod(shape) * dtype.itemsize != nbytes:
+        raise ValueError(f"{nbytes} bytes are no {dtype} of shape {shape}")
     content.seek(0)
     array: NDArray[Any] = np.lib.format.read_array(content, allow_pickle=False)
     if dtype.kind == "U":  # Python fails in odd ways where the bytes are no text
@@ -192,7 +192,7 @@ def _lines(
 
     if not all(name.isdecimal() for name in names):  # of a table without a header
         yield encoded(names)
-    numbers = columns.inputs == tuple(Column(one.name) for one in columns.inputs)
+    numbers = columns.inputs == tuple(Column(column.name) for column in columns.inputs)
     for inputs, targets, more in zip(x, t, beside, strict=True):
         cells = shortest(inputs) if numbers else _cells(inputs, columns)
         answers = shortest(targets) if t.ndim > 1 else (targets,)
@@ -225,10 +225,10 @@ def header_of(path: Path, outputs: int | None) -> Columns | None:
     targets = _targets(path, first, len(first), outputs)
     index = index_of(first)
     return Columns(
-        tuple(Column(name) for at, (name, one) in enumerate(
+        tuple(Column(name) for at, (name, is_target) in enumerate(
             zip(first, targets, strict=True)
-        ) if not one and at not in index),
-        tuple(name for name, one in zip(first, targets, strict=True) if one),
+        ) if not is_target and at not in index),
+        tuple(np.array(first, object)[targets].tolist()),
     )
 
 
@@ -331,8 +331,8 @@ def _numbers(
                     "as in the first line"
                 )
         tokens = [cell.encode() for _, cells in block for cell in cells]
-        found = to_numbers(tokens, dtype)
-        if found is None:
+        numbers = to_numbers(tokens, dtype)
+        if numbers is None:
             at = next(
                 i for i, token in enumerate(tokens)
                 if (number := to_number(token)) is None or not holds(dtype, number)
@@ -342,7 +342,7 @@ def _numbers(
                 f"{quoted(tokens[at].decode())}, expected a number within {dtype}"
                 + OR_TEXT * bool(tokens[at] and not is_number(tokens[at]))
             )
-        yield found
+        yield numbers
 
 
 def _targets(

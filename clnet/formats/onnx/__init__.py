@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound="Model")
 
 
-def load(path: Path, kind: type[M], memory_limit: int | None = None) -> M:
+def load(path: Path, network_type: type[M], memory_limit: int | None = None) -> M:
     """Return the network of an ``.onnx`` file."""
     with _installed(f"cannot read {path}"):
         from clnet.formats.onnx.layers import read_network
-    return read_network(path, kind, memory_limit)
+    return read_network(path, network_type, memory_limit)
 
 
 def save(network: Model, path: Path) -> None:

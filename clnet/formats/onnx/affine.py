@@ -34,21 +34,21 @@ def added(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     if node.op_type == "Mean":
         signs = [1 / len(inputs)] * len(inputs)
     inputs = _aligned(trace, node, inputs)
-    shape = np.broadcast_shapes(*(one.shape for one in inputs))
+    shape = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
     trace.take(most_elements(node, inputs))
     values, bias = [], np.zeros(shape)
-    for one, sign in zip(inputs, signs, strict=True):
-        if isinstance(one, Value):
-            values.append(one.affine(sign * np.ones(shape)))
+    for tensor, sign in zip(inputs, signs, strict=True):
+        if isinstance(tensor, Value):
+            values.append(tensor.affine(sign * np.ones(shape)))
         else:
-            bias = bias + sign * as_float(one)
+            bias = bias + sign * as_float(tensor)
     if len(values) == 1:
         return [values[0].affine(1.0, bias)]
-    layouts = [trace.records.layout(one) for one in values]
+    layouts = [trace.records.layout(value) for value in values]
     _, rest, axis = layouts[0]
-    if any(one[2] != axis for one in layouts):
+    if any(layout[2] != axis for layout in layouts):
         raise RefusalError("mixes samples, or treats them differently")
-    total = trace.sum_rows([one[0] for one in layouts])
+    total = trace.sum_rows([layout[0] for layout in layouts])
     return [trace.records.value(total, rest, axis).affine(1.0, bias)]
 
 
@@ -84,11 +84,11 @@ def largest(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     values that differ, by relu: then it is as exact as the larger in size.
     """
     floats_only(inputs)
-    values = [one for one in inputs if isinstance(one, Value)]
-    shape = np.broadcast_shapes(*(one.shape for one in inputs))
-    numbers = [as_float(one) for one in inputs if not isinstance(one, Value)]
+    values = [tensor for tensor in inputs if isinstance(tensor, Value)]
+    shape = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
+    numbers = [as_float(tensor) for tensor in inputs if not isinstance(tensor, Value)]
     if len(values) == 1 and not all(
-        np.isfinite(one).all() and (one == one.flat[0]).all() for one in numbers
+        np.isfinite(bound).all() and (bound == bound.flat[0]).all() for bound in numbers
     ):
         bounds = np.broadcast_arrays(*numbers, np.zeros(shape))[:-1]
         ends = (np.max(bounds, axis=0), np.full(shape, np.inf))
@@ -96,22 +96,23 @@ def largest(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
             ends = (np.full(shape, -np.inf), np.min(bounds, axis=0))
         return [clipped(trace, values[0].affine(np.ones(shape)), *ends)]
     with suppress(RefusalError):
-        found = composed(trace, node, inputs)
-        assert isinstance(found[0], Value)
-        record = trace.records.owner(trace.records.layout(found[0])[0])
+        outputs = composed(trace, node, inputs)
+        assert isinstance(outputs[0], Value)
+        record = trace.records.owner(trace.records.layout(outputs[0])[0])
         if record is not None and any(map(recognised, record.curves)):
-            return found
-    curves = [trace.records.curves(trace.records.layout(one)[0]) for one in values]
+            return outputs
+    curves = [trace.records.curves(trace.records.layout(value)[0]) for value in values]
     if trace.joined(curves, lambda *functions: functions[0]):
         raise RefusalError("is no known function of one variable")
-    if not all(np.isfinite([one.scale, one.bias]).all() for one in values):
+    if not all(np.isfinite([value.scale, value.bias]).all() for value in values):
         raise RefusalError("compares infinite numbers")
     # max(a, b) = a + relu(b - a), a not being constant, and min(a, b) = -max(-a, -b)
-    inputs = sorted(inputs, key=lambda one: not isinstance(one, Value))
+    inputs = sorted(inputs, key=lambda tensor: not isinstance(tensor, Value))
     sign = 1.0 if node.op_type == "Max" else -1.0
     total: Value = inputs[0].affine(sign * np.ones(shape))
-    for one in inputs[1:]:
-        other = one.affine(sign) if isinstance(one, Value) else sign * as_float(one)
+    for tensor in inputs[1:]:
+        other = (tensor.affine(sign) if isinstance(tensor, Value) else
+                 sign * as_float(tensor))
         trace.take(total.codes.size)
         (difference,) = added(trace, Node("Sub"), [other, total])
         assert isinstance(difference, Value)
@@ -130,11 +131,11 @@ def negated(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
 
 def _aligned(trace: Trace, node: Any, inputs: list[Any]) -> list[Any]:
     """Return the inputs; the second by the broadcasting of versions below 7."""
-    given = attributes(node)
-    if trace.version() >= 7 or "axis" not in given or not given.get("broadcast"):
+    options = attributes(node)
+    if trace.version() >= 7 or "axis" not in options or not options.get("broadcast"):
         return inputs
     first, second = inputs
-    missing = len(first.shape) - given["axis"] - len(second.shape)
+    missing = len(first.shape) - options["axis"] - len(second.shape)
     if isinstance(second, Value):
         raise RefusalError("broadcasts an input that is not constant")
     return [first, np.reshape(second, second.shape + (1,) * max(0, missing))]
@@ -144,11 +145,12 @@ def normalised(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return a BatchNormalization as an affine map of each channel."""
     value, *constants = inputs
     floats_only(inputs)
-    given = attributes(node)
-    if given.get("training_mode") or any(isinstance(one, Value) for one in constants):
+    options = attributes(node)
+    varying = any(isinstance(tensor, Value) for tensor in constants)
+    if options.get("training_mode") or varying:
         raise RefusalError("is in training mode, expected inference")
-    scale, bias, mean, variance = (as_float(one) for one in constants[:4])
-    epsilon = given.get("epsilon", 1e-5)
+    scale, bias, mean, variance = (as_float(tensor) for tensor in constants[:4])
+    epsilon = options.get("epsilon", 1e-5)
     factor = scale / np.sqrt(variance + epsilon)
     shift = bias - mean * factor
     shape = (-1, *[1] * (len(value.shape) - 2))

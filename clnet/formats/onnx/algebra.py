@@ -57,20 +57,20 @@ class Sum:
         return cls({ONE: (number, abs(number))})
 
     def __add__(self, other: Sum) -> Sum:
-        found = dict(self.terms)
+        terms = dict(self.terms)
         for key, (c, size) in other.terms.items():
-            first = found.get(key, (0.0, 0.0))
-            found[key] = first[0] + c, first[1] + size
-        return _checked(found)
+            first = terms.get(key, (0.0, 0.0))
+            terms[key] = first[0] + c, first[1] + size
+        return _checked(terms)
 
     def __mul__(self, other: Sum) -> Sum:
-        found: dict[Key, tuple[float, float]] = {}
+        terms: dict[Key, tuple[float, float]] = {}
         for a, (c, size) in self.terms.items():
             for b, (d, other_size) in other.terms.items():
                 key = _product(a, b)
-                first = found.get(key, (0.0, 0.0))
-                found[key] = first[0] + c * d, first[1] + size * other_size
-        return _checked(found)
+                first = terms.get(key, (0.0, 0.0))
+                terms[key] = first[0] + c * d, first[1] + size * other_size
+        return _checked(terms)
 
     def at(self, x: Array) -> Array:
         """Return the values at points."""
@@ -92,10 +92,10 @@ class Sum:
         """Return the coefficients of 1, x, x², …; None: it is no polynomial."""
         if any(key[0] < 0 or key[1:] != ONE[1:] for key in self.terms):
             return None
-        found = [0.0] * (1 + max((key[0] for key in self.terms), default=0))
+        coefficients = [0.0] * (1 + max((key[0] for key in self.terms), default=0))
         for (power, _, _), (c, _) in self.terms.items():
-            found[power] = c
-        return found
+            coefficients[power] = c
+        return coefficients
 
     @property
     def is_positive(self) -> bool:
@@ -182,15 +182,15 @@ class Ratio:
         under = self.under.polynomial()
         if under is None or len(under) != 1:
             return None
-        found = self.over.polynomial()
-        return None if found is None else [one / under[0] for one in found]
+        coefficients = self.over.polynomial()
+        return None if coefficients is None else [c / under[0] for c in coefficients]
 
     def constant(self) -> float | None:
         """Return its one value; None: it depends on x."""
-        found = self.polynomial()
-        if found is None or any(found[1:]):
+        coefficients = self.polynomial()
+        if coefficients is None or any(coefficients[1:]):
             return None
-        return found[0]
+        return coefficients[0]
 
     def equals(self, other: Ratio) -> bool:
         """Return whether both are equal, but for constants that were rounded."""
@@ -209,7 +209,7 @@ class Ratio:
         under = self.under.polynomial()
         if under is None or len(under) != 1:
             raise UnknownError
-        found = Ratio.of(1.0)
+        result = Ratio.of(1.0)
         rest: dict[Key, tuple[float, float]] = {}
         for key, (c, size) in self.over.terms.items():
             power, exponent, factors = key
@@ -225,16 +225,16 @@ class Ratio:
                 raise UnknownError
             base = Ratio(_sum(factors[0][0][1]), Sum.of(1.0))
             for _ in range(abs(times)):
-                found = found * base if times > 0 else found / base
+                result = result * base if times > 0 else result / base
         coefficients = Sum(rest).polynomial()
         if coefficients is None:
             raise UnknownError
-        first, *others = (one / under[0] for one in coefficients)
+        first, *others = (c / under[0] for c in coefficients)
         if not abs(first) < 700:
             raise UnknownError
         key = (0, _stripped(others), ())
         factor = math.exp(first)
-        return found * Ratio(Sum({key: (factor, factor)}), Sum.of(1.0))
+        return result * Ratio(Sum({key: (factor, factor)}), Sum.of(1.0))
 
     def log(self) -> Ratio:
         """Return its logarithm, where it is positive."""
@@ -248,8 +248,8 @@ class Ratio:
         if (number := self.constant()) is not None:
             return Ratio.of(float(_FUNCTIONS[name](number)))
         sign = 1.0
-        if [one for one in argument if one][-1] < 0:
-            argument = [-one for one in argument]
+        if [c for c in argument if c][-1] < 0:
+            argument = [-c for c in argument]
             sign = -1.0 if _ODD[name] else 1.0
         key = (0, (), (((name, tuple(argument)), 1),))
         return Ratio(Sum({key: (sign, 1.0)}), Sum.of(1.0))
@@ -264,14 +264,14 @@ def _log(total: Sum) -> Sum:
         raise UnknownError
     least = min(total.terms, key=lambda key: _descending(key[1]))
     c, _ = total.terms[least]
-    found: dict[Key, tuple[float, float]] = {
-        (power + 1, (), ()): (one, abs(one)) for power, one in enumerate(least[1])}
-    found[ONE] = math.log(c), abs(math.log(c))
+    terms: dict[Key, tuple[float, float]] = {
+        (power + 1, (), ()): (c, abs(c)) for power, c in enumerate(least[1])}
+    terms[ONE] = math.log(c), abs(math.log(c))
     if len(total.terms) > 1:
         rest = total * Sum({_inverse(least): (1 / c, 1 / c)})
         argument = tuple(sorted((key, c) for key, (c, _) in rest.terms.items()))
-        found[0, (), ((("log", argument), 1),)] = 1.0, 1.0
-    return Sum(found)
+        terms[0, (), ((("log", argument), 1),)] = 1.0, 1.0
+    return Sum(terms)
 
 
 def _sum(argument: tuple[tuple[Key, float], ...]) -> Sum:
@@ -286,22 +286,22 @@ def _descending(exponent: tuple[float, ...]) -> tuple[float, ...]:
 
 def _checked(terms: dict[Key, tuple[float, float]]) -> Sum:
     """Return a sum without what float64's rounding has left of zero."""
-    found = {key: value for key, value in terms.items()
+    kept = {key: value for key, value in terms.items()
              if not abs(value[0]) <= LEFT * value[1]}
-    numbers = [one for value in found.values() for one in value]
-    if len(found) > MOST_TERMS or not all(map(math.isfinite, numbers)):
+    numbers = [number for value in kept.values() for number in value]
+    if len(kept) > MOST_TERMS or not all(map(math.isfinite, numbers)):
         raise UnknownError
-    return Sum(found or {ONE: (0.0, 0.0)})
+    return Sum(kept or {ONE: (0.0, 0.0)})
 
 
 def _product(a: Key, b: Key) -> Key:
     power = a[0] + b[0]
     exponent = _stripped(
-        [one + other for one, other in zip_longest(a[1], b[1], fillvalue=0.0)])
+        [c + other for c, other in zip_longest(a[1], b[1], fillvalue=0.0)])
     factors = dict(a[2])
     for factor, times in b[2]:
         factors[factor] = factors.get(factor, 0) + times
-    kept = tuple(sorted((one for one in factors.items() if one[1]), key=repr))
+    kept = tuple(sorted((item for item in factors.items() if item[1]), key=repr))
     if abs(power) > MOST_POWER or len(exponent) > MOST_POWER or any(
         abs(times) > MOST_POWER for _, times in kept
     ):
@@ -311,16 +311,16 @@ def _product(a: Key, b: Key) -> Key:
 
 def _inverse(key: Key) -> Key:
     power, exponent, factors = key
-    return (-power, tuple(-one for one in exponent),
+    return (-power, tuple(-c for c in exponent),
             tuple((factor, -times) for factor, times in factors))
 
 
 def _stripped(coefficients: list[float]) -> tuple[float, ...]:
     """Return coefficients up to the last that is not zero."""
-    found = list(coefficients)
-    while found and not found[-1]:
-        found.pop()
-    return tuple(found)
+    stripped = list(coefficients)
+    while stripped and not stripped[-1]:
+        stripped.pop()
+    return tuple(stripped)
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
@@ -334,9 +334,9 @@ def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
 def _alike(a: Any, b: Any) -> bool:
     """Return whether keys are equal, but for constants that were rounded."""
     return all(
-        one == other if isinstance(one, (str, int)) or not isinstance(other, float)
-        else abs(one - other) <= NEAR * max(abs(one), abs(other))
-        for one, other in zip_longest(_flat(a), _flat(b))
+        first == other if isinstance(first, (str, int)) or not isinstance(other, float)
+        else abs(first - other) <= NEAR * max(abs(first), abs(other))
+        for first, other in zip_longest(_flat(a), _flat(b))
     )
 
 
@@ -344,7 +344,7 @@ def _flat(key: Any) -> Iterator[Any]:
     """Yield the numbers and names of nested tuples, and each tuple's length."""
     if isinstance(key, tuple):
         yield len(key)
-        for one in key:
-            yield from _flat(one)
+        for item in key:
+            yield from _flat(item)
     else:
         yield key

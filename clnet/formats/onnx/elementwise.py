@@ -41,25 +41,26 @@ def of_terms(trace: Trace, value: Value, terms: Sequence[Term]) -> Value:
         if (flat != flat[0]).any():
             raise RefusalError("treats samples differently")
         parts.append(part.affine(flat[0]))
-    found = parts[0] if len(parts) == 1 else trace.sum_rows(parts)
-    return trace.records.value(found, shape, axis)
+    total = parts[0] if len(parts) == 1 else trace.sum_rows(parts)
+    return trace.records.value(total, shape, axis)
 
 
 def clipped(trace: Trace, value: Value, low: Array, high: Array) -> Value:
     """Return a value between bounds of each element, arrays of its shape."""
     rows, shape, axis = trace.records.layout(value)
-    bounds = [np.moveaxis(one, axis, 0).reshape(trace.batch, -1) for one in (low, high)]
-    if any((one != one[0]).any() for one in bounds):
+    bounds = [np.moveaxis(bound, axis, 0).reshape(trace.batch, -1)
+              for bound in (low, high)]
+    if any((bound != bound[0]).any() for bound in bounds):
         raise RefusalError("treats samples differently")
     names = tuple(with_parameters("clip", *pair) for pair in zip(
-        *(one[0].tolist() for one in bounds), strict=True))
+        *(bound[0].tolist() for bound in bounds), strict=True))
     record = Activated(trace.text, len(rows), rows, names)
     return trace.records.value(trace.records.add(record), shape, axis)
 
 
 def simple(name: str) -> Callable[..., list[Term]]:
     """Return the rule of a node that is an activation."""
-    return lambda given, *_: [(1, name, 1.0, 0.0)]
+    return lambda options, *_: [(1, name, 1.0, 0.0)]
 
 
 def prelu(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
@@ -71,43 +72,43 @@ def prelu(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
 
 
 def _leaky(slope: Any) -> list[Term]:
-    one = scalar(slope)
-    if one is None:  # exact too: one of both terms is zero
+    number = scalar(slope)
+    if number is None:  # exact too: one of both terms is zero
         return [(1, "relu", 1.0, 0.0), (-slope, "relu", -1.0, 0.0)]
-    name = with_parameters("leaky_relu", one)
-    return [(1, "leaky_relu" if np.float32(one) == np.float32(LEAK) else name,
+    name = with_parameters("leaky_relu", number)
+    return [(1, "leaky_relu" if np.float32(number) == np.float32(LEAK) else name,
              1.0, 0.0)]
 
 
-def _elu(given: dict[str, Any], *_: Any) -> list[Term]:
-    return [(1, with_parameters("elu", given.get("alpha", 1.0)), 1.0, 0.0)]
+def _elu(options: dict[str, Any], *_: Any) -> list[Term]:
+    return [(1, with_parameters("elu", options.get("alpha", 1.0)), 1.0, 0.0)]
 
 
-def _selu(given: dict[str, Any], *_: Any) -> list[Term]:
-    alpha, gamma = given.get("alpha", SELU_ALPHA), given.get("gamma", SELU_SCALE)
-    pair, usual = (np.asarray(one, np.float32)
-                   for one in ((alpha, gamma), (SELU_ALPHA, SELU_SCALE)))
+def _selu(options: dict[str, Any], *_: Any) -> list[Term]:
+    alpha, gamma = options.get("alpha", SELU_ALPHA), options.get("gamma", SELU_SCALE)
+    pair, usual = (np.asarray(constants, np.float32)
+                   for constants in ((alpha, gamma), (SELU_ALPHA, SELU_SCALE)))
     if (pair == usual).all():
         return [(1, "selu", 1.0, 0.0)]
     return [(gamma, with_parameters("elu", alpha), 1.0, 0.0)]
 
 
-def _celu(given: dict[str, Any], *_: Any) -> list[Term]:
-    alpha = given.get("alpha", 1.0)
+def _celu(options: dict[str, Any], *_: Any) -> list[Term]:
+    alpha = options.get("alpha", 1.0)
     return [(alpha, "elu", 1 / alpha, 0.0)]
 
 
 def _bound(tensor: Any) -> float:
     """Return the one number of a constant."""
-    found = scalar(as_float(tensor))
-    if found is None:
+    number = scalar(as_float(tensor))
+    if number is None:
         raise RefusalError("has bounds of several numbers, expected one each")
-    return found
+    return number
 
 
-def _clip(given: dict[str, Any], low: Any = None, high: Any = None) -> list[Term]:
-    low, high = given.get("min", low), given.get("max", high)
-    low, high = (None if one is None else _bound(one) for one in (low, high))
+def _clip(options: dict[str, Any], low: Any = None, high: Any = None) -> list[Term]:
+    low, high = options.get("min", low), options.get("max", high)
+    low, high = (None if bound is None else _bound(bound) for bound in (low, high))
     low = -math.inf if low is None or low < -LARGEST else low
     high = math.inf if high is None or high > LARGEST else high
     if low >= high:
@@ -115,17 +116,17 @@ def _clip(given: dict[str, Any], low: Any = None, high: Any = None) -> list[Term
     return [(1, with_parameters("clip", low, high), 1.0, 0.0)]
 
 
-def _hard_sigmoid(given: dict[str, Any], *_: Any) -> list[Term]:
-    return [(1, "linear_piece", given.get("alpha", 0.2), given.get("beta", 0.5))]
+def _hard_sigmoid(options: dict[str, Any], *_: Any) -> list[Term]:
+    return [(1, "linear_piece", options.get("alpha", 0.2), options.get("beta", 0.5))]
 
 
-def _gelu(given: dict[str, Any], *_: Any) -> list[Term]:
-    tanh = given.get("approximate", "none") == "tanh"
+def _gelu(options: dict[str, Any], *_: Any) -> list[Term]:
+    tanh = options.get("approximate", "none") == "tanh"
     return [(1, "gelu_tanh" if tanh else "gelu", 1.0, 0.0)]
 
 
-def _swish(given: dict[str, Any], *_: Any) -> list[Term]:
-    alpha = given.get("alpha", 1.0)
+def _swish(options: dict[str, Any], *_: Any) -> list[Term]:
+    alpha = options.get("alpha", 1.0)
     return [(1 / alpha, "silu", alpha, 0.0)]
 
 
@@ -135,8 +136,8 @@ RULES: dict[str, Callable[..., list[Term]]] = {
     "Sin": simple("sin_symmetric"), "Cos": simple("cos_symmetric"),
     "Mish": simple("mish"), "HardSwish": simple("hardswish"), "Gelu": _gelu,
     f"{DOMAIN}:{GELU}": simple("gelu"),
-    "LeakyRelu": lambda given: _leaky(np.asarray(given.get("alpha", 0.01))),
-    "PRelu": lambda given, slope: _leaky(as_float(slope)),
+    "LeakyRelu": lambda options: _leaky(np.asarray(options.get("alpha", 0.01))),
+    "PRelu": lambda options, slope: _leaky(as_float(slope)),
     "Elu": _elu, "Selu": _selu, "Celu": _celu, "Clip": _clip,
     "HardSigmoid": _hard_sigmoid, "Swish": _swish,
 }
@@ -146,7 +147,8 @@ RULES: dict[str, Callable[..., list[Term]]] = {
 def by_rule(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the output of a node of `RULES`."""
     value, *others = inputs
-    if not isinstance(value, Value) or any(isinstance(one, Value) for one in others):
+    varying = [isinstance(tensor, Value) for tensor in inputs]
+    if not varying[0] or any(varying[1:]):
         raise RefusalError("has parameters that depend on the input")
     floats_only(inputs)
     key = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
@@ -158,31 +160,31 @@ def by_rule(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
 def composed(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the output of a node that is a function of one variable."""
     floats_only(inputs)
-    arrays = [one for one in inputs if one is not None]
-    shape = np.broadcast_shapes(*(one.shape for one in arrays))
+    arrays = [tensor for tensor in inputs if tensor is not None]
+    shape = np.broadcast_shapes(*(tensor.shape for tensor in arrays))
     trace.take(int(np.prod(shape, dtype=object)) + trace.graph.room.found // 1000)
     curves, constants, layouts = [], {}, []
-    for place, one in enumerate(arrays):
-        if isinstance(one, Value):
-            layouts.append(trace.records.layout(one.affine(np.ones(shape))))
+    for position, tensor in enumerate(arrays):
+        if isinstance(tensor, Value):
+            layouts.append(trace.records.layout(tensor.affine(np.ones(shape))))
             curves.append(trace.records.curves(layouts[-1][0]))
         else:
-            constant = scalar(one)
+            constant = scalar(tensor)
             if constant is None:
                 raise RefusalError("is not affine, and its constants are not all alike")
-            constants[place] = constant
+            constants[position] = constant
     rows, rest, axis = layouts[0]
-    if any(one[2] != axis for one in layouts):
+    if any(layout[2] != axis for layout in layouts):
         raise RefusalError("mixes samples, or treats them differently")
 
-    given = attributes(node)
+    options = attributes(node)
     rule = NODES[f"{node.domain}:{node.op_type}" if node.domain else node.op_type]
 
     def function(*parts: Piecewise) -> Piecewise:
         operands = iter(parts)
-        return rule(given, *(
-            next(operands) if isinstance(one, Value) else Piecewise.of(constants[place])
-            for place, one in enumerate(arrays)))
+        return rule(options, *(
+            Piecewise.of(constants[position]) if position in constants else
+            next(operands) for position in range(len(arrays))))
 
     joined = trace.joined(curves, function)
     if not joined:
@@ -191,13 +193,13 @@ def composed(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     return [trace.records.value(trace.add(record, joined), rest, axis)]
 
 
-def _thresholded(given: dict[str, Any], v: Piecewise) -> Piecewise:
-    above = compared("greater", v, Piecewise.of(given.get("alpha", 1.0)))
+def _thresholded(options: dict[str, Any], v: Piecewise) -> Piecewise:
+    above = compared("greater", v, Piecewise.of(options.get("alpha", 1.0)))
     return chosen(above, v, piecewise.ZERO)
 
 
-def _shrink(given: dict[str, Any], v: Piecewise) -> Piecewise:
-    limit, bias = given.get("lambd", 0.5), given.get("bias", 0.0)
+def _shrink(options: dict[str, Any], v: Piecewise) -> Piecewise:
+    limit, bias = options.get("lambd", 0.5), options.get("bias", 0.0)
     above = compared("greater", v, Piecewise.of(limit))
     below = compared("less", v, Piecewise.of(-limit))
     return chosen(below, v.affine(1, bias), chosen(
@@ -231,13 +233,13 @@ NODES: dict[str, Callable[..., Piecewise]] = {
     "And": _of(logical, "logical_and"), "Or": _of(logical, "logical_or"),
     "Xor": _of(logical, "logical_xor"), "Not": _of(logical, "logical_not"),
     "ThresholdedRelu": _thresholded, "Shrink": _shrink,
-    "ai.onnx.ml:Binarizer": lambda given, v: compared(
-        "greater", v, Piecewise.of(given.get("threshold", 0.0))),
+    "ai.onnx.ml:Binarizer": lambda options, v: compared(
+        "greater", v, Piecewise.of(options.get("threshold", 0.0))),
 }
 """Nodes that functions of one variable are made of."""
 
 
 def floats_only(inputs: Sequence[Any]) -> None:
     """Raise RefusalError if a value is of whole numbers, whose arithmetic differs."""
-    if any(isinstance(one, Value) and one.whole for one in inputs):
+    if any(isinstance(tensor, Value) and tensor.whole for tensor in inputs):
         raise RefusalError("computes with whole numbers, expected floats")

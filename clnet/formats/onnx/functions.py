@@ -37,10 +37,10 @@ def gelu(opset: int) -> Any:
     """
     nodes: list[Any] = []
 
-    def node(kind: str, *inputs: str | float) -> str:
-        names = [one if isinstance(one, str) else constant(one) for one in inputs]
+    def node(op_type: str, *inputs: str | float) -> str:
+        names = [name if isinstance(name, str) else constant(name) for name in inputs]
         output = f"n{len(nodes)}"
-        nodes.append(helper.make_node(kind, names, [output]))
+        nodes.append(helper.make_node(op_type, names, [output]))
         return output
 
     def constant(number: float) -> str:

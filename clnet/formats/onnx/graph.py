@@ -80,7 +80,8 @@ class Graph:
     @property
     def batch(self) -> int | None:
         """Samples that the graph is made for; None: any number."""
-        return next((one.batch for one in self.inputs if one.batch is not None), None)
+        sizes = (graph_input.batch for graph_input in self.inputs)
+        return next((size for size in sizes if size is not None), None)
 
 
 def read_graph(path: Path, memory_limit: int | None) -> Graph:
@@ -90,29 +91,31 @@ def read_graph(path: Path, memory_limit: int | None) -> Graph:
     with reading(f"{path} is not an ONNX file"):
         model = onnx.load_model_from_string(content)
         if model.functions:
-            known = [(one.domain, one.name) for one in model.functions
-                     if one == gelu(one.opset_import[0].version)]
+            known = [(function.domain, function.name) for function in model.functions
+                     if function == gelu(function.opset_import[0].version)]
             model = inliner.inline_selected_functions(model, known, exclude=True)
     del content
-    found = model.graph
-    if not found.node or not found.output:
+    graph = model.graph
+    if not graph.node or not graph.output:
         raise FormatError(f"{path} is not an ONNX file: it holds no graph")
-    constants = {one.name: _array(path, one, room) for one in found.initializer}
-    for sparse in found.sparse_initializer:
+    constants = {tensor.name: _array(path, tensor, room)
+                 for tensor in graph.initializer}
+    for sparse in graph.sparse_initializer:
         constants[sparse.values.name] = _sparse_array(path, sparse, room)
-    inputs = [_input(path, one) for one in found.input if one.name not in constants]
+    inputs = [_input(path, info) for info in graph.input if info.name not in constants]
     if not inputs:
         raise FormatError(f"{path}: the graph has no input")
-    batches = {one.batch for one in inputs if one.batch is not None}
+    sizes = (graph_input.batch for graph_input in inputs)
+    batches = {size for size in sizes if size is not None}
     if len(batches) > 1:
         raise FormatError(
             f"{path}: the inputs have first dimensions of {quoted(sorted(batches))}, "
             "expected the number of samples in each"
         )
-    versions = {one.domain or "": one.version for one in model.opset_import}
+    versions = {opset.domain or "": opset.version for opset in model.opset_import}
     versions.setdefault("", 1)
-    metadata = {one.key: one.value for one in model.metadata_props}
-    return Graph(path, found.node, versions, constants, inputs, list(found.output),
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    return Graph(path, graph.node, versions, constants, inputs, list(graph.output),
                  room, metadata)
 
 
@@ -129,7 +132,7 @@ def _array(path: Path, tensor: Any, room: Room) -> Array:
 
 def _sparse_array(path: Path, sparse: Any, room: Room) -> Array:
     """Return a sparse tensor of the file as a dense array."""
-    values, indices = (_array(path, one, room) for one in (sparse.values,
+    values, indices = (_array(path, tensor, room) for tensor in (sparse.values,
                                                            sparse.indices))
     with reading(f"{path}: tensor {quoted(sparse.values.name)} cannot be read"):
         size = int(np.prod(list(sparse.dims), dtype=object))
@@ -151,8 +154,8 @@ def _input(path: Path, info: Any) -> Input:
         dtype = "int64"
     else:
         raise FormatError(f"{start} is no tensor of numbers in float32 or float64")
-    dims = [one.dim_value if one.HasField("dim_value") else 0
-            for one in tensor.shape.dim]
+    dims = [dim.dim_value if dim.HasField("dim_value") else 0
+            for dim in tensor.shape.dim]
     if not dims or min(dims[1:], default=1) < 1:
         raise FormatError(
             f"{start} has the shape {_shape_text(tensor)}, expected samples of a known "
@@ -162,17 +165,18 @@ def _input(path: Path, info: Any) -> Input:
 
 
 def _shape_text(tensor: Any) -> str:
-    dims = [str(one.dim_value) if one.HasField("dim_value") else one.dim_param or "?"
-            for one in tensor.shape.dim]
+    dims = [str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?"
+            for dim in tensor.shape.dim]
     return quoted(f"[{', '.join(dims)}]")
 
 
 def attributes(node: Any) -> dict[str, Any]:
     """Return a node's attributes by name; text as str."""
-    found = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    values = {attribute.name: helper.get_attribute_value(attribute)
+              for attribute in node.attribute}
     return {
         name: value.decode(errors="replace") if isinstance(value, bytes) else value
-        for name, value in found.items()
+        for name, value in values.items()
     }
 
 
@@ -196,6 +200,6 @@ def evaluate(
         opset_imports=[helper.make_opsetid(*pair) for pair in versions.items()],
     )
     feeds = {name: array for name, array in zip(names, arrays, strict=True) if name}
-    found = ReferenceEvaluator(model).run(None, feeds)
-    named = dict(zip(outputs, found, strict=True))
+    results = ReferenceEvaluator(model).run(None, feeds)
+    named = dict(zip(outputs, results, strict=True))
     return [np.asarray(named.get(name, 0)) for name in node.output]

@@ -60,29 +60,29 @@ class Form:
 
 
 @np.errstate(all="ignore")  # infinity and NaN go through as in the graph
-def read_network(path: Path, kind: type[M], memory_limit: int | None) -> M:
+def read_network(path: Path, network_type: type[M], memory_limit: int | None) -> M:
     """Return the network of a file; see `clnet.formats.onnx.load`."""
     graph = read_graph(path, memory_limit)
     batch = graph.batch
-    found = _Emission(graph, ANY_BATCH if batch is None else batch)
-    if batch is None and found.trace.counted:
+    emission = _Emission(graph, ANY_BATCH if batch is None else batch)
+    if batch is None and emission.trace.counted:
         # The same with fewer samples: their number must not reach the results.
         other = _Emission(graph, ANY_BATCH - 1)
-        if not found.equals(other):
+        if not emission.equals(other):
             raise FormatError(
                 f"{path}: the outputs depend on the number of samples, expected each "
                 "sample alone"
             )
-    network = kind(found.n_in, found.layers, dtype=found.dtype)
-    network.set_layers(found.arrays)
+    network = network_type(emission.n_in, emission.layers, dtype=emission.dtype)
+    network.set_layers(emission.arrays)
     _set_names(network, graph)
     return network
 
 
 def _set_names(network: Model, graph: Graph) -> None:
     """Give a network the classes and columns that `writer` has put beside the graph."""
-    for name, read in (("classes", lambda found: found),
-                       ("columns", lambda found: Columns(**found))):
+    for name, read in (("classes", lambda names: names),
+                       ("columns", lambda names: Columns(**names))):
         text = graph.metadata.get(NAMES + name)
         if text is None:
             continue
@@ -125,38 +125,39 @@ class _Emission:
 
     def _outputs(self) -> Rows:
         """Return the rows of all outputs of floats, side by side."""
-        found: list[Rows] = []
+        outputs: list[Rows] = []
         skipped: Refused | None = None
         types = []
-        for one in self.graph.outputs:
-            tensor = self.trace.tensors.get(one.name)
-            kind = one.type.tensor_type.elem_type if one.type.HasField(
+        for output in self.graph.outputs:
+            tensor = self.trace.tensors.get(output.name)
+            element_type = output.type.tensor_type.elem_type if output.type.HasField(
                 "tensor_type") else TensorProto.FLOAT
-            if isinstance(tensor, Refused) and kind not in FLOATS:
+            if isinstance(tensor, Refused) and element_type not in FLOATS:
                 skipped = skipped or tensor
                 continue
             if isinstance(tensor, Refused):
                 raise RefusalError(tensor.reason)
             if not isinstance(tensor, Value):
                 raise RefusalError(
-                    f"output {quoted(one.name)} does not depend on the input")
-            if tensor.whole or kind not in FLOATS:
+                    f"output {quoted(output.name)} does not depend on the input")
+            if tensor.whole or element_type not in FLOATS:
                 skipped = skipped or Refused(
-                    f"output {quoted(one.name)} is of whole numbers, expected floats")
+                    f"output {quoted(output.name)} is of whole numbers, expected "
+                    "floats")
                 continue
-            types.append(FLOATS[kind])
+            types.append(FLOATS[element_type])
             try:
                 rows, _, axis = self.trace.records.layout(tensor)
                 if axis != 0 and len(rows):
                     raise RefusalError(
                         f"has the samples in dimension {axis}, expected the first")
-                found.append(rows)
+                outputs.append(rows)
             except RefusalError as error:
-                raise RefusalError(f"output {quoted(one.name)} {error}") from None
-        if skipped is not None and not found:
+                raise RefusalError(f"output {quoted(output.name)} {error}") from None
+        if skipped is not None and not outputs:
             raise RefusalError(skipped.reason)
         self.dtype = max(types)
-        rows = Rows(*(np.concatenate([getattr(one, name) for one in found])
+        rows = Rows(*(np.concatenate([getattr(part, name) for part in outputs])
                       for name in ("atoms", "scale", "bias")))
         if not len(rows) or (rows.atoms == NONE).all():
             raise RefusalError("the outputs do not depend on the input")
@@ -178,8 +179,8 @@ class _Emission:
                 self.trace, outputs, "identity")
             record = records.owner(last)
         assert record is not None
-        for one in self._ordered(record):
-            self._emit(one)
+        for emitted in self._ordered(record):
+            self._emit(emitted)
 
     def _activation(self, rows: Rows) -> Rows | None:
         """Return rows as one activation; None: they are no such."""
@@ -232,14 +233,14 @@ class _Emission:
         if isinstance(record, Composite) or (isinstance(record, Linear) and (
             record.curves and self._recognised(record) is not None
         )):
-            found = self._recognised(record)
-            if found is None:
+            fitted = self._recognised(record)
+            if fitted is None:
                 raise RefusalError(
                     f"{record.node} is a function of one variable that is no sum of "
                     "activations"
                 )
-            self._aliases[record] = found
-            return found.atoms
+            self._aliases[record] = fitted
+            return fitted.atoms
         if isinstance(record, Activated):
             self._forms[record] = self._form(record.argument)
         else:
@@ -282,8 +283,8 @@ class _Emission:
                 raise RefusalError(
                     f"{self.trace.text} compares for equality what is not an input: "
                     "rounding decides")
-            parts = [self._term(root, (sign, kind, scale, shift))
-                     for sign, kind in ((1.0, "threshold"), (-1.0, BEYOND))]
+            parts = [self._term(root, (sign, step, scale, shift))
+                     for sign, step in ((1.0, "threshold"), (-1.0, BEYOND))]
             return self._summed(parts).affine(factor)
         if name in (FROM, ABOVE):
             opposite = BEYOND if name == FROM else "threshold"
@@ -300,14 +301,14 @@ class _Emission:
 
     def _exact(self, rows: Rows) -> Rows:
         """Return rows as a layer of their own, whose factors are not multiplied."""
-        places = np.arange(len(rows))
+        numbers = np.arange(len(rows))
         ones = Rows(rows.atoms, np.ones(len(rows)), np.zeros(len(rows)))
-        found = self.trace.linear(
-            ones, Entries(places, places, rows.scale), rows.bias)
-        record = self.trace.records.owner(found)
+        exact = self.trace.linear(
+            ones, Entries(numbers, numbers, rows.scale), rows.bias)
+        record = self.trace.records.owner(exact)
         assert record is not None
         self._sums.add(record)
-        return found
+        return exact
 
     def _summed(self, parts: Sequence[Rows]) -> Rows:
         rows = self.trace.sum_rows(parts)
@@ -368,15 +369,15 @@ class _Emission:
         straight = len(columns) == n_in and (columns == np.arange(n_in)).all()
         plain = straight and (scale == 1).all() and (shift == 0).all()
         if isinstance(form.matrix, Entries):
-            rows, places, values = (form.matrix.rows, form.matrix.columns,
+            rows, at, values = (form.matrix.rows, form.matrix.columns,
                                     form.matrix.values)
             bias = form.bias.astype(np.float64, copy=True)
-            np.add.at(bias, rows, values * shift[places])
-            keep = live[places]
+            np.add.at(bias, rows, values * shift[at])
+            keep = live[at]
             flat, inverse = np.unique(
-                rows[keep] * n_in + columns[places[keep]], return_inverse=True)
+                rows[keep] * n_in + columns[at[keep]], return_inverse=True)
             total = np.zeros(len(flat))
-            np.add.at(total, inverse, (values * scale[places])[keep])
+            np.add.at(total, inverse, (values * scale[at])[keep])
             return self._sparse(name, sources, n_in, n_out, flat, total, bias)
         matrix, bias = form.matrix, form.bias
         if not plain:
@@ -432,16 +433,16 @@ class _Emission:
                 shift[at] += scale[at] * alias.bias[row]
                 scale[at] *= alias.scale[row]
                 atoms[at] = alias.atoms[row]
-        found = {
+        layer_of = {
             number: self._numbers[records.all[number]]
             for number in np.unique(owners).tolist() if number != NONE
         }
-        if not found:
+        if not layer_of:
             raise RefusalError("the outputs do not depend on the input")
-        sources = tuple(sorted(set(found.values())))
+        sources = tuple(sorted(set(layer_of.values())))
         columns = np.full(len(atoms), NONE)
-        for number, layer in found.items():
-            first = sum(self._width(one) for one in sources if one < layer)
-            own = owners == number
-            columns[own] = atoms[own] - records.all[number].first + first
+        for number, layer in layer_of.items():
+            first = sum(self._width(source) for source in sources if source < layer)
+            own_atoms = owners == number
+            columns[own_atoms] = atoms[own_atoms] - records.all[number].first + first
         return sources, columns, scale, shift

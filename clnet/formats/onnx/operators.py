@@ -46,38 +46,38 @@ COPIES = (
 
 def copied(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the outputs of a node that copies, by those for elements' numbers."""
-    given = attributes(node)
+    options = attributes(node)
     data = len(inputs) if node.op_type == "Concat" else 1
-    if any(isinstance(one, Value) for one in inputs[data:]):
+    if any(isinstance(tensor, Value) for tensor in inputs[data:]):
         raise RefusalError("reads places that depend on the input")
     trace.take(most_elements(node, inputs))
     fill, others = 0.0, list(inputs[data:])
     if node.op_type == "Pad":
-        if given.get("mode", "constant") == "constant":
-            fill = given.get("value", 0.0)
+        if options.get("mode", "constant") == "constant":
+            fill = options.get("value", 0.0)
         if len(others) > 1 and others[1] is not None:
             fill, others[1] = float(np.asarray(others[1]).item()), None
         copy = type(node)()
         copy.CopyFrom(node)
-        kept = [one for one in node.attribute if one.name != "value"]
+        kept = [attribute for attribute in node.attribute if attribute.name != "value"]
         del copy.attribute[:]
         copy.attribute.extend(kept)
         node = copy
-    values = [one if isinstance(one, Value) else constant_value(one)
-              for one in inputs[:data]]
+    values = [tensor if isinstance(tensor, Value) else constant_value(tensor)
+              for tensor in inputs[:data]]
     numbers, at = [], 1  # 0: of an element that no input has
-    for one in values:
-        numbers.append(np.arange(at, at + one.codes.size).reshape(one.shape))
-        at += one.codes.size
+    for value in values:
+        numbers.append(np.arange(at, at + value.codes.size).reshape(value.shape))
+        at += value.codes.size
     arrays: list[Array] = []
-    for start, parts in (([NONE], [one.codes for one in values]),
-                         ([0.0], [one.scale for one in values]),
-                         ([fill], [one.bias for one in values])):
+    for start, parts in (([NONE], [value.codes for value in values]),
+                         ([0.0], [value.scale for value in values]),
+                         ([fill], [value.bias for value in values])):
         arrays.append(np.concatenate([np.asarray(start), *map(np.ravel, parts)]))
-    found = evaluate(node, [*numbers, *others], trace.graph.versions)
-    whole = any(one.whole for one in values)
+    copies = evaluate(node, [*numbers, *others], trace.graph.versions)
+    whole = any(value.whole for value in values)
     codes, scale, bias = arrays
-    return [Value(codes[taken], scale[taken], bias[taken], whole) for taken in found]
+    return [Value(codes[taken], scale[taken], bias[taken], whole) for taken in copies]
 
 
 def constant_value(tensor: Any) -> Value:
@@ -148,9 +148,9 @@ def softmax(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     else:
         if samples == axis:
             raise RefusalError("mixes samples, or treats them differently")
-        own = axis - (axis > samples)
+        within = axis - (axis > samples)
         numbers = np.arange(len(rows)).reshape(shape)
-        order = np.moveaxis(numbers, own, -1).reshape(-1, shape[own])
+        order = np.moveaxis(numbers, within, -1).reshape(-1, shape[within])
     trace.take(len(order) * 10)
     name = SOFTMAX if node.op_type == "Softmax" else LOG_SOFTMAX
     atoms = np.full(len(rows), NONE)
@@ -167,8 +167,8 @@ def softmax(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
 
 def scaler(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return ``(x - offset) * scale``."""
-    given = attributes(node)
-    scale, offset = (as_float(given.get(name, default))
+    options = attributes(node)
+    scale, offset = (as_float(options.get(name, default))
                      for name, default in (("scale", [1.0]), ("offset", [0.0])))
     return [_as_floats(inputs[0]).affine(scale, -offset * scale)]
 
@@ -198,21 +198,21 @@ def normalizer(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
 
 def linear_model(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the scores of a LinearRegressor or LinearClassifier, and refuse labels."""
-    given = attributes(node)
+    options = attributes(node)
     value = _as_floats(inputs[0])
     regressor = node.op_type == "LinearRegressor"
-    weights = as_float(given.get("coefficients", []))
+    weights = as_float(options.get("coefficients", []))
     if len(value.shape) != 2 or not value.shape[1] or weights.size % value.shape[1]:
         raise RefusalError("has a wrong number of coefficients")
     weights = weights.reshape(-1, value.shape[1])
     n = len(weights)
-    bias = as_float(given.get("intercepts", [0.0] * n))
+    bias = as_float(options.get("intercepts", [0.0] * n))
     if bias.size != n:
         raise RefusalError("has a wrong number of intercepts")
     scores = product(trace, value, weights.T, bias)
-    post = given.get("post_transform", "NONE")
+    post = options.get("post_transform", "NONE")
     post = post if isinstance(post, str) else "?"
-    labels = given.get("classlabels_ints") or given.get("classlabels_strings") or []
+    labels = options.get("classlabels_ints") or options.get("classlabels_strings") or []
     rows, shape, axis = trace.records.layout(scores)
     if post == "LOGISTIC":
         rows = activated(trace, rows, "sigmoid")
@@ -229,10 +229,10 @@ def linear_model(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]
             (first.atoms, rows.atoms), (first.scale, rows.scale),
             (first.bias, rows.bias))))
         shape = (2,)
-    found = trace.records.value(rows, shape, axis)
+    outputs = trace.records.value(rows, shape, axis)
     if regressor:
-        return [found]
-    return [Refused(f"{trace.text} gives labels, expected floats"), found]
+        return [outputs]
+    return [Refused(f"{trace.text} gives labels, expected floats"), outputs]
 
 
 OPERATORS: dict[str, Operator] = {

@@ -57,25 +57,25 @@ class Piecewise:
             raise UnknownError
         if len(merged) == len(self.edges):
             return self
-        places = [bisect_left(self.edges, edge) for edge in merged]
+        pieces = [bisect_left(self.edges, edge) for edge in merged]
         values = [
-            self.values[place] if edge in self.edges[place : place + 1]
-            else float(self.parts[place].at(edge))
-            for edge, place in zip(merged, places, strict=True)
+            self.values[piece] if edge in self.edges[piece : piece + 1]
+            else float(self.parts[piece].at(edge))
+            for edge, piece in zip(merged, pieces, strict=True)
         ]
         last = len(self.edges)
-        parts = [self.parts[place] for place in places] + [self.parts[last]]
+        parts = [self.parts[piece] for piece in pieces] + [self.parts[last]]
         return Piecewise(tuple(merged), tuple(parts),
                       np.concatenate([values, self.values[last:]]))
 
     def at(self, x: Array) -> Array:
         """Return the values at finite points that are no edges."""
-        found = np.empty(len(x))
-        places = np.searchsorted(self.edges, x)
+        values = np.empty(len(x))
+        pieces = np.searchsorted(self.edges, x)
         for place, part in enumerate(self.parts):
-            chosen = places == place
-            found[chosen] = part.at(x[chosen])
-        return found
+            within = pieces == place
+            values[within] = part.at(x[within])
+        return values
 
     def signed(self) -> tuple[Piecewise, list[int]]:
         """Return the function with edges at its zeros, and each part's sign."""
@@ -125,11 +125,11 @@ def _part(number: float) -> Ratio:
 
 def _joined(function: Callable[..., Any], *operands: Piecewise) -> Piecewise:
     """Return a function of functions, which takes their parts and their values."""
-    edges = sorted({edge for one in operands for edge in one.edges})
-    refined = [one.refined(edges) for one in operands]
+    edges = sorted({edge for operand in operands for edge in operand.edges})
+    refined = [operand.refined(edges) for operand in operands]
     parts = [function(*parts) for parts in zip(
-        *(one.parts for one in refined), strict=True)]
-    values = function(*(one.values for one in refined))
+        *(operand.parts for operand in refined), strict=True)]
+    values = function(*(operand.values for operand in refined))
     return Piecewise(tuple(edges), tuple(parts), values)
 
 
@@ -218,12 +218,12 @@ def power(a: Piecewise, exponent: Piecewise) -> Piecewise:
     number = exponent.parts[0].constant()
     if exponent.edges or number is None or number != round(number) or abs(number) > 8:
         raise UnknownError
-    found = Piecewise.of(1.0)
+    product = Piecewise.of(1.0)
     for _ in range(abs(round(number))):
-        found = found * a
-    found = Piecewise.of(1.0) / found if number < 0 else found
-    with_values = a.refined(found.edges)
-    return Piecewise(found.edges, found.parts, np.power(with_values.values, number))
+        product = product * a
+    product = Piecewise.of(1.0) / product if number < 0 else product
+    with_values = a.refined(product.edges)
+    return Piecewise(product.edges, product.parts, np.power(with_values.values, number))
 
 
 def sqrt(a: Piecewise) -> Piecewise:
@@ -234,9 +234,9 @@ def sqrt(a: Piecewise) -> Piecewise:
     return Piecewise((), (_part(math.sqrt(number)),), np.sqrt(a.values))
 
 
-def compared(kind: str, a: Piecewise, b: Piecewise) -> Piecewise:
+def compared(name: str, a: Piecewise, b: Piecewise) -> Piecewise:
     """Return 1 where a comparison of NumPy holds, as ``greater``, and 0 elsewhere."""
-    function = getattr(np, kind)
+    function = getattr(np, name)
     difference, signs = (a - b).signed()
     parts = tuple(Ratio.of(float(function(sign, 0))) for sign in signs)
     last = len(difference.edges)
@@ -253,36 +253,36 @@ def compared(kind: str, a: Piecewise, b: Piecewise) -> Piecewise:
 def chosen(condition: Piecewise, a: Piecewise, b: Piecewise) -> Piecewise:
     """Return a where a condition of 0 and 1 holds, elsewhere b."""
     edges = sorted({*condition.edges, *a.edges, *b.edges})
-    condition, a, b = (one.refined(edges) for one in (condition, a, b))
+    condition, a, b = (function.refined(edges) for function in (condition, a, b))
     decided = [part.constant() for part in condition.parts]
     if not set(decided) <= {0.0, 1.0}:
         raise UnknownError
-    parts = tuple(one if holds else other for holds, one, other in zip(
+    parts = tuple(part if holds else other for holds, part, other in zip(
         decided, a.parts, b.parts, strict=True))
     return Piecewise(tuple(edges), parts, np.where(condition.values != 0, a.values,
                                                 b.values))
 
 
-def logical(kind: str, *operands: Piecewise) -> Piecewise:
+def logical(name: str, *operands: Piecewise) -> Piecewise:
     """Return ``logical_and`` or another function of conditions of 0 and 1."""
-    function = getattr(np, kind)
-    edges = sorted({edge for one in operands for edge in one.edges})
-    refined = [one.refined(edges) for one in operands]
+    function = getattr(np, name)
+    edges = sorted({edge for operand in operands for edge in operand.edges})
+    refined = [operand.refined(edges) for operand in operands]
     parts = []
-    for decided in zip(*(one.parts for one in refined), strict=True):
+    for decided in zip(*(operand.parts for operand in refined), strict=True):
         numbers = [part.constant() for part in decided]
         if not set(numbers) <= {0.0, 1.0}:
             raise UnknownError
         parts.append(Ratio.of(float(function(*numbers))))
-    values = function(*(one.values for one in refined)).astype(np.float64)
+    values = function(*(operand.values for operand in refined)).astype(np.float64)
     return Piecewise(tuple(edges), tuple(parts), values)
 
 
 def maximum(a: Piecewise, b: Piecewise) -> Piecewise:
     """Return the larger of two functions; NaN where one is."""
-    found = chosen(compared("greater", a, b), a, b)
-    a, b = a.refined(found.edges), b.refined(found.edges)
-    return Piecewise(found.edges, found.parts, np.maximum(a.values, b.values))
+    larger = chosen(compared("greater", a, b), a, b)
+    a, b = a.refined(larger.edges), b.refined(larger.edges)
+    return Piecewise(larger.edges, larger.parts, np.maximum(a.values, b.values))
 
 
 def minimum(a: Piecewise, b: Piecewise) -> Piecewise:
@@ -351,16 +351,16 @@ def _gelu_tanh(v: Piecewise) -> Piecewise:
 
 def _steps(table: Steps, v: Piecewise) -> Piecewise:
     ends = table.abscissae[0], table.abscissae[-1]
-    found = Piecewise.of(table.heights[0])
+    total = Piecewise.of(table.heights[0])
     points = list(zip(table.abscissae, table.heights, strict=True))
     for (low, y), (high, other) in pairwise(points):
         slope = (other - y) / (high - low)
-        found = found + clipped(v, low, high).affine(slope, -slope * low)
-    for kind, end, height in zip(("less", "greater_equal"), ends, (
+        total = total + clipped(v, low, high).affine(slope, -slope * low)
+    for comparison, end, height in zip(("less", "greater_equal"), ends, (
         table.heights[0], table.heights[-1]), strict=True):
-        outside = compared(kind, v, Piecewise.of(end))
-        found = chosen(outside, Piecewise.of(round(height)), found)
-    return found
+        outside = compared(comparison, v, Piecewise.of(end))
+        total = chosen(outside, Piecewise.of(round(height)), total)
+    return total
 
 
 def _threshold(v: Piecewise) -> Piecewise:
@@ -406,6 +406,6 @@ FORMULAS: dict[str, Callable[..., Piecewise]] = {
 def activated(name: str, argument: Piecewise) -> Piecewise:
     """Return an activation of a function."""
     row = activation(name)
-    found = FORMULAS[row.family](argument, *row.parameters).refined(argument.edges)
-    values = np.asarray(row.value(argument.refined(found.edges).values), np.float64)
-    return Piecewise(found.edges, found.parts, values)
+    result = FORMULAS[row.family](argument, *row.parameters).refined(argument.edges)
+    values = np.asarray(row.value(argument.refined(result.edges).values), np.float64)
+    return Piecewise(result.edges, result.parts, values)

@@ -29,28 +29,28 @@ def product(trace: Trace, value: Value, matrix: Array, bias: Array | float) -> V
     trace.take(groups * n * trace.batch)
     biases = np.broadcast_to(np.asarray(bias, np.float64), (*shape[:-1], n)).ravel()
     if groups == 1:
-        found = trace.linear(rows, matrix.T, biases)
+        products = trace.linear(rows, matrix.T, biases)
     else:
         trace.take(groups * m * n)
         group, row, column = (
-            one.ravel() for one in np.meshgrid(*map(np.arange, (groups, n, m)),
+            grid.ravel() for grid in np.meshgrid(*map(np.arange, (groups, n, m)),
                                                indexing="ij"))
         entries = Entries(group * n + row, group * m + column,
                           np.tile(matrix.T.ravel(), groups))
-        found = trace.linear(rows, entries, biases)
-    return trace.records.value(found, (*shape[:-1], n), axis)
+        products = trace.linear(rows, entries, biases)
+    return trace.records.value(products, (*shape[:-1], n), axis)
 
 
 def gemm(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return ``alpha A B + beta C``."""
     floats_only(inputs)
-    given = attributes(node)
+    options = attributes(node)
     a, b = (
-        _transposed(one) if given.get(name) else one
-        for one, name in zip(inputs, ("transA", "transB"), strict=False)
+        _transposed(tensor) if options.get(name) else tensor
+        for tensor, name in zip(inputs, ("transA", "transB"), strict=False)
     )
     c = inputs[2] if len(inputs) > 2 else None
-    alpha, beta = given.get("alpha", 1.0), given.get("beta", 1.0)
+    alpha, beta = options.get("alpha", 1.0), options.get("beta", 1.0)
     if len(a.shape) != 2 or len(b.shape) != 2:
         raise RefusalError("multiplies tensors of other than two dimensions")
     result = _product_of(trace, a, b, alpha)
@@ -87,10 +87,10 @@ def _scaled(matrix: Array, alpha: float) -> Array:
     return matrix if alpha == 1 else matrix.astype(np.float64) * alpha
 
 
-def _transposed(one: Any) -> Any:
-    if isinstance(one, Value):
-        return Value(one.codes.T, one.scale.T, one.bias.T)
-    return one.T
+def _transposed(tensor: Any) -> Any:
+    if isinstance(tensor, Value):
+        return Value(tensor.codes.T, tensor.scale.T, tensor.bias.T)
+    return tensor.T
 
 
 MOST_PRODUCTS = 1 << 22  # entries of a matrix that is found by evaluating
@@ -107,17 +107,16 @@ def probed(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     A random probe refuses what is not linear, or mixes samples.
     """
     floats_only(inputs)
-    if sum(isinstance(one, Value) for one in inputs) != 1 or len(node.output) > 1:
+    if sum(isinstance(tensor, Value) for tensor in inputs) != 1 or len(node.output) > 1:
         raise RefusalError("is not linear in one input")
-    place = next(k for k, one in enumerate(inputs) if isinstance(one, Value))
-    value = inputs[place]
+    position = next(k for k, tensor in enumerate(inputs) if isinstance(tensor, Value))
+    value = inputs[position]
     rows, shape, axis = trace.records.layout(value)
     if axis != 0:
         raise RefusalError("mixes samples, or treats them differently")
-    others = [None if one is None or isinstance(one, Value) else np.asarray(one)
-              for one in inputs]
-    others = [one.astype(np.float64) if one is not None and one.dtype.kind == "f"
-              else one for one in others]
+    others = [None if tensor is None or isinstance(tensor, Value) else
+              as_float(tensor) if np.asarray(tensor).dtype.kind == "f" else
+              np.asarray(tensor) for tensor in inputs]
     bias = None
     if node.op_type in ("Conv", "ConvTranspose") and len(others) > 2:
         bias, others[2] = others[2], None
@@ -125,13 +124,13 @@ def probed(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     def outputs(samples: Array) -> Array:
         trace.take(samples.size // 8)
         arrays = list(others)
-        arrays[place] = samples.reshape(-1, *shape)
-        (found,) = evaluate(node, arrays, trace.graph.versions)
-        return np.asarray(found)
+        arrays[position] = samples.reshape(-1, *shape)
+        (result,) = evaluate(node, arrays, trace.graph.versions)
+        return np.asarray(result)
 
     m = len(rows)
     probe = np.random.default_rng(0).normal(size=(trace.batch, m))
-    arrays = [*others[:place], probe.reshape(-1, *shape), *others[place + 1 :]]
+    arrays = [*others[:position], probe.reshape(-1, *shape), *others[position + 1 :]]
     trace.take(most_elements(node, arrays))
     expected = outputs(probe)
     if expected.ndim < 1 or expected.shape[0] != trace.batch:
@@ -149,10 +148,10 @@ def probed(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
         count = min(step, m - first)
         units = np.zeros((max(2, count), m))
         units[np.arange(count), first + np.arange(count)] = 1
-        found = outputs(units).reshape(len(units), -1)[:count]
-        columns, at = np.nonzero(found)
-        parts.append((at, columns + first, found[columns, at]))
-    entries = Entries(*(np.concatenate(one) for one in zip(*parts, strict=True)))
+        images = outputs(units).reshape(len(units), -1)[:count]
+        columns, at = np.nonzero(images)
+        parts.append((at, columns + first, images[columns, at]))
+    entries = Entries(*(np.concatenate(column) for column in zip(*parts, strict=True)))
     trace.take(len(entries.rows))
     check = np.zeros((trace.batch, n))
     for sample in range(trace.batch):

@@ -128,18 +128,18 @@ def _fits(curve: Curve) -> Iterator[Fit]:
     if len(lines) == len(parts):
         yield from _of_lines(function, lines)
         return
-    found = []
+    fits = []
     for kept, (name, scale, shift, matrix, y) in product(
         ([0, 2, 3], [0, 1, 2, 3]), columns
     ):
         factors = _factors(matrix[:, kept], y)
         if factors is not None:
             terms = zip(factors[:-2], (name, "relu"), strict=False)
-            found.append(Fit(_merged([
-                (factor, kind, scale, shift) for factor, kind in terms if factor
+            fits.append(Fit(_merged([
+                (factor, function, scale, shift) for factor, function in terms if factor
             ]), *factors[-2:]))
     yield from sorted(
-        found, key=lambda fit: (len(fit.terms) + bool(fit.slope), bool(fit.bias)))
+        fits, key=lambda fit: (len(fit.terms) + bool(fit.slope), bool(fit.bias)))
 
 
 def _of_lines(function: Piecewise, lines: list[tuple[float, float]]) -> Iterator[Fit]:
@@ -181,8 +181,8 @@ def _of_lines(function: Piecewise, lines: list[tuple[float, float]]) -> Iterator
             return
     if not edges and not rising:
         yield Fit([(1.0, "gaussian_stepwise", 1.0, 0.0), *points], 0.0, kept[0][0])
-    places = [edge.at for edge in edges]
-    middle = bisect_right(places, 0.0)
+    positions = [edge.at for edge in edges]
+    middle = bisect_right(positions, 0.0)
     if smooth and len(rising) == 1 and not kept[rising[0]][0]:
         middle = rising[0]
     order = sorted(range(len(kept)), key=lambda k: (
@@ -190,9 +190,9 @@ def _of_lines(function: Piecewise, lines: list[tuple[float, float]]) -> Iterator
     steps = [("threshold", BEYOND)]
     if edges and not rising:
         steps.insert(0, (FROM, ABOVE))
-    fits = [_about(reference, edges, kept, kinds)
-            for kinds, reference in product(steps, order)]
-    for fit in sorted(fits, key=lambda fit: _loss(fit, places)):
+    fits = [_about(reference, edges, kept, step_names)
+            for step_names, reference in product(steps, order)]
+    for fit in sorted(fits, key=lambda fit: _loss(fit, positions)):
         yield Fit([*fit.terms, *points], fit.slope, fit.bias)
 
 
@@ -206,7 +206,7 @@ class Edge(NamedTuple):
 
 def _about(
     reference: int, edges: list[Edge], lines: list[tuple[float, float]],
-    kinds: tuple[str, str],
+    step_names: tuple[str, str],
 ) -> Fit:
     """Return terms of a reference piece, and of the edges on both sides of it.
 
@@ -225,9 +225,10 @@ def _about(
         edge = edges[k - 1] if k > reference else edges[k]
         first, last = (edge.to, edge.away)[:: int(sign)]
         name = with_parameters("clip", 0.0, ends[k + 1] - ends[k])
-        for factor, kind in zip((first, last, beside), (*kinds, name), strict=True):
+        names = (*step_names, name)
+        for factor, name in zip((first, last, beside), names, strict=True):
             if factor:
-                terms.append((sign * factor, kind, sign, -sign * edge.at))
+                terms.append((sign * factor, name, sign, -sign * edge.at))
     return Fit(terms, 0.0 if edges else slope, bias)
 
 
@@ -249,17 +250,18 @@ def _factors(matrix: Array, y: Array) -> list[float] | None:
     sizes = np.abs(matrix).max(axis=0)
     sizes[sizes == 0] = 1
     size = np.abs(y).max()
-    found, *_ = np.linalg.lstsq(matrix / sizes, y / size, rcond=None)
-    error = np.abs(matrix / sizes @ found - y / size).max()
+    solution, *_ = np.linalg.lstsq(matrix / sizes, y / size, rcond=None)
+    error = np.abs(matrix / sizes @ solution - y / size).max()
     if not error <= 4 * NEAR:
         return None
     allowed = max(2 * error, 1e-13)
-    small = np.abs(found) <= allowed
+    small = np.abs(solution) <= allowed
     for digits in range(1, 17):
-        factors = np.array([float(f"{one:.{digits}g}") for one in found * size / sizes])
+        factors = np.array([
+            float(f"{factor:.{digits}g}") for factor in solution * size / sizes])
         factors[small] = 0
         if np.abs(matrix @ factors - y).max() <= allowed * size or digits == 16:
-            return [float(one) for one in factors]
+            return [float(factor) for factor in factors]
     return None
 
 
@@ -268,14 +270,14 @@ def _loss(fit: Fit, edges: Sequence[float] = ()) -> float:
 
     Where terms add up to exactly zero in any order, there is none.
     """
-    places = [-LARGE, LARGE, *PROBES, *(-share for share in PROBES)]
+    points = [-LARGE, LARGE, *PROBES, *(-share for share in PROBES)]
     for low, high in pairwise([-math.inf, *edges, math.inf]):
         size = min(LARGE, high - low, max(
-            abs(one) for one in (low, high, 1.0) if math.isfinite(one)))
+            abs(end) for end in (low, high, 1.0) if math.isfinite(end)))
         start, sign = (high, -1) if math.isinf(low) else (low, 1)
         start = start if math.isfinite(start) else 0.0
-        places += [start + sign * share * size for share in PROBES]
-    x = np.array([*places, *edges], np.float32).astype(np.float64)
+        points += [start + sign * share * size for share in PROBES]
+    x = np.array([*points, *edges], np.float32).astype(np.float64)
     pairs = [(fit.bias, np.ones(len(x))), (fit.slope, x)]
     for factor, name, scale, shift in fit.terms:
         v = scale * x + shift

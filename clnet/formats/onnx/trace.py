@@ -56,18 +56,17 @@ class Trace:
         self.records: Records = Records(self.batch)
         self.tensors.update(self.graph.constants)
         self.text: str = ""  # names the present node
-        width = sum(one.size for one in self.graph.inputs)
+        width = sum(graph_input.size for graph_input in self.graph.inputs)
         self.graph.room.take(width * self.batch * BYTES)
         record = Inputs("the input", width)
         rows, at = self.records.add(record), 0
-        for one in self.graph.inputs:
-            part = slice(at, at := at + one.size)
-            value = self.records.value(
-                Rows(rows.atoms[part], rows.scale[part], rows.bias[part]), one.shape
-            )
-            if one.dtype == "int64":
+        for graph_input in self.graph.inputs:
+            part = slice(at, at := at + graph_input.size)
+            piece = Rows(rows.atoms[part], rows.scale[part], rows.bias[part])
+            value = self.records.value(piece, graph_input.shape)
+            if graph_input.dtype == "int64":
                 value = Value(value.codes, value.scale, value.bias, whole=True)
-            self.tensors[one.name] = value
+            self.tensors[graph_input.name] = value
 
     def run(self, operators: dict[str, Operator], foldable: frozenset[str]) -> None:
         """Follow all nodes, by an operator for each type, ``domain:type``."""
@@ -97,11 +96,11 @@ class Trace:
                 raise RefusalError(
                     f"reads {quoted(name)}, which no node before it makes")
             inputs.append(self.tensors[name] if name else None)
-        refused = next((one for one in inputs if isinstance(one, Refused)), None)
-        if refused is not None:
-            return [refused] * len(node.output)
+        refused = [tensor for tensor in inputs if isinstance(tensor, Refused)]
+        if refused:
+            return refused[:1] * len(node.output)
         name = node.op_type if not node.domain else f"{node.domain}:{node.op_type}"
-        if not any(isinstance(one, Value) for one in inputs):
+        if not any(isinstance(tensor, Value) for tensor in inputs):
             if name not in foldable:
                 raise RefusalError("is of no type that feed-forward networks hold")
             return self.folded(node, inputs)
@@ -141,45 +140,45 @@ class Trace:
     def sum_rows(self, terms: Sequence[Rows]) -> Rows:
         """Return the sum of rows, element by element."""
         n = len(terms[0])
-        atoms = np.concatenate([one.atoms for one in terms])
-        scale = np.concatenate([one.scale for one in terms])
-        bias = np.sum([one.bias for one in terms], axis=0)
+        atoms = np.concatenate([term.atoms for term in terms])
+        scale = np.concatenate([term.scale for term in terms])
+        bias = np.sum([term.bias for term in terms], axis=0)
         rows = np.tile(np.arange(n), len(terms))
         live = (atoms != NONE) & (scale != 0)
         unique, columns = np.unique(atoms[live], return_inverse=True)
-        places, inverse = np.unique(rows[live] * len(unique) + columns,
+        flat, inverse = np.unique(rows[live] * len(unique) + columns,
                                     return_inverse=True)
-        values = np.zeros(len(places))
+        values = np.zeros(len(flat))
         np.add.at(values, inverse, scale[live])
-        rows, columns = np.divmod(places, max(1, len(unique)))
+        rows, columns = np.divmod(flat, max(1, len(unique)))
         if len(np.unique(rows)) == len(rows):  # no element reads two atoms
-            found = np.full(n, NONE)
-            found[rows] = unique[columns]
+            read = np.full(n, NONE)
+            read[rows] = unique[columns]
             factors = np.zeros(n)
             factors[rows] = values
-            return Rows(found, factors, bias)
+            return Rows(read, factors, bias)
         ones = Rows(unique, np.ones(len(unique)), np.zeros(len(unique)))
         record = Linear(self.text, n, ones, Entries(rows, columns, values), bias)
         return self.add(record, self.joined(
-            [self.records.curves(one) for one in terms], summed))
+            [self.records.curves(term) for term in terms], summed))
 
     def joined(
         self, curves: Sequence[list[Curve]], function: Callable[..., Piecewise]
     ) -> list[Curve]:
         """Return a function of functions of one variable, where it is the same."""
-        found = []
+        shared = []
         for first in curves[0]:
             parts = [first]
             for others in curves[1:]:
-                same = [one for one in others if same_rows(one.root, first.root)]
+                same = [curve for curve in others if same_rows(curve.root, first.root)]
                 parts += same[:1]
             if len(parts) == len(curves):
                 hints = frozenset[tuple[float, float]]().union(
-                    *(one.hints for one in parts))
+                    *(part.hints for part in parts))
                 with suppress(UnknownError):
-                    found.append(Curve(
-                        first.root, function(*(one.function for one in parts)), hints))
-        return found[:MOST_ROOTS]
+                    joined = function(*(part.function for part in parts))
+                    shared.append(Curve(first.root, joined, hints))
+        return shared[:MOST_ROOTS]
 
 
 WINDOWED = ("Conv", "ConvTranspose", "AveragePool", "LpPool", "MaxPool")
@@ -190,7 +189,7 @@ Operator = Callable[[Trace, Any, list[Any]], Sequence[Tensor]]
 
 def named(node: Any) -> str:
     """Return the text that names a node in an error."""
-    name = node.name or next((one for one in node.output if one), "")
+    name = node.name or next((output for output in node.output if output), "")
     return f"node {quoted(name)} ({quoted(node.op_type)[1:-1]})"
 
 
@@ -199,43 +198,44 @@ def most_elements(node: Any, arrays: Sequence[Any]) -> int:
 
     Arrays may be values too: they have a shape.
     """
-    shapes = [one.shape for one in arrays if one is not None]
+    shapes = [array.shape for array in arrays if array is not None]
     # An array without elements takes as long to be repeated as one with some.
     sizes = [max(1, _size(shape)) for shape in shapes]
     op = node.op_type
     if op == "Constant":
-        return sum(one.ByteSize() for one in node.attribute)
+        return sum(attribute.ByteSize() for attribute in node.attribute)
     if op in ("ConstantOfShape", "Expand", "Tile", "Pad", "Range"):
-        given = attributes(node)
-        last = [_wholes(one) for one in arrays[1:] if isinstance(one, np.ndarray)]
+        options = attributes(node)
+        last = [_wholes(array) for array in arrays[1:] if isinstance(array, np.ndarray)]
         if op == "ConstantOfShape":
             return _size(_wholes(arrays[0]))
         if op == "Expand":
-            return sizes[0] * _size([max(1, one) for one in last[0]])
+            return sizes[0] * _size([max(1, size) for size in last[0]])
         if op == "Tile":
-            return sizes[0] * _size([max(1, one) for one in last[0]])
+            return sizes[0] * _size([max(1, size) for size in last[0]])
         if op == "Pad":
-            pads = given.get("pads") or given.get("paddings") or last[0]
+            pads = options.get("pads") or options.get("paddings") or last[0]
             return _size([size + 2 * max(0, *pads) for size in shapes[0]])
-        start, limit, delta = (np.asarray(one).item() for one in arrays)
+        start, limit, delta = (np.asarray(array).item() for array in arrays)
         return int(abs((limit - start) / delta)) + 1
     if op in WINDOWED and len(shapes[0]) > 2:
-        given = attributes(node)
-        window = given.get("kernel_shape") or shapes[1][2:]
-        around = 2 * max(0, *given.get("pads", ()), 0)
-        apart = max(1, *given.get("strides", ()), 1) if op == "ConvTranspose" else 1
-        places = [(size + around) * apart for size in shapes[0][2:]]
+        options = attributes(node)
+        window = options.get("kernel_shape") or shapes[1][2:]
+        around = 2 * max(0, *options.get("pads", ()), 0)
+        apart = max(1, *options.get("strides", ()), 1) if op == "ConvTranspose" else 1
+        positions = [(size + around) * apart for size in shapes[0][2:]]
         channels = _size(shapes[0][:2])
-        return max(sum(sizes), channels * _size(places) * _size(map(abs, window)))
+        return max(sum(sizes), channels * _size(positions) * _size(map(abs, window)))
     if op == "Resize":  # by scales, else to sizes of the last axes
-        targets = [one for one in arrays[2:] if one is not None and np.size(one)]
+        targets = [array for array in arrays[2:]
+                   if array is not None and np.size(array)]
         target = np.ravel(targets[0]) if targets else np.ones(1)
-        grown = _size([max(1, one) for one in target.tolist()])
+        grown = _size([max(1, size) for size in target.tolist()])
         kept = 1 if target.dtype.kind == "f" else _size(shapes[0][-len(target):])
         return max(sizes[0], sizes[0] // max(1, kept) * grown)
     if op == "Upsample":
         scales = attributes(node).get("scales") or np.ravel(arrays[1]).tolist()
-        return sizes[0] * _size([max(1, one) for one in scales])
+        return sizes[0] * _size([max(1, scale) for scale in scales])
     if op in ("Gather", "GatherElements", "GatherND", "MatMul", "Gemm", "Einsum"):
         return sizes[0] * max(sizes[1:]) if op != "Gemm" else sizes[0] * sizes[1]
     if op in ("Concat", "EyeLike", "ScatterND", "ScatterElements"):
@@ -250,13 +250,13 @@ def most_elements(node: Any, arrays: Sequence[Any]) -> int:
 
 def _size(shape: Any) -> int:
     size = 1
-    for one in shape:
-        size *= int(one)
+    for length in shape:
+        size *= int(length)
     return max(0, size)
 
 
 def _wholes(array: Any) -> list[int]:
-    return [int(one) for one in np.ravel(array).tolist()]
+    return [int(number) for number in np.ravel(array).tolist()]
 
 
 def scalar(tensor: Any) -> float | None:

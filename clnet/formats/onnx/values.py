@@ -65,7 +65,7 @@ class Value:
 
     def affine(self, scale: Any, bias: Any = 0.0) -> Value:
         """Return ``scale * self + bias``; arrays broadcast as NumPy's."""
-        scale, bias = (np.asarray(one, np.float64) for one in (scale, bias))
+        scale, bias = (np.asarray(constant, np.float64) for constant in (scale, bias))
         shape = np.broadcast_shapes(self.shape, scale.shape, bias.shape)
         return Value(
             np.broadcast_to(self.codes, shape),
@@ -144,7 +144,7 @@ def same_rows(a: Rows, b: Rows) -> bool:
     """Return whether rows are equal, but for constants that were rounded."""
     if not np.array_equal(a.atoms, b.atoms):
         return False
-    left = EXACT * max(np.abs(one.bias).max(initial=0.0) for one in (a, b))
+    left = EXACT * max(np.abs(rows.bias).max(initial=0.0) for rows in (a, b))
     return bool(
         (np.abs(a.scale - b.scale) <= NEAR * np.abs(a.scale)).all()
         and (np.abs(a.bias - b.bias) <= NEAR * np.abs(a.bias) + left).all()
@@ -171,8 +171,8 @@ class Records:
 
     def owners(self, atoms: Array) -> Array:
         """Return the number of the record of each atom; `NONE` of none."""
-        found = np.searchsorted(self.firsts, atoms, "right") - 1
-        return np.where(atoms == NONE, NONE, found)
+        numbers = np.searchsorted(self.firsts, atoms, "right") - 1
+        return np.where(atoms == NONE, NONE, numbers)
 
     def owner(self, rows: Rows) -> Record | None:
         """Return the one record of all rows; None: there are several, or constants."""
@@ -187,7 +187,7 @@ class Records:
         atoms = rows.atoms.reshape(1, *shape)
         codes = np.where(atoms == NONE, NONE, atoms * self.batch + samples)
         codes, scale, bias = (
-            np.moveaxis(np.broadcast_to(one, codes.shape), 0, axis) for one in (
+            np.moveaxis(np.broadcast_to(array, codes.shape), 0, axis) for array in (
                 codes, rows.scale.reshape(1, *shape), rows.bias.reshape(1, *shape))
         )
         return Value(codes, scale, bias)
@@ -197,13 +197,13 @@ class Records:
         for axis, size in enumerate(value.shape):
             if size != self.batch:
                 continue
-            parts = [np.moveaxis(one, axis, 0).reshape(size, -1)
-                     for one in (value.codes, value.scale, value.bias)]
+            parts = [np.moveaxis(array, axis, 0).reshape(size, -1)
+                     for array in (value.codes, value.scale, value.bias)]
             codes, scale, bias = parts
             known = codes != NONE
-            own = np.arange(size)[:, None]
+            samples = np.arange(size)[:, None]
             if (
-                (codes % self.batch == own)[known].all()
+                (codes % self.batch == samples)[known].all()
                 and (codes // self.batch == codes[:1] // self.batch).all()
                 and _equal_rows(scale) and _equal_rows(bias)
             ):
@@ -241,17 +241,17 @@ class Records:
 
     def curves(self, rows: Rows) -> list[Curve]:
         """Return rows as functions of one variable: themselves, and their origins."""
-        found = self.settled(rows)
-        if found is None:
+        settled = self.settled(rows)
+        if settled is None:
             return []
-        root, scale, bias = found
+        root, scale, bias = settled
         curves = [
             Curve(root, IDENTITY.affine(scale, bias), frozenset({(scale, bias)}))]
-        own = float(root.bias[0])
-        if own and (root.bias == own).all():  # also of the atoms alone
-            bias += scale * own
+        constant = float(root.bias[0])
+        if constant and (root.bias == constant).all():  # also of the atoms alone
+            bias += scale * constant
             curves.append(Curve(
-                root.affine(1.0, -own), IDENTITY.affine(scale, bias),
+                root.affine(1.0, -constant), IDENTITY.affine(scale, bias),
                 frozenset({(scale, bias)})))
         record = self.owner(rows)
         if (
@@ -262,8 +262,9 @@ class Records:
             and np.isfinite([rows.scale[0], rows.bias[0]]).all()
         ):
             scale, bias = float(rows.scale[0]), float(rows.bias[0])
-            curves += [Curve(one.root, one.function.affine(scale, bias), one.hints)
-                       for one in record.curves]
+            curves += [
+                Curve(curve.root, curve.function.affine(scale, bias), curve.hints)
+                for curve in record.curves]
         return curves[:MOST_ROOTS]
 
 

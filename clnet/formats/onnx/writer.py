@@ -64,8 +64,8 @@ def check_network(network: Model, path: Path) -> None:
                 "dense, sparse or local"
             )
     item_size = np.dtype(network.dtype).itemsize
-    size = sum(one.count * (item_size + 16 * (not one.full))
-               for one in network.matrices)
+    size = sum(matrix.count * (item_size + 16 * (not matrix.full))
+               for matrix in network.matrices)
     if size > MOST_BYTES:
         raise FormatError(
             f"cannot write {path}: its weights take {size} bytes, and ONNX files hold "
@@ -95,9 +95,9 @@ class _Graph:
 
     def model(self) -> Any:
         """Return the file's content."""
-        kind = helper.np_dtype_to_tensor_dtype(self.dtype)
+        element_type = helper.np_dtype_to_tensor_dtype(self.dtype)
         x, y = (
-            helper.make_tensor_value_info(name, kind, ["N", width])
+            helper.make_tensor_value_info(name, element_type, ["N", width])
             for name, width in (("x", self.network.n_in), ("y", self.network.n_out))
         )
         graph = helper.make_graph(self.nodes, "network", [x], [y], self.constants)
@@ -120,11 +120,12 @@ class _Graph:
         })
         return model
 
-    def node(self, kind: str, *inputs: Any, **given: Any) -> str:
+    def node(self, op_type: str, *inputs: Any, **attributes: Any) -> str:
         """Append a node; return its output. Numbers become constants."""
-        name = f"{kind.lower()}{len(self.nodes)}"
-        names = [one if isinstance(one, str) else self.constant(one) for one in inputs]
-        self.nodes.append(helper.make_node(kind, names, [name], name, **given))
+        name = f"{op_type.lower()}{len(self.nodes)}"
+        names = [value if isinstance(value, str) else self.constant(value)
+                 for value in inputs]
+        self.nodes.append(helper.make_node(op_type, names, [name], name, **attributes))
         return name
 
     def constant(self, values: ArrayLike, dtype: Any = None) -> str:
@@ -145,7 +146,7 @@ class _Graph:
         sources = (number,) if layer.sources is None else layer.sources
         x = self.values[sources[0]]
         if len(sources) > 1:
-            x = self.node("Concat", *(self.values[one] for one in sources), axis=1)
+            x = self.node("Concat", *map(self.values.__getitem__, sources), axis=1)
         inputs = [x, self._matrix(number)]
         if layer.bias:
             biases = np.broadcast_to(network.biases(number), layer.n_out)
@@ -157,12 +158,12 @@ class _Graph:
         names = np.resize(np.asarray(layer.activation), layer.n_out)
         if network.fann_compatible:
             v = self._limited(v, names, np.resize(steepness, layer.n_out))
-        kinds = sorted(set(names.tolist()))
-        if len(kinds) == 1:
-            return self._activated(v, kinds[0])
-        groups = [np.flatnonzero(names == kind) for kind in kinds]
-        parts = [self._activated(self._columns(v, group), kind)
-                 for kind, group in zip(kinds, groups, strict=True)]
+        functions = sorted(set(names.tolist()))
+        if len(functions) == 1:
+            return self._activated(v, functions[0])
+        groups = [np.flatnonzero(names == function) for function in functions]
+        parts = [self._activated(self._columns(v, group), function)
+                 for function, group in zip(functions, groups, strict=True)]
         together = self.node("Concat", *parts, axis=1)
         return self._columns(together, np.argsort(np.concatenate(groups)))
 
@@ -212,7 +213,7 @@ class _Graph:
             for name in ("mean", "deviation", "new_min", "factor")
         )
         unused = deviation == 0
-        mean, new_min = (np.where(unused, 0, one) for one in (mean, new_min))
+        mean, new_min = (np.where(unused, 0, constant) for constant in (mean, new_min))
         steps: tuple[tuple[str, Array], ...] = (
             ("Sub", mean), ("Div", np.where(unused, 1, deviation)),
             ("Add", np.where(unused, 0, 1)), ("Mul", np.where(unused, 1, factor)),
@@ -220,10 +221,11 @@ class _Graph:
         )
         if side == "out":
             inverse = {"Sub": "Add", "Add": "Sub", "Mul": "Div", "Div": "Mul"}
-            steps = tuple((inverse[kind], one) for kind, one in reversed(steps))
+            steps = tuple((inverse[op_type], constant)
+                          for op_type, constant in reversed(steps))
         x = self.node("Cast", x, to=onnx.TensorProto.DOUBLE)
-        for kind, one in steps:
-            x = self.node(kind, x, self.constant(one, np.float64))
+        for op_type, constant in steps:
+            x = self.node(op_type, x, self.constant(constant, np.float64))
         return self.node("Cast", x, to=helper.np_dtype_to_tensor_dtype(self.dtype))
 
 
