@@ -288,7 +288,7 @@ def _executable(
 
 def _stream(case: Case, device: Device, steps: tuple[Step, ...]) -> Timer:
     executable = _executable(case, device, steps, profiling=False)
-    executable.write(case.network.program.input, case.inputs[0])
+    executable.bound.write(case.network.program.input, case.inputs[0])
     return back_to_back(executable.run, executable.session.finish)
 
 
@@ -322,7 +322,7 @@ def _clock(
     def timer(repeats: int) -> float:
         times = []
         for values in islice(cycle(case.inputs), repeats):
-            executable.write(x, values)
+            executable.bound.write(x, values)
             times.append(read(timed_run(executable, first)))
         return statistics.median(times)
 

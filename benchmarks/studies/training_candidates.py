@@ -10,16 +10,17 @@ gradients in few launches. The study proposed a whole epoch in one launch, which
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from operator import add
+from typing import Any
 
 from clnet.ir.loss import RECORD
 from clnet.ir.op import Value
 from clnet.opencl.commands import Action
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Gradients, Launch, Parameters, State
+from clnet.opencl.launch import Buffer
 from clnet.opencl.memory import Memory
 from clnet.opencl.session import session
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
@@ -54,19 +55,19 @@ def _merged(variant: Variant) -> bool:
 class _Copying(Replay):
     """A replay that copies each launch's arrays in before and out after."""
 
-    def _append(self, action: Action, launch: Launch, place: Device) -> None:
-        named = (Value, Parameters, Gradients, State)
-        arrays = {
-            id(memory): memory for memory in (
-                self._value(a) if isinstance(a, Value) else self._memory(a)
-                for a in launch.arguments if isinstance(a, named)
-            )
-        }
-        super()._append(
-            partial(self._copied, action, tuple(arrays.values())), launch, place
-        )
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._copies: dict[Memory, Array] = {}
+        for number, action in enumerate(self.schedule.actions):
+            launch = self.schedule.launches.get(action)
+            if launch is not None:
+                arrays = {
+                    self.bound.memory(argument) for argument in launch.arguments
+                    if isinstance(argument, (Value, Buffer))
+                }
+                self.schedule.actions[number] = partial(self._copied, action, arrays)
 
-    def _copied(self, action: Action, arrays: tuple[Memory, ...]) -> None:
+    def _copied(self, action: Action, arrays: Iterable[Memory]) -> None:
         for memory in arrays:
             memory.write(self.session, self._host(memory))
         action()
@@ -77,14 +78,12 @@ class _Copying(Replay):
 
     def _host(self, memory: Memory) -> Array:
         """Return the host's copy of a buffer, read from the device at first."""
-        copies = self.__dict__.setdefault("_copies", {})
-        if memory not in copies:
+        if memory not in self._copies:
             size = (
                 memory.argument.size if memory.array is None else memory.array.nbytes
             )
-            copies[memory] = memory.read(self.session, size, "uint8")
-        found: Array = copies[memory]
-        return found
+            self._copies[memory] = memory.read(self.session, size, "uint8")
+        return self._copies[memory]
 
 
 @dataclass(frozen=True)

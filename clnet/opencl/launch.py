@@ -26,18 +26,37 @@ When = Literal["call", "parameters", "inputs"]
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """Argument: the flat parameter buffer."""
+class Buffer:
+    """Argument: memory that launches of several steps share, by its name."""
+
+    name: str
+    size: int = 0  # Bytes, zero at first; 0: the binding is given the memory
 
 
-@dataclass(frozen=True)
-class Gradients:
-    """Argument: the flat gradient buffer, of the parameters' layout, zero at first."""
-
-
-@dataclass(frozen=True)
-class State:
-    """Argument: the optimiser's state [slots, size of the flat buffer]."""
+# The flat parameters, their gradients of the same layout (zero at first), and the
+# optimiser's state [slots, size of the flat buffer].
+PARAMETERS = Buffer("flat parameters")
+GRADIENTS = Buffer("flat gradients")
+STATE = Buffer("optimiser state")
+# The key and the learning rate of each epoch of a launch, as `EPOCH`.
+EPOCH_TABLE = Buffer("epoch table")
+# Of networks that are trained side by side: the table of them, as `MEMBER`; rows of the
+# data set, a list a member, one after the other; the dropout of each member's layers
+# [members, layers], as `DROP`; the weight of each sample for each member [members,
+# samples]; the totals of each member's epochs of a launch; those of its last epoch, and
+# how many it had.
+MEMBER_TABLE = Buffer("member table")
+MEMBER_SUBSETS = Buffer("member subsets")
+MEMBER_DROPS = Buffer("member dropout")
+MEMBER_WEIGHTS = Buffer("member weights")
+MEMBER_TOTALS = Buffer("member totals")
+MEMBER_ENDS = Buffer("member ends")
+# An `int`, set by a kernel whose wait for helpers timed out: the runtime then waits for
+# the step's standby launches before the call returns.
+HELPER_TIMEOUT = Buffer("helper timeout", 4)
+# An `int`, set by a kernel whose wait for a group timed out: the results are then NaN,
+# and the plan recomputes them by a fallback.
+TIMEOUT_FLAG = Buffer("group timeout", 4)
 
 
 @dataclass(frozen=True)
@@ -53,13 +72,13 @@ class Scalar:
     # `record_stride` computes as many epochs of those samples as there are steps for;
     # the totals of the first begin at element `record_offset`, those of the next
     # `record_stride` elements on. With `scheduled`, order and rate of the second epoch
-    # and later ones are in the `EpochTable`. The launch ends early after an epoch whose
+    # and later ones are in `EPOCH_TABLE`. The launch ends early after an epoch whose
     # totals are not finite, or whose squared errors or bit fails are below
     # `squares_limit` or `fails_limit`; the number of its epochs is behind the first
     # one's totals. `gradient_sum` and `members` have their own names.
     name: str
     # Its OpenCL type; `"real"`: the network's
-    kind: Literal["int", "uint", "real"] = "int"
+    type: Literal["int", "uint", "real"] = "int"
 
 
 EPOCH = np.dtype([("key", np.uint32, ROUNDS), ("rate", np.float32)])
@@ -68,16 +87,6 @@ EPOCH = np.dtype([("key", np.uint32, ROUNDS), ("rate", np.float32)])
 
 KEY = tuple(Scalar(f"key{i}", "uint") for i in range(ROUNDS))
 """The words of the key of an epoch's order."""
-
-
-@dataclass(frozen=True)
-class EpochTable:
-    """Argument: the key and learning rate of each epoch of a launch, as `EPOCH`."""
-
-
-@dataclass(frozen=True)
-class Members:
-    """Argument: the table of networks that are trained side by side, as `MEMBER`."""
 
 
 MEMBER = np.dtype([
@@ -90,36 +99,11 @@ MEMBER = np.dtype([
 """A row of the table of members (``members.cl``)."""
 
 
-@dataclass(frozen=True)
-class Subsets:
-    """Argument: rows of the data set, a list a member, one after the other."""
-
-
-@dataclass(frozen=True)
-class MemberDrops:
-    """Argument: dropout of each member's layers [members, layers], as `DROP`."""
-
-
 DROP = np.dtype([
     ("stream", np.uint32), ("threshold", np.int32), ("factor", np.float32),
     ("share", np.float32),
 ])
 """A row of the table of dropouts (``member.h``)."""
-
-
-@dataclass(frozen=True)
-class MemberTotals:
-    """Argument: the totals of each member's epochs of a launch."""
-
-
-@dataclass(frozen=True)
-class MemberWeights:
-    """Argument: the weight of each sample for each member [members, samples]."""
-
-
-@dataclass(frozen=True)
-class MemberEnds:
-    """Argument: the totals of each member's last epoch, and how many it had."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +118,7 @@ class Scratch:
 class Packed:
     """Argument: packed parameters, refilled when the parameters change."""
 
-    key: str  # Equal keys within a network mean equal contents: spans share the buffer
+    name: str  # Equal names within a network mean equal contents: spans share it
     size: int  # Bytes
 
 
@@ -142,7 +126,7 @@ class Packed:
 class Table:
     """Argument: a constant array, uploaded once."""
 
-    key: str  # Equal keys within a network mean equal contents
+    name: str  # Equal names within a network mean equal contents
     # Returns the array; called once
     make: Callable[[], NDArray[Any]] = field(compare=False)
     # What kernels assume of the array; None: they use it as values alone
@@ -153,33 +137,17 @@ class Table:
         found = self.make()
         fault = None if self.contents is None else self.contents.fault(found)
         if fault is not None:
-            raise DeviceError(f"table {self.key!r}: {fault.sentence}")
+            raise DeviceError(f"table {self.name!r}: {fault.sentence}")
         return found
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> Table:
-        """Return the argument for a small array, which is its key.
+        """Return the argument for a small array, which is its name.
 
         It has the sizes, offsets and activations of dense layers alone. They follow
         from the network's description, which is checked, and from no number of a file.
         """
         return cls(f"{values.dtype} {values.tobytes().hex()}", lambda: values)
-
-
-@dataclass(frozen=True)
-class HelperTimeout:
-    """Argument: an `int`, 0 at first, set by a kernel whose wait for helpers timed out.
-
-    The runtime then waits for the step's standby launches before the call returns.
-    """
-
-
-@dataclass(frozen=True)
-class TimeoutFlag:
-    """Argument: an `int`, 0 at first, set by a kernel whose wait for a group timed out.
-
-    The results are then NaN, and the plan recomputes them by a fallback.
-    """
 
 
 @dataclass(frozen=True)
@@ -192,6 +160,11 @@ class ByValueInput:
 
     value: Value
 
+    @property
+    def name(self) -> str:
+        """The name of the argument."""
+        return f"{self.value.name} by value"
+
 
 @dataclass(frozen=True)
 class ZeroCopyOutput:
@@ -203,11 +176,15 @@ class ZeroCopyOutput:
 
     value: Value
 
+    @property
+    def name(self) -> str:
+        """The name of the argument."""
+        return f"{self.value.name} without a copy"
+
 
 Argument = (
-    Value | Parameters | Gradients | State | Scalar | EpochTable | Members | Subsets
-    | MemberDrops | MemberTotals | MemberEnds | MemberWeights | Scratch | Packed
-    | Table | HelperTimeout | TimeoutFlag | ByValueInput | ZeroCopyOutput | int | float
+    Value | Buffer | Scratch | Packed | Table | Scalar | ByValueInput | ZeroCopyOutput
+    | int | float
 )
 """An argument of a kernel; an int becomes OpenCL's `int`, a float REAL."""
 
@@ -257,4 +234,4 @@ def phases(launches: Iterable[Launch]) -> tuple[list[Launch], list[Launch]]:
 
 def may_time_out(launches: Iterable[Launch]) -> bool:
     """Return whether waits between work-groups may time out and make results NaN."""
-    return any(TimeoutFlag() in launch.arguments for launch in launches)
+    return any(TIMEOUT_FLAG in launch.arguments for launch in launches)

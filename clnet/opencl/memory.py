@@ -177,6 +177,13 @@ class Memory:
         return rows[:, : value.width]
 
 
+def filled_memory(session: Session, values: Array) -> Memory:
+    """Return a buffer that holds an array."""
+    memory = Memory(session, values.nbytes)
+    memory.write(session, values)
+    return memory
+
+
 def _shared_bytes(session: Session, size: int) -> Array:
     """Return zeros that host and device share, aligned to `ALIGNMENT`."""
     import pyopencl as cl

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.reference import silent_caller
+from clnet.opencl.bound import Bound, by_value_struct
 from clnet.opencl.commands import Action, argument_setter
 from clnet.opencl.launch import (
-    Argument,
+    PARAMETERS,
     ByValueInput,
     Packed,
-    Parameters,
     Table,
+    ZeroCopyOutput,
     phases,
 )
 from clnet.opencl.memory import (
@@ -33,19 +35,20 @@ from clnet.opencl.memory import (
     has_nan,
     staging_array,
 )
-from clnet.runtime.binding import Binding, Step, by_value_struct
+from clnet.runtime.binding import Schedule, Step
 from clnet.runtime.parameter_store import (
     NO_PARAMETERS,
     PackedMemory,
     ParameterStore,
     parameter_store,
 )
-from clnet.runtime.trace import COPY, HOST, Command, Trace
+from clnet.runtime.trace import COPY, HOST, Command, Trace, kernel_name
 from clnet.runtime.zero_copy import ZeroCopyOutputs
 
 if TYPE_CHECKING:
     from clnet.ir.op import Function, Op, Value
     from clnet.nn.model import Model
+    from clnet.opencl.launch import Launch
     from clnet.opencl.session import Session
 
 Array = NDArray[Any]
@@ -71,7 +74,7 @@ class HostSteps:
         return self._functions
 
 
-class Executable(Binding):
+class Executable:
     """Inference steps bound to buffers."""
 
     def __init__(
@@ -83,9 +86,15 @@ class Executable(Binding):
         outputs: Sequence[Value],
         on_device: bool = False,
     ) -> None:
-        super().__init__(session, steps)
-        self.network = network
+        self.session, self.network = session, network
+        self.batch: int = steps[0].span.batch
+        self.dtype: str = steps[0].span.dtype
         self.store: ParameterStore = parameter_store(session, network)
+        self.bound = Bound(session, self.dtype, self.batch, {
+            PARAMETERS.name: self.store.memory
+        })
+        self.schedule = Schedule(session)
+        self._actions = self.schedule.actions
         self.parameters: Array = network.parameters
         self.enqueuing: threading.RLock = threading.RLock()
         self.x: dict[str, Array] = {}
@@ -99,7 +108,6 @@ class Executable(Binding):
         self._blocking = session.device.type == "cpu"
         self._results: list[Any] = []  # events of the downloads of a started call
         self._buffers: dict[str, Any] = {}  # bound by `bind`
-        self._shared: list[Memory] = []  # of the store; held while in use here
         self._zero_copies = ZeroCopyOutputs()
         fresh_on_host = set() if on_device else {value.name for value in inputs}
         fresh_on_device = {value.name for value in inputs} if on_device else set()
@@ -110,15 +118,16 @@ class Executable(Binding):
             self.store.add_reader(self)
             for number, step in enumerate(steps):
                 self._add(number, step, fresh_on_host, fresh_on_device)
-        if on_device and self._used != {session.device}:  # else its queue's order does
+        used = self.schedule.used
+        if on_device and used != {session.device}:  # else its queue's order does
             self._actions.insert(0, session.queue.finish)
-            self._append_waits()
+            self.schedule.append_waits()
         if not on_device:
             self._add_downloads(
                 [value for value in outputs if value.name not in fresh_on_host]
             )
-        if self._helper_timeout is not None:
-            self._ends.append(self._handle_helper_timeout)
+        if self.bound.has_helpers:
+            self._ends.append(self.bound.handle_helper_timeout)
 
     def _add_downloads(self, outputs: Sequence[Value]) -> None:
         """Add the ways of outputs on the device to the host, and the wait for them."""
@@ -129,8 +138,9 @@ class Executable(Binding):
         self._downloads = [
             copy for value in outputs if (copy := self._copy_out(value)) is not None
         ]
-        if not self._downloads or self._busy != [device] or not self._blocking:
-            self._waits = self._waits_for_busy()
+        busy = self.schedule.busy
+        if not self._downloads or busy != [device] or not self._blocking:
+            self._waits += self.schedule.waits_for_busy()
         self._ends = [
             partial(copy, is_blocking=True) if self._blocking else _kept(copy)
             for copy in self._downloads
@@ -169,7 +179,7 @@ class Executable(Binding):
     def finish(self) -> None:
         """Wait for the outputs of the started run, and for no later run."""
         one_queue = len(self.session.queues) == 1
-        if self._results and one_queue and self._helper_timeout is None:
+        if self._results and one_queue and not self.bound.has_helpers:
             for event in self._results:
                 event.wait()
             return
@@ -177,13 +187,12 @@ class Executable(Binding):
             self.session.queue.finish()
         for wait in self._waits:
             wait()
-        if self._helper_timeout is not None:
-            self._handle_helper_timeout()
+        self.wait_for_helpers()
 
     def wait_for_helpers(self) -> None:
         """Wait for helpers that outlast the enqueued runs."""
-        if self._helper_timeout is not None:
-            self._handle_helper_timeout()
+        if self.bound.has_helpers:
+            self.bound.handle_helper_timeout()
 
     def _enqueue(self) -> None:
         for action in self._actions:
@@ -220,12 +229,13 @@ class Executable(Binding):
 
         for action in self._actions:
             host = self._is_host(action)
-            add(HOST if host else self._kernels.get(action, COPY), action)
+            launch = self.schedule.launches.get(action)
+            name = HOST if host else COPY if launch is None else kernel_name(launch)
+            add(name, action)
         for copy in self._downloads:
             add(COPY, partial(copy, is_blocking=True))
         self.session.finish()
-        if self._helper_timeout is not None:
-            self._handle_helper_timeout()
+        self.wait_for_helpers()
         return Trace(commands)
 
     def result_timed_out(self, result: Array) -> bool:
@@ -234,15 +244,14 @@ class Executable(Binding):
         The flag is read only if the result has NaN: a read takes as long as a launch.
         """
         return (
-            self._timeout_flag is not None and not self._zero_copies.arrived
-            and has_nan(result)
-            and self.timed_out()
+            self.can_time_out and not self._zero_copies.arrived and has_nan(result)
+            and self.bound.timed_out()
         )
 
     @property
     def can_time_out(self) -> bool:
         """Whether a kernel's wait may time out: see `result_timed_out`."""
-        return self._timeout_flag is not None
+        return self.bound.can_time_out
 
     def reader(self, name: str) -> Callable[[], Array]:
         """Return the function that returns an output as `result` does."""
@@ -266,17 +275,16 @@ class Executable(Binding):
         bound_now = self._buffers.get(name)
         if bound_now is buffer or (bound_now is not None and bound_now == buffer):
             return
-        for standby in self._standbys:  # they may use an earlier call's buffer
+        for standby in self.bound.standbys:  # they may use an earlier call's buffer
             standby.finish()
-        for kernel, index in self._uses[name]:
-            kernel.set_arg(index, buffer)
+        self.bound.set_argument(name, buffer)
         self._buffers[name] = buffer
 
     def _host_array(self, value: Value) -> Array:
         """Return a value's host array [batch, width], made at its first use."""
         if value.name not in self._host:
             if self.session.device.fine_svm:
-                memory = self._value(value)
+                memory = self.bound.memory(value)
                 array = memory.view(self.dtype, self.batch, value)
             else:
                 rows = self._rows[value.name] = self._staging_rows(value)
@@ -301,7 +309,7 @@ class Executable(Binding):
                 if value.name not in on_host:
                     self._download(value)
                     on_host.add(value.name)
-            self._append_waits()
+            self.schedule.append_waits()
             last = self._actions[-1] if self._actions else None
             if not self._is_host(last):
                 last = partial(self._run_on_host, HostSteps())
@@ -311,7 +319,7 @@ class Executable(Binding):
             on_device -= written
             return
         launches = step.variant.launches(step.span, step.config, step.device)
-        self._order_after_busy(step, launches)
+        self.schedule.order_after_busy(step, launches)
         by_value = {
             argument.value for launch in launches for argument in launch.arguments
             if isinstance(argument, ByValueInput) and argument.value.name in self.x
@@ -320,47 +328,51 @@ class Executable(Binding):
             if value.name not in on_device and value not in by_value:
                 self._upload(value)
                 on_device.add(value.name)
-        packed = {
-            argument: self.store.packed(argument)
-            for launch in launches for argument in launch.arguments
-            if isinstance(argument, Packed)
-        }
-        self._shared += packed.values()
+        packed: dict[Packed, PackedMemory] = {}
+        for argument in chain.from_iterable(launch.arguments for launch in launches):
+            if isinstance(argument, Packed):
+                packed[argument] = self.store.packed(argument)
+                self.bound.buffers[argument.name] = packed[argument]
+            elif isinstance(argument, Table):
+                self.bound.buffers[argument.name] = self.store.table(argument)
         filled = {argument for argument, memory in packed.items() if memory.refill}
         refills: list[tuple[PackedMemory, Action, list[Memory]]] = []
         for phase in phases(launches):
-            self._order_after_busy(
-                step, [one for one in phase if one.when != "parameters"]
+            self.schedule.order_after_busy(
+                step, [launch for launch in phase if launch.when != "parameters"]
             )
             for launch in phase:
                 fills = packed.keys() & launch.arguments
                 if launch.when == "parameters" and filled.issuperset(fills):
                     continue  # another step's launches fill it
                 device = launch.device or step.device
-                action = self._bound(number, launch, device)
+                action = self.bound.launch(launch, device, number)
                 if launch.when == "parameters":
                     tables = [
-                        self.store.table(table) for table in launch.arguments
+                        self.bound.memory(table) for table in launch.arguments
                         if isinstance(table, Table)
                     ]
                     refills += [(packed[one], action, tables) for one in fills]
                 else:
-                    self._actions += self._by_value_updates(by_value)
-                    self._append(action, launch, device)
+                    self._actions += self._by_value_updates(launch, by_value)
+                    self.schedule.append(action, launch, device)
         for memory, action, tables in refills:  # all, or after a failure none
             memory.refill.append(action)
             memory.sources += tables
         on_device |= written
         on_host -= written
 
-    def _by_value_updates(self, values: Iterable[Value]) -> Iterator[Action]:
-        """Yield the updates of by-value arguments of the kernels bound last."""
-        for value in values:
-            struct = by_value_struct(value)
-            struct[:1].view(np.int32)[0] = 1
-            for kernel, index in self._by_value.pop(value.name, []):
+    def _by_value_updates(
+        self, launch: Launch, values: Container[Value]
+    ) -> Iterator[Action]:
+        """Yield the updates of by-value arguments of the launch that was bound last."""
+        for argument in launch.arguments:
+            if isinstance(argument, ByValueInput) and argument.value in values:
+                struct = by_value_struct(argument.value)
+                struct[:1].view(np.int32)[0] = 1
+                kernel, index = self.bound.uses[argument.name][-1]
                 set_struct = partial(argument_setter(kernel), index, struct)
-                row = self.x[value.name][0]
+                row = self.x[argument.value.name][0]
                 yield partial(self._set_by_value, struct[1:], row, set_struct)
 
     def _set_by_value(self, values: Array, row: Array, set_struct: Action) -> None:
@@ -383,7 +395,7 @@ class Executable(Binding):
 
     def _upload(self, value: Value) -> None:
         """Append the upload of a value."""
-        memory = self._value(value)
+        memory = self.bound.memory(value)
         if memory.array is not None:
             device_view = memory.view(self.dtype, self.batch, value)
             if value.name not in self.x:
@@ -413,33 +425,23 @@ class Executable(Binding):
 
     def _copy_out(self, value: Value) -> Action | None:
         """Return the download of a value, or None if the host shares its memory."""
-        memory = self._value(value)
+        memory = self.bound.memory(value)
         self._host_array(value)
         if memory.array is not None:
             return None
-        if self._busy != [self.session.device]:
-            self._append_waits()
+        if self.schedule.busy != [self.session.device]:
+            self.schedule.append_waits()
         return copy_out(self.session, memory, self._rows[value.name])
 
     def _is_zero_copy(self, value: Value) -> bool:
         """Let kernels store a value to host memory; return whether any can."""
-        uses = self._zero_copy.get(value.name, ())
-        if uses:
-            row = self._host_array(value)[0]
-            self._zero_copies.add(row)
-            for kernel, index in uses:
-                argument_setter(kernel)(index, np.uint64(row.ctypes.data))
-        return bool(uses)
-
-    def _memory(self, argument: Argument) -> Memory:
-        if isinstance(argument, Parameters):
-            return self.store.memory
-        if isinstance(argument, Packed):
-            return self.store.packed(argument)
-        if isinstance(argument, Table):
-            self._shared.append(self.store.table(argument))
-            return self._shared[-1]
-        return super()._memory(argument)
+        name = ZeroCopyOutput(value).name
+        if name not in self.bound.uses:
+            return False
+        row = self._host_array(value)[0]
+        self._zero_copies.add(row)
+        self.bound.set_argument(name, np.uint64(row.ctypes.data))
+        return True
 
 
 def _kept(copy: Action) -> Action:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.nn.copies import by_threads
-from clnet.opencl.commands import prepared_launch
-from clnet.opencl.launch import Gradients, Scratch
+from clnet.opencl.bound import Bound
+from clnet.opencl.launch import GRADIENTS, Scratch
 from clnet.opencl.memory import Memory, staging_array
 from clnet.runtime.gradient_transfer import (
     GradientTransfer,
@@ -137,18 +137,11 @@ class _Addition:
     ) -> None:
         launch = gradient_sum(size, dtype, session.device)
         self._session = session
-        kernel = session.kernel(launch, session.device)
-        for index, argument in enumerate(launch.arguments):
-            if isinstance(argument, Gradients):
-                kernel.set_arg(index, gradients.argument)
-            elif isinstance(argument, Scratch):
-                self.received: Memory = Memory(session, argument.size)
-                kernel.set_arg(index, self.received.argument)
-            elif isinstance(argument, int):
-                kernel.set_arg(index, np.int32(argument))
-        self._run = prepared_launch(
-            session.queue, kernel, launch.global_size, launch.local_size, events=True
-        )
+        self._bound = Bound(session, dtype, buffers={GRADIENTS.name: gradients})
+        self._run = self._bound.launch(launch, session.device)
+        self.received: Memory = self._bound.memory(next(
+            argument for argument in launch.arguments if isinstance(argument, Scratch)
+        ))
 
     def run(self) -> None:
         """Enqueue it."""

@@ -11,16 +11,14 @@ from clnet.ir.loss import RECORD
 from clnet.nn.random import HASH_BITS, half_bits, stream
 from clnet.opencl.launch import (
     DROP,
-    EPOCH,
+    EPOCH_TABLE,
     MEMBER,
-    Argument,
-    EpochTable,
-    MemberDrops,
-    MemberEnds,
-    Members,
-    MemberTotals,
-    MemberWeights,
-    Subsets,
+    MEMBER_DROPS,
+    MEMBER_ENDS,
+    MEMBER_SUBSETS,
+    MEMBER_TABLE,
+    MEMBER_TOTALS,
+    MEMBER_WEIGHTS,
 )
 from clnet.opencl.memory import Memory
 from clnet.runtime.replay import Replay, run_flops
@@ -103,21 +101,19 @@ class MemberReplay(Replay):
         self.epochs: int = min(most_epochs(count), epochs)
         lists = [np.asarray(rows, np.int32) for rows in subsets if rows is not None]
         joined = np.concatenate([np.zeros(0, np.int32), *lists])
-        self._own: dict[type, Memory] = {
-            Members: Memory(session, count * MEMBER.itemsize),
-            Subsets: Memory(session, max(1, joined.nbytes)),
-            MemberDrops: Memory(session, DROP.itemsize * (
-                count * len(whole.drops) if any(whole.drops) else 1  # not read
-            )),
-            EpochTable: Memory(session, 2 * EPOCH.itemsize),
-            MemberTotals: Memory(session, count * TOTAL * ITEM),
-            MemberEnds: Memory(session, count * (TOTAL + 1) * ITEM),
-            MemberWeights: Memory(session, count * samples * ITEM if weighted else 1),
+        drops = count * len(whole.drops) if any(whole.drops) else 1  # not read
+        sizes = {
+            MEMBER_TABLE: count * MEMBER.itemsize, MEMBER_SUBSETS: joined.nbytes,
+            MEMBER_DROPS: drops * DROP.itemsize, MEMBER_TOTALS: count * TOTAL * ITEM,
+            MEMBER_ENDS: count * (TOTAL + 1) * ITEM,
+            MEMBER_WEIGHTS: count * samples * ITEM if weighted else 1,
         }
-        self._first_totals = self._own[MemberTotals]
-        super().__init__(session, [step], layout, train_state)
+        super().__init__(session, [step], layout, train_state, {
+            buffer.name: Memory(session, size) for buffer, size in sizes.items()
+        })
+        self._first_totals = self.bound.memory(MEMBER_TOTALS)
         if joined.size:
-            self._own[Subsets].write(session, joined)
+            self.bound.memory(MEMBER_SUBSETS).write(session, joined)
         self._rows = np.zeros(count, MEMBER)
         self._rows["index"] = np.arange(count)
         self._rows["samples"] = samples
@@ -136,10 +132,10 @@ class MemberReplay(Replay):
             if subset is not None:
                 self._rows["samples"][row], self._rows["first"][row] = len(subset), end
                 end += len(subset)
-        sizes, inverse = np.unique(self._rows["samples"], return_inverse=True)
-        self._rows["bits"] = np.array([half_bits(n) for n in sizes.tolist()])[inverse]
-        self.set(most=int(sizes[-1]))
-        steps = -(-int(sizes[-1]) // self.batch)
+        lengths, inverse = np.unique(self._rows["samples"], return_inverse=True)
+        self._rows["bits"] = np.array([half_bits(n) for n in lengths.tolist()])[inverse]
+        self.set(most=int(lengths[-1]))
+        steps = -(-int(lengths[-1]) // self.batch)
         # Of a launch of one epoch, by operations: as many as `run_flops` a core.
         flops = run_flops(session.device) * session.device.compute_units
         self._most_members = max(1, flops // (span_flops(step.span) * steps))
@@ -163,11 +159,11 @@ class MemberReplay(Replay):
                 rows["stream"][:, layer] = stream(number)
         rows["threshold"] = np.rint(fractions * (1 << HASH_BITS))
         rows["factor"], rows["share"] = 1 / (1 - fractions), 1 - fractions
-        self._own[MemberDrops].write(self.session, rows)
+        self.bound.memory(MEMBER_DROPS).write(self.session, rows)
 
     def write_weights(self, weights: Array) -> None:
         """Set the weights of all samples for each member [members, samples]."""
-        self._own[MemberWeights].write(
+        self.bound.memory(MEMBER_WEIGHTS).write(
             self.session, np.ascontiguousarray(weights, np.float32)
         )
 
@@ -182,35 +178,24 @@ class MemberReplay(Replay):
         rows["plan"] = 0 if plans is None else plans
         if self._shuffled:  # those of one order are trained one after the other
             rows = rows[np.lexsort((rows["samples"], rows["seed"]))]
-        if self._own[EpochTable].size < schedule.nbytes:
-            self._replace_own(EpochTable, 2 * schedule.nbytes)
-        self._own[EpochTable].write(self.session, schedule)
+        if self.bound.memory(EPOCH_TABLE).size < schedule.nbytes:
+            table = Memory(self.session, 2 * schedule.nbytes)
+            self.bound.replace(EPOCH_TABLE, table)
+        self.bound.memory(EPOCH_TABLE).write(self.session, schedule)
         totals = self._first_totals
         if epochs > 1:  # it may be read later, while others run
-            totals = self._replace_own(MemberTotals, active * epochs * TOTAL * ITEM)
-        else:
-            self._own[MemberTotals] = totals
-            self._replace_memory(MemberTotals, totals)
+            totals = Memory(self.session, active * epochs * TOTAL * ITEM)
+        self.bound.replace(MEMBER_TOTALS, totals)
         # Launches of more epochs follow one whose time is known. They are of all:
         # parts would leave compute units idle.
         most = self._most_members if epochs == 1 else active
         for first in range(0, active, most):  # between them Ctrl-C is handled
             part = rows[first : first + most]
-            self._own[Members].write(self.session, part)
+            self.bound.memory(MEMBER_TABLE).write(self.session, part)
             self.set(members=len(part), epochs=epochs)
             self.run()
             self.session.finish()
-        ends = self._own[MemberEnds].read(
+        ends = self.bound.memory(MEMBER_ENDS).read(
             self.session, active * (TOTAL + 1), "float32"
         )
         return MemberLaunch(self.session, totals, ends.reshape(active, -1), epochs)
-
-    def _replace_own(self, argument: type, size: int) -> Memory:
-        """Replace the memory of a type of argument by one of so many bytes."""
-        found = self._own[argument] = Memory(self.session, size)
-        self._replace_memory(argument, found)
-        return found
-
-    def _memory(self, argument: Argument) -> Memory:
-        found = self._own.get(type(argument))
-        return super()._memory(argument) if found is None else found

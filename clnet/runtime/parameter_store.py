@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import InputError
-from clnet.opencl.memory import Memory
+from clnet.opencl.memory import Memory, filled_memory
 from clnet.runtime.turn import release
 
 if TYPE_CHECKING:
@@ -64,19 +64,18 @@ class ParameterStore:
 
     def table(self, table: Table) -> Memory:
         """Return the buffer of a constant array, uploaded at its first use."""
-        memory = self._tables.get(table.key)
+        memory = self._tables.get(table.name)
         if memory is None:
-            values = table.values()
-            memory = self._tables[table.key] = Memory(self._session, values.nbytes)
-            memory.write(self._session, values)
+            memory = filled_memory(self._session, table.values())
+            self._tables[table.name] = memory
         return memory
 
     def packed(self, packed: Packed) -> PackedMemory:
         """Return a packed buffer, made at its first use."""
-        memory = self._packed.get(packed.key)
+        memory = self._packed.get(packed.name)
         if memory is None:
             memory = PackedMemory(self._session, packed.size)
-            self._packed[packed.key] = memory
+            self._packed[packed.name] = memory
             self.parameters = NO_PARAMETERS
         return memory
 

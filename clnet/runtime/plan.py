@@ -467,6 +467,6 @@ class Plan:
         executable.bind(self._output.name, out.data)
         wait_for_arrays(self.queue, x, out)
         executable.run()
-        timed_out = executable.timed_out()
+        timed_out = executable.bound.timed_out()
         direct.checked()
         return timed_out

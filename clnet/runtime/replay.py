@@ -12,28 +12,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.nn.storage.layout import Layout, round_up
+from clnet.opencl.bound import Bound
 from clnet.opencl.launch import (
     EPOCH,
-    KEY,
-    Argument,
-    EpochTable,
-    Gradients,
+    EPOCH_TABLE,
+    GRADIENTS,
+    PARAMETERS,
+    STATE,
     Launch,
-    Packed,
-    Parameters,
     Scalar,
-    State,
-    Table,
     phases,
 )
 from clnet.opencl.memory import Memory, sub_buffer_alignment
 from clnet.opencl.process import check_process
-from clnet.runtime.binding import Binding, Step
+from clnet.runtime.binding import Schedule, Step
 from clnet.variants.cost import span_flops
 from clnet.variants.packing import merge_packings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from clnet.ir.op import Value
     from clnet.opencl.commands import Action
@@ -108,20 +105,28 @@ class Blocks:
         return found[:, :, : self._width]
 
 
-class Replay(Binding):
-    """Steps of a training program, none on the host, bound to memory."""
+class Replay:
+    """Steps of a training program, none on the host, bound to memory.
+
+    `buffers` has memory that others have made, by the names of launches' arguments.
+    """
 
     def __init__(
         self, session: Session, steps: Sequence[Step], layout: Layout,
-        train_state: TrainState,
+        train_state: TrainState, buffers: Mapping[str, Memory] | None = None,
     ) -> None:
-        super().__init__(session, steps)
+        self.session, self._layout = session, layout
+        self.batch: int = steps[0].span.batch
+        self.dtype: str = steps[0].span.dtype
         self._train_state = train_state
-        self._layout = layout
-        self._shared: dict[str, Memory] = {}  # tables and packed buffers
-        self._numbers: dict[str, float] = {}
+        self.bound = Bound(session, self.dtype, self.batch, {
+            PARAMETERS.name: train_state.parameters, STATE.name: train_state.state,
+            EPOCH_TABLE.name: Memory(session, 2 * EPOCH.itemsize), **(buffers or {}),
+        })
+        self.set = self.bound.set  # without a call in between: it is called every step
+        self.schedule = schedule = Schedule(session)
+        self._actions = schedule.actions
         self._records: dict[str, _Records] = {}
-        self._epoch_table = Memory(session, 2 * EPOCH.itemsize)
         self._on_write: list[Action] = []
         self._inputs_changed = True
         calls: list[Launch] = []
@@ -130,28 +135,30 @@ class Replay(Binding):
         self._ends: list[int] = []  # actions until the end of each step
         for number, step in enumerate(steps):
             assert step.device is not None
-            own = step.variant.launches(step.span, step.config, step.device)
-            launches, gather = merge_packings((*gather, *own)), []
+            described = step.variant.launches(step.span, step.config, step.device)
+            launches, gather = merge_packings((*gather, *described)), []
             following = [one.device for one in steps[number + 1 : number + 2]]
             only_gather = all(launch.gathers is not None for launch in launches)
             if only_gather and following == [step.device]:
                 launches, gather = [], launches
             first = first or launches
             for phase in phases(launches):
-                self._order_after_busy(step, phase)
+                schedule.order_after_busy(step, phase)
                 for launch in phase:
+                    if GRADIENTS in launch.arguments:  # made at their first use
+                        self.bound.buffers[GRADIENTS.name] = train_state.gradients
                     device = launch.device or step.device
-                    action = self._bound(number, launch, device)
+                    action = self.bound.launch(launch, device, number)
                     if launch.when == "inputs":
                         self._on_write.append(action)
                     else:  # each step changes the parameters
-                        self._append(action, launch, device)
+                        schedule.append(action, launch, device)
             calls += phases(launches)[1]
             self._ends.append(len(self._actions))
-        if self._helper_timeout is not None:
-            self._append_waits()
+        if self.bound.has_helpers:
+            schedule.append_waits()
         else:
-            self._order_after_busy(steps[0], first)  # of the next run
+            schedule.order_after_busy(steps[0], first)  # of the next run
         taken = [
             {a.name for a in call.arguments if isinstance(a, Scalar)}
             for call in calls if not call.standby
@@ -167,28 +174,13 @@ class Replay(Binding):
         self._last_run: int | None = None
         self.set(steps=1)
 
-    def set(self, *, key: Iterable[int] | None = None, **scalars: float) -> None:
-        """Set scalars of the next runs, by the names of `launch.Scalar`.
-
-        ``key0``, ``key1`` … are the words of `key`.
-        """
-        if key is not None:
-            words = zip(KEY, key, strict=True)
-            scalars.update({word.name: int(value) for word, value in words})
-        numbers = self._numbers
-        for name, number in scalars.items():
-            if numbers.get(name) != number:
-                numbers[name] = number
-                for set_value in self._scalars.get(name, ()):
-                    set_value(number)
-
     def run(self) -> None:
         """Enqueue the launches once: one step, or as many as the scalar `steps`."""
         self._take_inputs()
         for action in self._actions:
             action()
-        if self._helper_timeout is not None:
-            self._handle_helper_timeout()
+        if self.bound.has_helpers:
+            self.bound.handle_helper_timeout()
 
     def run_to(self, steps: Iterable[int]) -> Iterator[int]:
         """Enqueue the launches as `run` does, with a pause after some of the steps."""
@@ -201,8 +193,8 @@ class Replay(Binding):
             yield number
         for action in self._actions[done:]:
             action()
-        if self._helper_timeout is not None:
-            self._handle_helper_timeout()
+        if self.bound.has_helpers:
+            self.bound.handle_helper_timeout()
 
     def _take_inputs(self) -> None:
         """Run the launches that follow a change of inputs, if there was one."""
@@ -265,6 +257,7 @@ class Replay(Binding):
         """
         steps = -(-samples // self.batch)
         per_run = self.epochs_per_run(samples)
+        stride = self.bound.numbers.get("record_stride", 0)
         for number in range(0, epochs, per_run):
             size = min(per_run, epochs - number)
             if schedule is not None:
@@ -273,7 +266,7 @@ class Replay(Binding):
                 first=0, samples=samples, seen=min(self.batch, samples), fresh=True,
                 count=count + number * steps, steps=size * steps,
                 scheduled=schedule is not None,
-                record_offset=(record + number) * self._numbers.get("record_stride", 0),
+                record_offset=(record + number) * stride,
             )
             self.run()
             self._last_run = record + number
@@ -282,25 +275,25 @@ class Replay(Binding):
         """Set order and rate of the epochs of the next run."""
         self.set(rate=float(rows["rate"][0]), key=rows["key"][0])
         size = rows.nbytes + EPOCH.itemsize  # kernels read the row after the last
-        if self._epoch_table.size < size:
-            self._epoch_table = Memory(self.session, 2 * size)
-            self._replace_memory(EpochTable, self._epoch_table)
-        if self._epoch_table.array is not None:
+        if self.bound.memory(EPOCH_TABLE).size < size:
+            self.bound.replace(EPOCH_TABLE, Memory(self.session, 2 * size))
+        memory = self.bound.memory(EPOCH_TABLE)
+        if memory.array is not None:
             self.session.finish()
-        self._epoch_table.write(self.session, rows)
+        memory.write(self.session, rows)
 
     def write(self, value: Value, rows: Array) -> None:
         """Fill a value by its rows [rows, width], and wait."""
-        super().write(value, rows)
+        self.bound.write(value, rows)
         self._inputs_changed = True
 
     def input_memory(self, value: Value) -> Memory:
         """Return the memory of an input."""
-        return self._value(value)
+        return self.bound.memory(value)
 
     def read(self, value: Value) -> Array:
         """Wait for all steps, and return a value [rows, width]."""
-        memory = self._value(value)
+        memory = self.bound.memory(value)
         rows = value.height(self.batch)
         flat = memory.read(self.session, rows * value.stride, self.dtype)
         return flat.reshape(rows, value.stride)[:, : value.width]
@@ -313,8 +306,7 @@ class Replay(Binding):
             records, stride = RECORDS, round_up(value.stride + 1, RECORD_ALIGNMENT)
             memory = Memory(self.session, records * stride * item)
             arguments = [memory.argument]
-            for kernel, index in self._uses[value.name]:
-                kernel.set_arg(index, memory.argument)
+            self.bound.set_argument(value.name, memory.argument)
             self.set(record_stride=stride)
         else:
             records = SEPARATE_RECORDS
@@ -332,8 +324,7 @@ class Replay(Binding):
         if self.multi_epoch:
             self.set(record_offset=record * stride)
             return
-        for kernel, index in self._uses[value.name]:
-            kernel.set_arg(index, arguments[record])
+        self.bound.set_argument(value.name, arguments[record])
 
     def add_blocks(self, value: Value, count: int) -> Blocks:
         """Return memory for `count` values of the shape of one; `select` chooses."""
@@ -341,8 +332,7 @@ class Replay(Binding):
 
     def select(self, value: Value, block: Any, *, is_input: bool = False) -> None:
         """Let the steps enqueued next take a value from `Blocks.argument`."""
-        for kernel, index in self._uses[value.name]:
-            kernel.set_arg(index, block)
+        self.bound.set_argument(value.name, block)
         self._inputs_changed |= is_input
 
     def read_records(self, value: Value, count: int) -> Array:
@@ -358,39 +348,24 @@ class Replay(Binding):
             count = min(count, first + int(rows[first, value.width]))
         return rows[:count, : value.width]
 
+    def timed_out(self) -> bool:
+        """Return whether a kernel's wait has timed out since the last query.
+
+        Waits for all launches, if there are kernels that can time out.
+        """
+        return self.bound.timed_out()
+
     @property
     def may_time_out(self) -> bool:
         """Whether kernels wait for other work-groups, with a timeout."""
-        return self._timeout_flag is not None
+        return self.bound.can_time_out
 
     def write_gradients(self, flat: Array) -> None:
         """Fill the flat gradient buffer [size], and wait."""
-        self._memory(Gradients()).write(self.session, flat)
+        self._train_state.gradients.write(self.session, flat)
 
     def read_gradients(self) -> Array:
         """Wait for all steps, and return the flat gradient buffer [size]."""
         self.session.finish()
-        memory = self._memory(Gradients())
+        memory = self._train_state.gradients
         return memory.read(self.session, self._layout.size, self.dtype)
-
-    def _memory(self, argument: Argument) -> Memory:
-        if isinstance(argument, Parameters):
-            return self._train_state.parameters
-        if isinstance(argument, State):
-            return self._train_state.state
-        if isinstance(argument, Gradients):
-            return self._train_state.gradients
-        if isinstance(argument, EpochTable):
-            return self._epoch_table
-        if isinstance(argument, Packed):
-            if argument.key not in self._shared:
-                self._shared[argument.key] = Memory(self.session, argument.size)
-            return self._shared[argument.key]
-        if isinstance(argument, Table):
-            if argument.key not in self._shared:
-                values = argument.values()
-                memory = Memory(self.session, values.nbytes)
-                memory.write(self.session, values)
-                self._shared[argument.key] = memory
-            return self._shared[argument.key]
-        return super()._memory(argument)

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from clnet.opencl.launch import Launch
 
 HOST, COPY = "host", "copy"  # names of commands that are no kernels
+
+
+def kernel_name(launch: Launch) -> str:
+    """Return the name of a launch's kernel, with its file if that has another."""
+    source, kernel = launch.source.rpartition("/")[2][:-3], launch.kernel
+    return kernel if kernel == source else f"{source}: {kernel}"
 
 
 class Command(NamedTuple):

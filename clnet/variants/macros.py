@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from clnet.ir.op import VALUE_ALIGNMENT, Value
 from clnet.nn.activations import Activation, activation
 from clnet.nn.storage.dense import RowStorage
-from clnet.opencl.launch import Argument, Parameters
+from clnet.opencl.launch import PARAMETERS, Argument
 
 if TYPE_CHECKING:
     from clnet.ir.activation import Nonlinearity
@@ -90,7 +90,7 @@ def weights_and_bias(layer: LayerOps) -> tuple[Argument, ...]:
     storage, bias = layer.apply.storage, layer.act.bias
     assert isinstance(storage, RowStorage)
     return (
-        Parameters(),
+        PARAMETERS,
         layer.apply.weights.offset,
         storage.stride,
         0 if bias is None else bias.offset,

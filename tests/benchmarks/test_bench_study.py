@@ -61,7 +61,7 @@ def test_timed_run_reads_the_devices_clock(device):
     executable = Executable(
         session(device, profiling=True), TINY.network, steps, *values, on_device=True
     )
-    executable.write(program.input, TINY.inputs[0])
+    executable.bound.write(program.input, TINY.inputs[0])
     before = []
     time = own_candidates.timed_run(executable, lambda: before.append(1))
     assert 0 < time.busy <= time.span

@@ -121,8 +121,8 @@ class Predict:
         self.network.parameters = case.parameters(self.network)
         x = case.inputs(case.batch, program.input.width)
         for value in {value for op in program.ops for value in op.writes}:
-            if value.name in run._values:
-                run.write(value, np.full((case.batch, value.width), np.nan))
+            if value.name in run.bound.buffers:
+                run.bound.write(value, np.full((case.batch, value.width), np.nan))
         run.x[program.input.name][...] = x
         if program.output.name in run._host:  # else a step on the host makes it
             run._host[program.output.name][...] = np.nan
@@ -350,7 +350,7 @@ class Train:
         replay, inputs = self._replay, set(self._program.inputs)
         written = {
             value for op in self._program.ops for value in op.writes
-            if value not in inputs and value.name in replay._values
+            if value not in inputs and value.name in replay.bound.buffers
         }
         for value in sorted(written, key=lambda v: v.name):
             rows = value.height(batch(case))

@@ -169,20 +169,15 @@ def test_a_missing_output_is_found(monkeypatch):
 
 
 def test_a_write_behind_a_buffer_is_found(monkeypatch):
-    bind, run = Executable._value, Executable.run
-    buffers = []
+    run = Executable.run
 
     def wrong(self):
         run(self)
-        content = buffers[-1].read(self.session, buffers[-1].size + 1, "uint8")
+        buffer = next(iter(self.bound.buffers.values()))
+        content = buffer.read(self.session, buffer.size + 1, "uint8")
         content[-1] = 0  # alone: the numbers stay right
-        buffers[-1].write(self.session, content)
+        buffer.write(self.session, content)
 
-    def seen(self, value):
-        buffers.append(bind(self, value))
-        return buffers[-1]
-
-    monkeypatch.setattr(Executable, "_value", seen)
     monkeypatch.setattr(Executable, "run", wrong)
     assert "were written" in Runner(device()).run(SIMPLE).fault
 

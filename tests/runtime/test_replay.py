@@ -161,7 +161,7 @@ def test_standby_launches_in_training(workers):
 def test_a_pass_sets_the_scalars_of_each_batch():
     replay, _ = gather_replay({})
     runs = []
-    replay.run = lambda: runs.append(dict(replay._numbers))
+    replay.run = lambda: runs.append(dict(replay.bound.numbers))
     assert replay.run_pass(10, count=7) == 3
     assert runs == [
         {"first": 0, "samples": 4, "seen": 4, "fresh": 1, "count": 7, "steps": 1},
@@ -184,7 +184,7 @@ class Counting(Changed):
 def test_a_pass_in_one_run(n):
     replay, _ = gather_replay({}, Counting())
     runs = []
-    replay.run = lambda: runs.append(dict(replay._numbers))
+    replay.run = lambda: runs.append(dict(replay.bound.numbers))
     assert replay.run_pass(n, count=7) == -(-n // 4)
     assert runs == [
         {"first": 0, "samples": n, "seen": min(n, 4), "fresh": 1, "count": 7,
@@ -200,7 +200,7 @@ def test_the_runs_of_a_pass_have_bounded_steps(n, most, monkeypatch):
     )
     replay, _ = gather_replay({}, Counting())
     runs = []
-    replay.run = lambda: runs.append(dict(replay._numbers))
+    replay.run = lambda: runs.append(dict(replay.bound.numbers))
     steps = replay.run_pass(n)
     assert sum(run["steps"] for run in runs) == steps == -(-n // 4)
     for run in runs:

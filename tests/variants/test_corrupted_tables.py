@@ -40,7 +40,7 @@ def tables(name, network, batch, place):
     """The checked tables of a variant, with their values."""
     variant, program = VARIANT[name], NETWORKS[network]().program
     found = {
-        argument.key: (argument, argument.values())
+        argument.name: (argument, argument.values())
         for span in spans_of(program, variant, batch)
         if variant.refuse(span, place) is None
         for config in list(variant.space(span, place))[:3]

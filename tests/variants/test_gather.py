@@ -85,7 +85,7 @@ def test_a_packing_gathers_its_batch(n_in, shuffled, monkeypatch):
             replay.write(value, data[value.name])
         for numbers in SCALARS:
             run_step(replay, numbers)
-        kernels = [*replay._kernels.values()]
+        kernels = [launch.kernel for launch in replay.schedule.launches.values()]
         arrays = [replay.read(value) for value in program.ops[0].writes]
         return kernels, [*arrays, replay.read(program.output), train_state.values()[0]]
 

@@ -7,7 +7,6 @@ from functools import partial
 from itertools import product
 
 import numpy as np
-import pyopencl as cl
 import pytest
 from bounds import assert_right
 from devices import DEVICE, H200, posing
@@ -19,8 +18,9 @@ from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Adam, Rprop
 from clnet.nn.regularisation import Regularisation
 from clnet.nn.storage.formats import FORMATS
-from clnet.opencl.launch import Packed, Parameters, Scratch, Table
-from clnet.opencl.memory import Memory
+from clnet.opencl.bound import Bound
+from clnet.opencl.launch import PARAMETERS, Packed, Scratch, Table
+from clnet.opencl.memory import filled_memory
 from clnet.opencl.session import session
 from clnet.planning.training_planner import TRAINING_VARIANTS
 from clnet.runtime.binding import Step
@@ -120,37 +120,20 @@ def described(network, places, most):
 def bytes_of(network, packed, launches):
     """Return the contents of a buffer of packed parameters after launches."""
     where = session(DEVICE)
-    memories = {}
+    parameters = filled_memory(where, network.parameters)
+    bound = Bound(where, network.dtype, buffers={PARAMETERS.name: parameters})
     for launch in launches:
-        kernel = where.kernel(launch, DEVICE)
-        for index, argument in enumerate(launch.arguments):
-            if isinstance(argument, int):
-                kernel.set_arg(index, np.int32(argument))
-                continue
-            if argument not in memories:
-                if isinstance(argument, Parameters):
-                    memories[argument] = Memory(where, network.parameters.nbytes)
-                    memories[argument].write(where, network.parameters)
-                elif isinstance(argument, Table):
-                    values = argument.make()
-                    memories[argument] = Memory(where, values.nbytes)
-                    memories[argument].write(where, values)
-                else:
-                    memories[argument] = Memory(where, argument.size)
-            kernel.set_arg(index, memories[argument].argument)
-        cl.enqueue_nd_range_kernel(
-            where.queue, kernel, launch.global_size, launch.local_size
-        )
+        bound.launch(launch, DEVICE)()
     where.finish()
-    return memories[packed].read(where, packed.size, "uint8").tobytes()
+    return bound.memory(packed).read(where, packed.size, "uint8").tobytes()
 
 
 def assert_checked(table):
     """Check that a table is as its kernels assume, and that all numbers are checked."""
     values = table.values()
-    described = table.key == Table.of(values).key
+    described = table.name == Table.of(values).name
     checked = values.dtype.kind in "iuV" and not described
-    assert (table.contents is not None) == checked, table.key
+    assert (table.contents is not None) == checked, table.name
     return values
 
 
@@ -169,15 +152,15 @@ def test_equal_keys_mean_equal_content(name, which, most):
                 if isinstance(argument, Table):
                     values = assert_checked(argument)
                     found = values.dtype, values.tobytes()
-                    first, other = tables.setdefault(argument.key, (found, label))
-                    assert found == first, (argument.key, other, label)
+                    first, other = tables.setdefault(argument.name, (found, label))
+                    assert found == first, (argument.name, other, label)
                 if isinstance(argument, Scratch):
                     size = sizes.setdefault(argument.name, argument.size)
                     assert argument.size == size, (argument.name, label)
                 if isinstance(argument, Packed) and launch.when == "parameters":
                     fills.setdefault(argument, []).append(launch)
         for packed, fill in fills.items():
-            contents = packings.setdefault(packed.key, {})
+            contents = packings.setdefault(packed.name, {})
             contents.setdefault((packed.size, repr(fill)), (packed, fill, label))
     assert not tables.keys() & packings.keys()  # a replay stores both in one dict
     for contents in packings.values():

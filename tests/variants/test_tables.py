@@ -40,7 +40,7 @@ VARIANTS = [
 def tables_of(program, batch):
     """Return the tables of these variants and their configurations, by key."""
     return {
-        argument.key: argument
+        argument.name: argument
         for variant, place in product(VARIANTS, PLACES)
         for span in spans_of(program, variant, batch)
         if len(span.ops) < 7 and variant.refuse(span, place) is None

@@ -31,11 +31,11 @@ from clnet.ir.lowering import lower, lower_training
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import optimiser
 from clnet.nn.random import key as order_key
+from clnet.opencl import bound
 from clnet.opencl.discovery import device
 from clnet.opencl.program import source_text
 from clnet.opencl.session import Session
 from clnet.planning.training_planner import TRAINING_VARIANTS
-from clnet.runtime import binding
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
@@ -179,12 +179,12 @@ class Watched(Session):
 
 def bind_to_threads() -> None:
     """Let bindings launch a `Kernel` by its own methods."""
-    launched, standby = binding.prepared_launch, binding.Standby
-    binding.prepared_launch = lambda queue, kernel, *sizes, **options: (
+    launched, standby = bound.prepared_launch, bound.Standby
+    bound.prepared_launch = lambda queue, kernel, *sizes, **options: (
         kernel.run if isinstance(kernel, Kernel)
         else launched(queue, kernel, *sizes, **options)
     )
-    binding.Standby = lambda session, on, kernel, launch: (
+    bound.Standby = lambda session, on, kernel, launch: (
         SimpleNamespace(start=kernel.start, finish=kernel.finish)
         if isinstance(kernel, Kernel) else standby(session, on, kernel, launch)
     )
@@ -239,7 +239,7 @@ def main() -> None:
             for count in range(RUNS):
                 replay.run_pass(3 * step.span.batch, 3 * count)
             where.finish()
-            for standby in replay._standbys:
+            for standby in replay.bound.standbys:
                 standby.finish()
             print(f"{step.variant.name} {dict(step.config)}", flush=True)
 

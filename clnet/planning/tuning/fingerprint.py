@@ -55,7 +55,8 @@ def exact_fingerprint(span: Span) -> str:
 def _runtime() -> str:
     """Return a digest of the modules that bind launches."""
     names = sorted(module.name for module in iter_modules(clnet.runtime.__path__))
-    return _digest(_text(f"{clnet.runtime.__name__}.{name}") for name in names)
+    modules = [f"{clnet.runtime.__name__}.{name}" for name in names]
+    return _digest(map(_text, [*modules, "clnet.opencl.bound", "clnet.opencl.memory"]))
 
 
 def fingerprint(step: Step) -> str:

@@ -104,7 +104,7 @@ def ready(
         for value in read:
             values = _random((executable.batch, value.width))
             if on_device:
-                executable.write(value, values)
+                executable.bound.write(value, values)
             else:
                 executable.x[value.name][...] = values
 
@@ -265,7 +265,7 @@ def check(
         # Copies: an accumulator is both input and output.
         samples = {name: array[:PERIOD].copy() for name, array in executable.x.items()}
         executable.run()
-        if executable.timed_out():
+        if executable.bound.timed_out():
             raise DeviceError(
                 f"{names_of(steps)} timed out on {session.device.name} (is another "
                 "program using it?)"

@@ -20,7 +20,7 @@ from clnet.ir.reference import silent
 from clnet.ir.sparse_input import SPARSE_INPUT_OPS
 from clnet.ir.update import GradientNorm, Update
 from clnet.nn.random import key
-from clnet.nn.storage.layout import Layout, Slot, live_elements
+from clnet.nn.storage.layout import Slot, live_elements
 from clnet.planning.tuning import measure
 from clnet.planning.tuning.measure import (
     OVERFLOW_RATIO,
@@ -198,10 +198,8 @@ class Trial:
         updates = any(isinstance(op, Update) for op in _ops(steps))
         train_state = self._train_state() if updates else self._unchanged
         data = self._data.setdefault(seed, {})
-        known = set(data)
-        replay = _Replay(
-            self.session, steps, self.program.layout, train_state, self._data_set, data
-        )
+        known = {value for value in self._data_set if value.name in data}
+        replay = Replay(self.session, steps, self.program.layout, train_state, data)
         inputs = self._random_inputs(_ops(steps), replay.batch, seed, known)
         flat = np.zeros(self.program.layout.size, self.program.dtype)
         for value, rows in inputs.items():
@@ -210,6 +208,11 @@ class Trial:
                 replay.write(value, rows)
             else:
                 flat[slot.offset : slot.offset + slot.size] = rows[0]
+        memory = replay.bound.buffers
+        data.update({
+            value.name: memory[value.name] for value in self._data_set
+            if value.name in memory
+        })
         replay.write_gradients(flat)
         replay.set(rate=self._rate, seed=0, key=key(0, 0))
         return replay, train_state
@@ -320,8 +323,8 @@ class Trial:
         return {value for value in found if value is not None}
 
     @cached_property
-    def _data(self) -> dict[int, dict[Value, Memory]]:
-        """The data set of each seed, which trials share."""
+    def _data(self) -> dict[int, dict[str, Memory]]:
+        """The memory of each seed's data set, by names of values: trials share it."""
         return {}
 
     def _train_state(self) -> TrainState:
@@ -374,25 +377,6 @@ class Trial:
         if self._optimiser is None:
             return np.zeros((0, size), dtype)
         return self._optimiser.initial_state(size, dtype)
-
-
-class _Replay(Replay):
-    """A replay that shares the memory of some values with others."""
-
-    def __init__(
-        self, session: Session, steps: Sequence[Step], layout: Layout,
-        train_state: TrainState,
-        shared: Container[Value], memory: dict[Value, Memory],
-    ) -> None:
-        self._shared_values, self._shared_memory = shared, memory
-        super().__init__(session, steps, layout, train_state)
-
-    def _value(self, value: Value) -> Memory:
-        if value not in self._shared_values:
-            return super()._value(value)
-        if value not in self._shared_memory:
-            self._shared_memory[value] = super()._value(value)
-        return self._shared_memory[value]
 
 
 def _key(step: Step) -> tuple[Any, ...]:

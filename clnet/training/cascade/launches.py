@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.loss import RECORD
+from clnet.opencl.bound import Bound
 from clnet.opencl.session import KEPT_BYTES
 from clnet.runtime.replay import run_flops
-from clnet.runtime.workspace import Workspace
 from clnet.variants.cascade.cascade import (
     CascadeSamples,
     NeuronsTraining,
@@ -22,8 +23,9 @@ from clnet.variants.cascade.cascade import (
 
 if TYPE_CHECKING:
     from clnet.nn.cascade import Neuron
+    from clnet.opencl.commands import Action
     from clnet.opencl.device import Device
-    from clnet.opencl.launch import Launch
+    from clnet.opencl.launch import Launch, Scratch
     from clnet.opencl.session import Session
 
 Array = NDArray[Any]
@@ -31,6 +33,42 @@ Array = NDArray[Any]
 Judge = Callable[[int, Array], int | None]
 """Of the number of epochs before and the records [epochs, neurons, RECORD] of a launch:
 how many of these epochs there are to its last; None: the training goes on."""
+
+
+class Workspace:
+    """Launches on float32 buffers, which those that name the same one share."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.memory: Bound = Bound(session)
+        self._running: Device = session.device  # the last launch's
+
+    def bound(self, launch: Launch) -> Callable[..., None]:
+        """Return the function that enqueues a launch, called with its scalars."""
+        device = launch.device or self.session.device
+        return partial(self._run, self.memory.launch(launch, device), device)
+
+    def _run(self, action: Action, device: Device, **scalars: float) -> None:
+        self.memory.set(key=None, **scalars)
+        if self._running is not device:
+            self.session.queues[self._running].finish()
+            self._running = device
+        action()
+
+    def write(self, scratch: Scratch, values: Array) -> None:
+        """Fill the start of a buffer, and wait."""
+        self.session.finish()
+        memory = self.memory.memory(scratch)
+        memory.write(self.session, np.ascontiguousarray(values))
+
+    def read(self, scratch: Scratch, count: int) -> Array:
+        """Return the first numbers of a buffer, after all enqueued launches."""
+        return self.memory.memory(scratch).read(self.session, count, "float32")
+
+    @property
+    def size(self) -> int:
+        """Bytes of all buffers."""
+        return sum(memory.size for memory in self.memory.buffers.values())
 
 
 class Population:

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from clnet.nn.storage.dense import RowStorage
-from clnet.opencl.launch import Launches, Packed, Parameters
+from clnet.opencl.launch import PARAMETERS, Launches, Packed
 from clnet.variants.macros import kernel_function, number, real
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def pack_chain(
     """Return the launches that pack each layer's A, one after the other."""
     return tuple(
         packing.launch(
-            Parameters(), layer.apply.weights.offset, stride, *packed,
+            PARAMETERS, layer.apply.weights.offset, stride, *packed,
             second=second, when="parameters", before=before,
         )
         for layer, packing, stride, before in zip(

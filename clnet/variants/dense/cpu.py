@@ -13,11 +13,11 @@ from clnet.checks import INT_MAX
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
-    HelperTimeout,
+    HELPER_TIMEOUT,
+    PARAMETERS,
     Launch,
     Launches,
     Packed,
-    Parameters,
     Scratch,
     Table,
 )
@@ -148,13 +148,13 @@ class Cpu:
             )
             lead = replace(
                 launch, kernel="lead", global_size=(1,),
-                arguments=(*shared, HelperTimeout()),
+                arguments=(*shared, HELPER_TIMEOUT),
                 device=serial_companion(device),
             )
             runs = (helpers, lead)
         repack = Launch(
             "dense/cpu.cl", "pack", defines, (workers,), (1,),
-            (Parameters(), table, len(layers), packed), when="parameters",
+            (PARAMETERS, table, len(layers), packed), when="parameters",
         )
         return (repack, *runs)
 

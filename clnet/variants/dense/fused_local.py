@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from clnet.opencl.launch import Launch, Launches, Parameters
+from clnet.opencl.launch import PARAMETERS, Launch, Launches
 from clnet.variants.base import Config, Reach, refuse_unless_dense_layers, team_group
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.dense.chain import (
@@ -114,7 +114,7 @@ class FusedLocal:
             Launch(
                 "dense/fused_local.cl", "fused_local", defines,
                 (-(-span.batch // tile) * group,), (group,),
-                (Parameters(), x, x.stride, x.width, y, y.stride, span.batch),
+                (PARAMETERS, x, x.stride, x.width, y, y.stride, span.batch),
             ),
         )
 

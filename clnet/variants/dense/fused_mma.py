@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from clnet.ir.activation import Nonlinearity
 from clnet.nn.activations import activation
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.launch import Launch, Launches, Packed, Parameters
+from clnet.opencl.launch import PARAMETERS, Launch, Launches, Packed
 from clnet.variants.base import Config, Reach, refuse_unless_dense_layers
 from clnet.variants.cost import Cost, span_cost
 from clnet.variants.dense.chain import chain, chain_defines, functions_defines, table
@@ -118,7 +118,7 @@ class FusedMma:
                     "STEEPNESS": "{" + ", ".join(number(s, span) for s in steepness)
                     + "}",
                 },
-                (PACKERS,), (PACKERS,), (Parameters(), *packed), when="parameters",
+                (PACKERS,), (PACKERS,), (PARAMETERS, *packed), when="parameters",
             ),
             Launch(
                 "dense/fused_mma.cl", "fused_mma",

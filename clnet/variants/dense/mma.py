@@ -10,7 +10,7 @@ from clnet.ir.op import VALUE_ALIGNMENT
 from clnet.nn.activations import activation
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.launch import Argument, Launch, Launches, Packed, Parameters, Scratch
+from clnet.opencl.launch import PARAMETERS, Argument, Launch, Launches, Packed, Scratch
 from clnet.opencl.program import WARP_GROUP_MMA, WARP_MMA, matrix_units
 from clnet.variants.base import (
     Config,
@@ -374,7 +374,7 @@ class Mma:
             key = f"mma {layer.apply.weights.offset} in {operand.layout_name}"
             a = Packed(key, operand.size), Packed(f"{key}, scales", operand.scales_size)
             packs.append(operand.launch(
-                Parameters(), layer.apply.weights.offset,
+                PARAMETERS, layer.apply.weights.offset,
                 stored(layer.apply, RowStorage).stride, *a,
                 second=True, when="parameters",
             ))
@@ -391,7 +391,7 @@ class Mma:
                 "Y_PADDED": padded(y), "STORES_Z": int(stores_sums),
             }
             biases: tuple[Argument, ...] = (
-                Parameters(), 0 if bias is None else bias.offset,
+                PARAMETERS, 0 if bias is None else bias.offset,
             )
             pre_activations = sums if stores_sums else y
             last: tuple[Argument, ...] = (

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from clnet.checks import INT_MAX
 from clnet.nn.activations import activation
 from clnet.opencl.launch import (
+    PARAMETERS,
+    TIMEOUT_FLAG,
     Launch,
     Launches,
     Packed,
-    Parameters,
     Scratch,
-    TimeoutFlag,
 )
 from clnet.opencl.program import WARP_GROUP_MMA, matrix_units
 from clnet.variants.cost import Cost, span_cost
@@ -203,10 +203,10 @@ class MmaChain:
             Launch(
                 "dense/mma_chain.cl", "mma_chain", defines, (groups * group,), (group,),
                 (
-                    x, x.stride, values, *scales, *packed, Parameters(), y, y.stride,
+                    x, x.stride, values, *scales, *packed, PARAMETERS, y, y.stride,
                     span.batch,
                     Scratch("counts", 4 * (len(layers) + 1) * tiling.tiles_of_rows),
-                    Scratch("launches", 4 * groups), TimeoutFlag(),
+                    Scratch("launches", 4 * groups), TIMEOUT_FLAG,
                 ),
             ),
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.launch import Launch, Launches, Parameters, Scratch
+from clnet.opencl.launch import PARAMETERS, Launch, Launches, Scratch
 from clnet.variants.base import GROUP, Config, DenseLayers, Reach, Untuned, dense_layer
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.dense.chain import chain, chain_defines, parameter_count, strides
@@ -139,7 +139,7 @@ class Fused(DenseLayers):
             Launch(
                 "dense/fused.cl", "fused", defines, (config["group"],),
                 (config["group"],),
-                (Parameters(), x, x.stride, x.width, y, y.stride, span.batch,
+                (PARAMETERS, x, x.stride, x.width, y, y.stride, span.batch,
                  Scratch("values", _scratch(span))),
             ),
         )

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
+    PARAMETERS,
+    TIMEOUT_FLAG,
     ByValueInput,
     Launch,
     Launches,
-    Parameters,
     Scratch,
-    TimeoutFlag,
     ZeroCopyOutput,
 )
 from clnet.opencl.program import inline_ptx
@@ -143,9 +143,9 @@ class Persistent:
             Launch(
                 f"dense/{kernel}.cl", kernel, defines, (groups * size,), (size,),
                 (
-                    Parameters(), x, x.width, y,
+                    PARAMETERS, x, x.width, y,
                     Scratch("words", 2 * WORD * sum(words)),
-                    Scratch("launches", WORD * groups), TimeoutFlag(),
+                    Scratch("launches", WORD * groups), TIMEOUT_FLAG,
                     ZeroCopyOutput(y), *by_value,
                 ),
             ),

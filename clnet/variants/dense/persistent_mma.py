@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from clnet.nn.activations import activation
 from clnet.nn.storage.contents import Fields, Range, Records
 from clnet.opencl.launch import (
+    PARAMETERS,
+    TIMEOUT_FLAG,
     Launch,
     Launches,
     Packed,
-    Parameters,
     Scratch,
     Table,
-    TimeoutFlag,
 )
 from clnet.variants.cost import Cost, span_cost
 from clnet.variants.dense.chain import (
@@ -159,7 +159,7 @@ class PersistentMma:
                 "dense/persistent_mma.cl", "persistent_mma", defines,
                 (groups * group,), (group,),
                 (
-                    *packed, Parameters(), x, x.stride, x.width, y, y.stride,
+                    *packed, PARAMETERS, x, x.stride, x.width, y, y.stride,
                     span.batch, Scratch("words", 2 * schedule.set_bytes),
                     Scratch("launches", 4 * groups),
                     Table(
@@ -167,7 +167,7 @@ class PersistentMma:
                         f"cut {schedule.cuts}",
                         lambda: schedule.tasks, schedule.contents,
                     ),
-                    TimeoutFlag(),
+                    TIMEOUT_FLAG,
                 ),
             ),
         )

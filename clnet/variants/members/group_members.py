@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from clnet.ir.loss import RECORD
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
+    PARAMETERS,
+    STATE,
     Argument,
     Launch,
     Launches,
-    Parameters,
     Scratch,
-    State,
     Table,
 )
 from clnet.opencl.program import matrix_units
@@ -231,8 +231,8 @@ class GroupMembers(MemberVariant):
                 "members/group_members.cl", "group_members", defines,
                 (self.members * group,), (group,),
                 (
-                    Table.of(neuron_table(step)), Parameters(), inputs, t,
-                    weights_of(step), data, float(step.loss.bit_fail_limit), State(),
+                    Table.of(neuron_table(step)), PARAMETERS, inputs, t,
+                    weights_of(step), data, float(step.loss.bit_fail_limit), STATE,
                     Table.of(_places(step, layout.layers, place.layers)), t.width,
                     span.batch, *MEMBER_ARGUMENTS,
                 ),

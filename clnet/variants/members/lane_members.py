@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clnet.ir.loss import RECORD
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.launch import Launch, Launches, Parameters, Scalar, State
+from clnet.opencl.launch import PARAMETERS, STATE, Launch, Launches, Scalar
 from clnet.opencl.program import inline_ptx, matrix_units
 from clnet.variants.base import team_group
 from clnet.variants.cost import gpu_kernel_efficiency
@@ -213,8 +213,8 @@ class LaneMembers(MemberVariant):
                 "members/lane_members.cl", "lane_members", defines,
                 (-(-self.members // nets) * group,), (group,),
                 (
-                    Parameters(), x, t, weights_of(step),
-                    float(step.loss.bit_fail_limit), State(), span.batch,
+                    PARAMETERS, x, t, weights_of(step),
+                    float(step.loss.bit_fail_limit), STATE, span.batch,
                     Scalar("most"), *MEMBER_ARGUMENTS,
                 ),
             ),

@@ -10,20 +10,20 @@ from numpy.typing import NDArray
 
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
+    EPOCH_TABLE,
+    MEMBER_DROPS,
+    MEMBER_ENDS,
+    MEMBER_SUBSETS,
+    MEMBER_TABLE,
+    MEMBER_TOTALS,
+    MEMBER_WEIGHTS,
+    PARAMETERS,
+    STATE,
     Argument,
-    EpochTable,
     Launch,
     Launches,
-    MemberDrops,
-    MemberEnds,
-    Members,
-    MemberTotals,
-    MemberWeights,
-    Parameters,
     Scalar,
     Scratch,
-    State,
-    Subsets,
     Table,
 )
 from clnet.opencl.program import matrix_units
@@ -55,14 +55,14 @@ EFFICIENCY = 0.4  # of lanes that have samples
 SUM_SAMPLES = 15  # of a tile whose products take as long as the sums over lanes
 DROPPED_BITS = 16  # of a float32: a bfloat16 has the others
 MEMBER_ARGUMENTS: tuple[Argument, ...] = (  # of all kernels of members (member.h)
-    MemberTotals(), MemberEnds(), Members(), Scalar("members"), Subsets(),
-    MemberDrops(), EpochTable(), Scalar("epochs"),
+    MEMBER_TOTALS, MEMBER_ENDS, MEMBER_TABLE, Scalar("members"), MEMBER_SUBSETS,
+    MEMBER_DROPS, EPOCH_TABLE, Scalar("epochs"),
 )
 
 
 def weights_of(step: WholeStep) -> Argument:
     """Return the argument of the members' weights; the targets, if there are none."""
-    return step.data[1] if step.loss.weight is None else MemberWeights()
+    return step.data[1] if step.loss.weight is None else MEMBER_WEIGHTS
 
 
 def member_rule(
@@ -179,14 +179,14 @@ class TrainMembers(Untuned, MemberVariant):
             Launch(
                 "members/members.cl", "members", defines, (workers,), (1,),
                 (
-                    Table.of(shape.layers), Table.of(neuron_table(step)), Parameters(),
+                    Table.of(shape.layers), Table.of(neuron_table(step)), PARAMETERS,
                     *data, n, Scratch("memory", 4 * workers * shape.memory_size),
                     Scratch("gradients", 8 * workers * shape.gradient_pitch),
                     Scratch("orders", 4 * workers * round_up(n, width)),
                     Scratch("sync", 4 * SYNC_WORDS),
                     len(step.layers), shape.size, span.batch, tile,
                     tile_pitch(tile, width), shape.tiles, *shape.offsets,
-                    float(step.loss.bit_fail_limit), State(), live, t.width,
+                    float(step.loss.bit_fail_limit), STATE, live, t.width,
                     *MEMBER_ARGUMENTS,
                 ),
             ),

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from clnet.ir.loss import RECORD
 from clnet.opencl.launch import (
+    PARAMETERS,
+    STATE,
     Launch,
     Launches,
-    Parameters,
     Scratch,
-    State,
     Table,
 )
 from clnet.variants.base import Config, Reach, Untuned, refuse_unless_cpu
@@ -104,10 +104,10 @@ class VectorMembers(Untuned, MemberVariant):
                 "members/vector_members.cl", "vector_members", defines,
                 (workers,), (1,),
                 (
-                    Table.of(neuron_table(step)), Parameters(), x, t, weights_of(step),
+                    Table.of(neuron_table(step)), PARAMETERS, x, t, weights_of(step),
                     Scratch("memory", 4 * width * workers * vectors),
                     Scratch("sync", 4 * SYNC_WORDS),
-                    float(step.loss.bit_fail_limit), State(), live, t.width,
+                    float(step.loss.bit_fail_limit), STATE, live, t.width,
                     span.batch, *MEMBER_ARGUMENTS,
                 ),
             ),

@@ -15,7 +15,7 @@ from clnet.nn.storage.contents import Contents, Fields, Range, Records
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import live_count
 from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
-from clnet.opencl.launch import Launch, Launches, Parameters, Scratch, Table
+from clnet.opencl.launch import PARAMETERS, Launch, Launches, Scratch, Table
 from clnet.variants.base import Config, Reach, unsupported_dtype
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.dense.chain import functions_defines
@@ -181,7 +181,7 @@ class FusedSparse:
         }
         starts = table("starts")
         arguments = (
-            Parameters(), table("products"), count, starts,
+            PARAMETERS, table("products"), count, starts,
             table("slots") if slots else starts, table("columns"),
             x, x.stride, x.width, y, y.stride, span.batch,
         )

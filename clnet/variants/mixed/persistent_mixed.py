@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import live_count, round_up
 from clnet.opencl.launch import (
+    PARAMETERS,
+    TIMEOUT_FLAG,
     ByValueInput,
     Launch,
     Launches,
     Packed,
-    Parameters,
     Scratch,
-    TimeoutFlag,
     ZeroCopyOutput,
 )
 from clnet.variants.base import Config, Reach, refuse_unless_forward_progress
@@ -148,17 +148,17 @@ class PersistentMixed:
             Launch(
                 "mixed/persistent_mixed.cl", "gather_lists", defines,
                 (round_up(size, gather_group),), (gather_group,),
-                (Parameters(), lists.table("sources"), packed, size),
+                (PARAMETERS, lists.table("sources"), packed, size),
                 when="parameters",
             ),
             Launch(
                 "mixed/persistent_mixed.cl", "persistent_mixed", defines,
                 (groups * group,), (group,),
                 (
-                    Parameters(), packed, lists.table("starts"),
+                    PARAMETERS, packed, lists.table("starts"),
                     lists.table("columns"), tasks.table(), x, x.width, y,
                     Scratch("words", 2 * WORD * words),
-                    Scratch("launches", WORD * groups), TimeoutFlag(),
+                    Scratch("launches", WORD * groups), TIMEOUT_FLAG,
                     ZeroCopyOutput(y), *by_value,
                 ),
             ),

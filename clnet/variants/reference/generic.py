@@ -15,7 +15,7 @@ from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.dense import DenseStorage, MaskedStorage
 from clnet.nn.storage.layout import live_count, round_up
 from clnet.nn.storage.local import LocalStorage
-from clnet.opencl.launch import Launch, Launches, Parameters, Table
+from clnet.opencl.launch import PARAMETERS, Launch, Launches, Table
 from clnet.variants.base import GROUP, Config, Reach, Untuned, unsupported_dtype
 from clnet.variants.cost import Cost, span_cost
 from clnet.variants.macros import kernel_function, real
@@ -71,7 +71,7 @@ class Generic(Untuned):
                     "reference/generic.cl", "apply", defines,
                     (round_up(storage.n_out, group) * span.batch,), (group,),
                     (
-                        Parameters(), op.weights.offset,
+                        PARAMETERS, op.weights.offset,
                         *entry_tables(
                             key, row_entries, storage,
                             {"starts": storage.n_out, "slots": storage.size,
@@ -94,7 +94,7 @@ class Generic(Untuned):
                     {**defines, "ACTIVATIONS(X)": cases},
                     (round_up(width, group) * span.batch,), (group,),
                     (
-                        Parameters(), -1 if op.bias is None else op.bias.offset,
+                        PARAMETERS, -1 if op.bias is None else op.bias.offset,
                         int(not op.shared),
                         *function_tables(op.nonlinearity, width, span.dtype),
                         op.z, op.z.stride, op.y, op.y.stride, width,

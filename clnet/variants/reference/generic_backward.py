@@ -18,12 +18,12 @@ from clnet.ir.product import ApplyT, Outer
 from clnet.nn.random import half_bits
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
+    GRADIENTS,
     KEY,
+    PARAMETERS,
     Argument,
-    Gradients,
     Launch,
     Launches,
-    Parameters,
     Scalar,
     Scratch,
     Table,
@@ -147,7 +147,7 @@ def _act_grad(op: ActGrad, span: Span, device: Device) -> Launches:
         _launch(
             "act_grad", span, device, row_items * span.batch,
             (
-                Parameters(), -1 if op.bias is None else op.bias.offset,
+                PARAMETERS, -1 if op.bias is None else op.bias.offset,
                 int(not op.shared),
                 *function_tables(function, width, span.dtype),
                 op.dy, op.dy.stride, sums, sums.stride, y, y.stride, op.dz,
@@ -167,7 +167,7 @@ def _apply_t(op: ApplyT, span: Span, device: Device) -> Launches:
         _launch(
             "apply_t", span, device, row_items * span.batch,
             (
-                Parameters(), op.weights.offset,
+                PARAMETERS, op.weights.offset,
                 *entry_tables(
                     key, column_entries, storage,
                     {"starts": storage.n_in, "slots": storage.size,
@@ -188,7 +188,7 @@ def _outer(op: Outer, span: Span, device: Device) -> Launches:
         _launch(
             "outer", span, device, entries,
             (
-                Gradients(), op.weights.offset,
+                GRADIENTS, op.weights.offset,
                 *entry_tables(
                     key, live_entries, storage,
                     {"slots": storage.size, "rows": storage.n_out,
@@ -206,7 +206,7 @@ def _bias_grad(op: BiasGrad, span: Span, device: Device) -> Launches:
     return (
         _launch(
             "bias_grad", span, device, op.dz.width,
-            (Gradients(), op.bias.offset, op.dz, op.dz.stride, op.dz.width, span.batch),
+            (GRADIENTS, op.bias.offset, op.dz, op.dz.stride, op.dz.width, span.batch),
         ),
     )
 
@@ -227,7 +227,7 @@ def _shared_bias_grad(op: BiasGrad, span: Span, device: Device) -> Launches:
         ),
         Launch(
             SOURCE, "shared_bias_grad", defines, (team,), (team,),
-            (Gradients(), op.bias.offset, partial),
+            (GRADIENTS, op.bias.offset, partial),
         ),
     )
 

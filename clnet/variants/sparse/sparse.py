@@ -14,7 +14,7 @@ from clnet.ir.product import Apply, ApplyT
 from clnet.ir.program import LayerOps, Span
 from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
-from clnet.opencl.launch import Argument, Launch, Launches, Parameters, Scratch, Table
+from clnet.opencl.launch import PARAMETERS, Argument, Launch, Launches, Scratch, Table
 from clnet.variants.base import (
     MIXED_ACTIVATIONS,
     VECTOR_BYTES,
@@ -237,7 +237,7 @@ class SparseProduct:
     def parameters(self) -> tuple[Argument, ...]:
         """Return the arguments: parameters, offsets of the values and the biases."""
         bias = None if self.act is None else self.act.bias
-        return Parameters(), self.weights.offset, 0 if bias is None else bias.offset
+        return PARAMETERS, self.weights.offset, 0 if bias is None else bias.offset
 
     def outputs(self) -> tuple[Argument, ...]:
         """Return the arguments sums, lds, y, ldy of ``sparse.h``."""

@@ -9,11 +9,11 @@ from clnet.ir.sparse_input import SPARSE_INPUT_OPS, SparseInputApply, SparseInpu
 from clnet.nn.random import half_bits
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
+    GRADIENTS,
     KEY,
-    Gradients,
+    PARAMETERS,
     Launch,
     Launches,
-    Parameters,
     Scalar,
     Scratch,
 )
@@ -82,7 +82,7 @@ class SparseInput(Untuned):
             return lookup, Launch(
                 SOURCE, "apply", defines, (items,), (group,),
                 (
-                    Parameters(), op.weights.offset, storage.stride, bounds, columns,
+                    PARAMETERS, op.weights.offset, storage.stride, bounds, columns,
                     numbers, op.z, op.z.stride, storage.n_out, span.batch, row_items,
                 ),
             )
@@ -91,7 +91,7 @@ class SparseInput(Untuned):
             SOURCE, "outer", {**defines, "GROUP": group}, (storage.n_out * group,),
             (group,),
             (
-                Gradients(), op.weights.offset, storage.stride, storage.n_in, bounds,
+                GRADIENTS, op.weights.offset, storage.stride, storage.n_in, bounds,
                 columns, numbers, op.dz, op.dz.stride, span.batch,
             ),
         )

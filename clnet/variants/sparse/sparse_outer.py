@@ -13,7 +13,7 @@ from clnet.checks import INT_MAX
 from clnet.ir.product import Outer
 from clnet.nn.storage.contents import Contents, Order
 from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
-from clnet.opencl.launch import Gradients, Launch, Launches, Scratch, Table
+from clnet.opencl.launch import GRADIENTS, Launch, Launches, Scratch, Table
 from clnet.variants.base import (
     Config,
     Reach,
@@ -131,7 +131,7 @@ class SparseOuter:
                 },
                 (-(-entries // group) * group,), (group,),
                 (
-                    Gradients(), op.weights.offset,
+                    GRADIENTS, op.weights.offset,
                     table("rows" if direct else "slots"), table("rows"),
                     table("columns"), ds, x, storage.n_out, storage.n_in, entries,
                     -(-span.batch // tile),
@@ -161,7 +161,7 @@ def _by_rows(op: Outer, span: Span, config: Config, ds: Scratch, x: Scratch) -> 
         },
         (runs,), (1,),
         (
-            Gradients(), op.weights.offset, *rows.tables(), ds, x, storage.n_out,
+            GRADIENTS, op.weights.offset, *rows.tables(), ds, x, storage.n_out,
             storage.n_in, -(-span.batch // tile), rows.bounds(runs),
         ),
     )

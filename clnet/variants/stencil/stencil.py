@@ -13,7 +13,7 @@ from clnet.ir.product import Apply
 from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import BAND_ALIGNMENT, LocalStorage
-from clnet.opencl.launch import Launch, Launches, Parameters, Table
+from clnet.opencl.launch import PARAMETERS, Launch, Launches, Table
 from clnet.opencl.program import inline_ptx
 from clnet.variants.base import (
     MIXED_ACTIVATIONS,
@@ -137,7 +137,7 @@ class Stencil:
             Launch(
                 "stencil/stencil.cl", kernel, defines, (items,), (group,),
                 (
-                    Parameters(), apply.weights.offset, storage.pitch,
+                    PARAMETERS, apply.weights.offset, storage.pitch,
                     0 if bias is None else bias.offset, x, x.stride, y, y.stride,
                     storage.n_out, span.batch, across,
                 ),
@@ -290,7 +290,7 @@ class StencilReduction:
                 {**local_defines(span, layer), "ITEMS": items, "GROUP": group},
                 (span.batch * across * group,), (group,),
                 (
-                    Parameters(), layer.apply.weights.offset,
+                    PARAMETERS, layer.apply.weights.offset,
                     local_storage(layer).pitch, 0 if bias is None else bias.offset,
                     x, x.stride, y, y.stride, layer.n_out, across,
                 ),

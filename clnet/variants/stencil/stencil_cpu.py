@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import BAND_ALIGNMENT
-from clnet.opencl.launch import Launch, Launches, Parameters, Scratch
+from clnet.opencl.launch import PARAMETERS, Launch, Launches, Scratch
 from clnet.variants.base import Config, Reach, refuse_unless_cpu
 from clnet.variants.cost import Cost, span_bytes, span_flops
 from clnet.variants.dense.chain import chain
@@ -102,7 +102,7 @@ class StencilCpu:
                 },
                 (workers,), (1,),
                 (
-                    Parameters(), offsets_table(layers), x, x.stride, y, y.stride,
+                    PARAMETERS, offsets_table(layers), x, x.stride, y, y.stride,
                     Scratch("buffers", 4 * workers * room), room, x.width, span.batch,
                     tile, block, tiles * -(-span.batch // block),
                 ),

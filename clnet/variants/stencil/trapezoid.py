@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clnet.ir.op import VALUE_ALIGNMENT
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.launch import Launch, Launches, Parameters, Scratch
+from clnet.opencl.launch import PARAMETERS, Launch, Launches, Scratch
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.dense.chain import chain
 from clnet.variants.stencil.stencil import (
@@ -135,7 +135,7 @@ class Trapezoid:
                 },
                 (tiles * group * -(-span.batch // samples),), (group,),
                 (
-                    Parameters(), offsets, first, len(some),
+                    PARAMETERS, offsets, first, len(some),
                     _inner(span, number - 1) if first else x, x.stride,
                     y if last else _inner(span, number), y.stride,
                     n_in, span.batch, tiles, step,

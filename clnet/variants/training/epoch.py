@@ -12,16 +12,16 @@ from clnet.checks import INT_MAX
 from clnet.nn.random import half_bits
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
+    GRADIENTS,
+    HELPER_TIMEOUT,
     KEY,
+    PARAMETERS,
+    STATE,
     Argument,
-    Gradients,
-    HelperTimeout,
     Launch,
     Launches,
-    Parameters,
     Scalar,
     Scratch,
-    State,
     Table,
 )
 from clnet.variants.base import Config, Reach, refuse_unless_cpu
@@ -126,7 +126,7 @@ class Epoch:
         shared: tuple[Argument, ...] = (
             Table.of(shape.layers),
             Table.of(neuron_table(step)),
-            Parameters(), *data,
+            PARAMETERS, *data,
             Scratch("memory", 4 * workers * shape.memory_size),
             Scratch("task gradients", 4 * 2 * shape.tasks * shape.gradient_pitch),
             Scratch("sync", 4 * (SYNC_WORDS + shape.tasks)),
@@ -136,7 +136,7 @@ class Epoch:
         )
         flops = span_flops(span) // shape.tasks
         changing: tuple[Argument, ...] = (
-            Gradients(), State(), step.tally.totals, live, t.width,
+            GRADIENTS, STATE, step.tally.totals, live, t.width,
             min(MAX_POLLS + TASK_POLLS * flops, INT_MAX), Scalar("steps"),
             Scalar("first"), Scalar("samples"), *RUN, *RULE, *KEY,
         )
@@ -154,7 +154,7 @@ class Epoch:
                         min(SPIN_POLLS + UPDATE_POLLS * shape.size, INT_MAX)),
                        standby=True),
                 Launch("training/epoch.cl", "lead", defines, (1,), (1,),
-                       (*shared, *changing, HelperTimeout()),
+                       (*shared, *changing, HELPER_TIMEOUT),
                        device=serial_companion(device)),
             )
         else:

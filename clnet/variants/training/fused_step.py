@@ -14,15 +14,15 @@ from clnet.nn.random import half_bits
 from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
+    GRADIENTS,
     KEY,
-    Gradients,
+    PARAMETERS,
+    STATE,
     Launch,
     Launches,
     Packed,
-    Parameters,
     Scalar,
     Scratch,
-    State,
 )
 from clnet.variants.cost import Cost, span_flops
 from clnet.variants.dense.chain import table
@@ -188,7 +188,7 @@ class FusedStep:
         return (
             Launch(
                 "training/fused_step_pack.cl", "pack", {**shared, "PACKERS": PACKERS},
-                (2 * shape.layers * PACKERS,), (PACKERS,), (Parameters(), *packed),
+                (2 * shape.layers * PACKERS,), (PACKERS,), (PARAMETERS, *packed),
                 when="parameters",
             ),
             Launch(
@@ -217,7 +217,7 @@ class FusedStep:
                 },
                 (reduction_groups * ADDERS,), (ADDERS,),
                 (
-                    partial, group_sums, groups, Parameters(), State(), Gradients(),
+                    partial, group_sums, groups, PARAMETERS, STATE, GRADIENTS,
                     step.tally.totals, live, t.width, samples, *RULE,
                 ),
             ),

@@ -11,7 +11,7 @@ from clnet.ir.op import VALUE_ALIGNMENT, Value
 from clnet.ir.product import ApplyT, Outer
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import Slot, round_up
-from clnet.opencl.launch import Gradients, Launch, Launches, Parameters, Scratch
+from clnet.opencl.launch import GRADIENTS, PARAMETERS, Launch, Launches, Scratch
 from clnet.variants.base import (
     GROUP,
     Config,
@@ -155,7 +155,7 @@ def _apply_t(span: Span, config: Config, device: Device) -> Launch:
         },
         product_of(span).grid(config), (items(config), 1),
         (
-            Parameters(), op.weights.offset, storage.stride, op.dz, op.dz.stride,
+            PARAMETERS, op.weights.offset, storage.stride, op.dz, op.dz.stride,
             to.out, to.out.stride, to.kept, to.kept.stride,
             0 if to.bias is None else to.bias.offset, storage.n_in, storage.n_out,
             span.batch,
@@ -187,7 +187,7 @@ def _outer(span: Span, config: Config, device: Device) -> Launches:
         SOURCE, "outer", defines, (*product_of(span).grid(config), parts),
         (items(config), 1, 1),
         (
-            partial if several else Gradients(), pitch if several else 0,
+            partial if several else GRADIENTS, pitch if several else 0,
             0 if several else weights, storage.stride,
             storage.size if several else bias,
             op.dz, op.dz.stride, op.x, op.x.stride, storage.n_in, storage.n_out,
@@ -202,7 +202,7 @@ def _outer(span: Span, config: Config, device: Device) -> Launches:
         product,
         Launch(
             SOURCE, "add_splits", defines, (round_up(reduced // 4, group),), (group,),
-            (Gradients(), weights, bias, partial, storage.size, pitch, parts,
+            (GRADIENTS, weights, bias, partial, storage.size, pitch, parts,
              storage.n_out if more else 0),
         ),
     )

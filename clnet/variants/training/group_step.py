@@ -13,17 +13,17 @@ from clnet.ir.loss import RECORD
 from clnet.nn.random import half_bits
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
+    GRADIENTS,
     KEY,
+    PARAMETERS,
+    STATE,
+    TIMEOUT_FLAG,
     Argument,
-    Gradients,
     Launch,
     Launches,
-    Parameters,
     Scalar,
     Scratch,
-    State,
     Table,
-    TimeoutFlag,
 )
 from clnet.opencl.program import inline_ptx
 from clnet.variants.base import team_group
@@ -169,7 +169,7 @@ class GroupStep:
         sums = Scratch("group gradients", 4 * groups * (step.size + APART))
         shared: tuple[Argument, ...] = (
             Table.of(neuron_table(step)),
-            Parameters(), x, t, weight[0] if weight else t, sums, n, half_bits(n),
+            PARAMETERS, x, t, weight[0] if weight else t, sums, n, half_bits(n),
             float(step.loss.bit_fail_limit), Scalar("first"), Scalar("samples"), *KEY,
         )
         totals = step.tally.totals
@@ -181,12 +181,12 @@ class GroupStep:
             if config["together"]:
                 count = min(device.compute_units, max(groups, blocks))
                 defines |= {"GRID": 1 << count.bit_length(), "MAX_POLLS": MAX_POLLS}
-                barrier = (Scratch("arrivals", 4), TimeoutFlag())
+                barrier = (Scratch("arrivals", 4), TIMEOUT_FLAG)
             return (
                 Launch(
                     "training/group_step.cl", "steps", defines, (count * group,),
                     (group,),
-                    (*shared, State(), Gradients(), totals, live, span.batch, t.width,
+                    (*shared, STATE, GRADIENTS, totals, live, span.batch, t.width,
                      Scalar("steps"), *RUN, *RULE, *barrier),
                 ),
             )
@@ -198,7 +198,7 @@ class GroupStep:
             Launch(
                 "training/group_step.cl", "combine", defines, (blocks * group,),
                 (group,),
-                (sums, groups, Parameters(), State(), Gradients(), totals,
+                (sums, groups, PARAMETERS, STATE, GRADIENTS, totals,
                  live, t.width, Scalar("samples"), *RULE),
             ),
         )

@@ -10,11 +10,11 @@ from clnet.ir.activation import ActGrad, BiasGrad
 from clnet.ir.product import ApplyT, Outer
 from clnet.nn.storage.dense import RowStorage
 from clnet.opencl.launch import (
+    GRADIENTS,
+    PARAMETERS,
     Argument,
-    Gradients,
     Launch,
     Launches,
-    Parameters,
 )
 from clnet.opencl.program import WARP_GROUP_MMA
 from clnet.variants.base import MOST_TERMS, contraction, stored
@@ -138,13 +138,13 @@ def _apply_t(span: Span, config: Config) -> _Added:
             op.dz, 0, op.dz.stride, *ds, second=False, source_padded=padded(op.dz)
         ),
         second.launch(
-            Parameters(), op.weights.offset, stored(op, RowStorage).stride, *a,
+            PARAMETERS, op.weights.offset, stored(op, RowStorage).stride, *a,
             second=True, transposed=True,
         ),
     )
     arguments = (
         *ds, *a, first.blocks, to.out, to.out.stride, to.kept, to.kept.stride,
-        Parameters(), 0 if to.bias is None else to.bias.offset,
+        PARAMETERS, 0 if to.bias is None else to.bias.offset,
     )
     return packings, arguments, to.defines
 
@@ -158,7 +158,7 @@ def _outer(span: Span, config: Config) -> _Added:
     totals = None
     for other in more:
         assert isinstance(other, BiasGrad)
-        totals = Gradients(), other.bias.offset
+        totals = GRADIENTS, other.bias.offset
     packings = (
         first.launch(
             op.dz, 0, op.dz.stride, *ds, second=False, transposed=True, totals=totals
@@ -166,6 +166,6 @@ def _outer(span: Span, config: Config) -> _Added:
         second.launch(op.x, 0, op.x.stride, *x, second=True, transposed=True),
     )
     arguments = (
-        *ds, *x, first.blocks, Gradients(), op.weights.offset, storage.stride,
+        *ds, *x, first.blocks, GRADIENTS, op.weights.offset, storage.stride,
     )
     return packings, arguments, {}

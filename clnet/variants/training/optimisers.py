@@ -21,13 +21,13 @@ from clnet.nn.optimisers import (
 from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.layout import live_elements, round_up
 from clnet.opencl.launch import (
-    Gradients,
+    GRADIENTS,
+    PARAMETERS,
+    STATE,
     Launch,
     Launches,
-    Parameters,
     Scalar,
     Scratch,
-    State,
     Table,
 )
 from clnet.variants.base import (
@@ -96,7 +96,7 @@ class Optimisers(Untuned):
                 "training/optimisers.cl", "update", defines, (groups * group,),
                 (group,),
                 (
-                    Parameters(), Gradients(), live_table(op), State(), op.totals,
+                    PARAMETERS, GRADIENTS, live_table(op), STATE, op.totals,
                     op.norm or op.totals, size, op.outputs, Scalar("rate", "real"),
                     Scalar("samples"), Scalar("seen"), Scalar("count"),
                     Scalar("seed", "uint"),
@@ -187,7 +187,7 @@ class Norm(Untuned):
             Launch(
                 "training/gradient_norm.cl", "squares", defines,
                 (groups * group,), (group,),
-                (Parameters(), Gradients(), live_table(op), squares, op.layout.size,
+                (PARAMETERS, GRADIENTS, live_table(op), squares, op.layout.size,
                  Scalar("samples")),
             ),
             Launch(
@@ -239,5 +239,5 @@ def gradient_sum(size: int, dtype: str, device: Device) -> Launch:
         "training/gradient_sum.cl", "gradient_sum",
         {"REAL": "double" if dtype == "float64" else "float"},
         (round_up(size, group),), (group,),
-        (Gradients(), Scratch("other", size * np.dtype(dtype).itemsize), size),
+        (GRADIENTS, Scratch("other", size * np.dtype(dtype).itemsize), size),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clnet.ir.product import Outer as OuterOp
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import round_up
-from clnet.opencl.launch import Gradients, Launch, Launches, Scratch
+from clnet.opencl.launch import GRADIENTS, Launch, Launches, Scratch
 from clnet.variants.base import (
     GROUP,
     VECTOR_BYTES,
@@ -88,7 +88,7 @@ class Outer:
         # On a CPU a work-item is a task; on a GPU neighbours coalesce their loads.
         group = 1 if device.type == "cpu" else min(GROUP, device.largest_group)
         across = round_up(columns, group)
-        target = (Gradients(), op.weights.offset) if parts == 1 else (partial, 0)
+        target = (GRADIENTS, op.weights.offset) if parts == 1 else (partial, 0)
         sums = Launch(
             "training/outer.cl", "outer", defines,
             (across * -(-storage.n_out // rows) * parts,), (group,),
@@ -124,5 +124,5 @@ def add_parts(
         "training/outer.cl", "add_parts",
         {"REAL": real(span), "VEC": vec, "ROWS": rows, "BLOCK": BLOCK},
         (round_up(size, group),), (group,),
-        (Gradients(), op.weights.offset, partial, size, parts),
+        (GRADIENTS, op.weights.offset, partial, size, parts),
     )

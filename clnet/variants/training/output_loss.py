@@ -11,10 +11,10 @@ from clnet.ir.loss import RECORD, Loss, Tally
 from clnet.ir.product import Apply, ApplyT, Outer
 from clnet.nn.storage.dense import RowStorage
 from clnet.opencl.launch import (
-    Gradients,
+    GRADIENTS,
+    PARAMETERS,
     Launch,
     Launches,
-    Parameters,
     Scalar,
     Scratch,
 )
@@ -143,7 +143,7 @@ class OutputLoss:
                 SOURCE, "output_loss", defines,
                 (-(-span.batch // config["samples"]) * items,), (items,),
                 (
-                    Parameters(), weights, storage.stride, bias,
+                    PARAMETERS, weights, storage.stride, bias,
                     0 if to.bias is None else to.bias.offset, x, x.stride, loss.t,
                     loss.t.stride, loss.weight or loss.t, to.kept, to.kept.stride,
                     to.out, to.out.stride, dy, record, vectors, span.batch,
@@ -154,7 +154,7 @@ class OutputLoss:
                 SOURCE, "output_gradients", defines,
                 ((-(-vectors // config["lanes"]) + 1) * group,), (group,),
                 (
-                    dy, x, x.stride, record, Gradients(), weights, storage.stride, bias,
+                    dy, x, x.stride, record, GRADIENTS, weights, storage.stride, bias,
                     ops.tally.totals, vectors, span.batch, Scalar("fresh"),
                 ),
             ),

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from clnet.nn.random import half_bits
 from clnet.opencl.launch import (
     KEY,
+    PARAMETERS,
+    STATE,
     Launch,
     Launches,
-    Parameters,
     Scalar,
     Scratch,
-    State,
     Table,
 )
 from clnet.variants.base import Config, Reach, Untuned, refuse_unless_cpu
@@ -88,8 +88,8 @@ class Sequential(Untuned):
                 (
                     Table.of(layers),
                     Table.of(neurons),
-                    Parameters(), x, t, weight[0] if weight else t,
-                    Scratch("memory", 4 * allocate.end), State(), step.tally.totals,
+                    PARAMETERS, x, t, weight[0] if weight else t,
+                    Scratch("memory", 4 * allocate.end), STATE, step.tally.totals,
                     len(step.layers), step.size, n, half_bits(n),
                     *offsets, float(step.loss.bit_fail_limit),
                     t.width, Scalar("steps"), Scalar("first"), Scalar("samples"), *RUN,

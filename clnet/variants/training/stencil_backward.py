@@ -11,11 +11,11 @@ from clnet.ir.product import ApplyT, Outer
 from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import LocalStorage
 from clnet.opencl.launch import (
+    GRADIENTS,
+    PARAMETERS,
     Argument,
-    Gradients,
     Launch,
     Launches,
-    Parameters,
     Scratch,
 )
 from clnet.variants.base import (
@@ -117,7 +117,7 @@ class StencilBackward:
                 Launch(
                     SOURCE, "apply_t", defines, (items,), (group,),
                     (
-                        Parameters(), op.weights.offset, storage.pitch, op.dz,
+                        PARAMETERS, op.weights.offset, storage.pitch, op.dz,
                         op.dz.stride, op.dx, op.dx.stride, storage.n_out, span.batch,
                         int(op.accumulate), across, config["block"],
                     ),
@@ -132,7 +132,7 @@ class StencilBackward:
             {**defines, "BANDS": min(BANDS, storage.window), "BLOCK": BLOCK},
             (across * bands * parts,), (group,),
             (
-                *((Gradients(), op.weights.offset) if parts == 1 else (partial, 0)),
+                *((GRADIENTS, op.weights.offset) if parts == 1 else (partial, 0)),
                 storage.pitch, storage.size, op.dz, op.dz.stride, op.x, op.x.stride,
                 storage.n_out, span.batch, across, bands, -(-span.batch // parts),
             ),
@@ -208,7 +208,7 @@ class StencilGradients:
         saved = derivative_operand(act)
         values = (act.dy, saved, outer.x, act.dz)
         shape = vector_defines(span, team, values)
-        target: Argument = Gradients()
+        target: Argument = GRADIENTS
         # Without a bias gradient the kernel ignores target and slot.
         slot = 0 if bias is None else bias.bias.offset
         reduction: Launches = ()
@@ -227,8 +227,8 @@ class StencilGradients:
                 },
                 (groups * team,), (team,),
                 (
-                    Parameters(), 0 if act.bias is None else act.bias.offset,
-                    Gradients(), outer.weights.offset, storage.pitch, act.dy,
+                    PARAMETERS, 0 if act.bias is None else act.bias.offset,
+                    GRADIENTS, outer.weights.offset, storage.pitch, act.dy,
                     act.dy.stride, saved, saved.stride, outer.x, outer.x.stride,
                     act.dz if act.dz in span.outputs else act.dy, act.dz.stride,
                     target, slot, storage.n_out, span.batch,

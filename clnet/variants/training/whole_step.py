@@ -17,7 +17,7 @@ from clnet.ir.program import LayerOps, Span
 from clnet.ir.update import GradientNorm, Update
 from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import PARAMETER_ALIGNMENT, round_up
-from clnet.opencl.launch import Argument, EpochTable, Gradients, Scalar
+from clnet.opencl.launch import EPOCH_TABLE, GRADIENTS, Argument, Scalar
 from clnet.variants.macros import kernel_function
 from clnet.variants.training.backward import (
     gradient_defines,
@@ -39,7 +39,7 @@ MAX_CONSTANT_LAYERS, MAX_CONSTANT_WEIGHTS = 4, 256  # of tables that are macros
 APART = 8  # values reserved for a record behind partial gradients: a whole vector
 # Arguments of launches of several epochs: RUN_ARGUMENTS of steps.h.
 RUN: tuple[Argument, ...] = (
-    Scalar("record_offset"), Scalar("record_stride"), EpochTable(), Scalar("scheduled"),
+    Scalar("record_offset"), Scalar("record_stride"), EPOCH_TABLE, Scalar("scheduled"),
     Scalar("squares_limit", "real"), Scalar("fails_limit", "real"),
 )
 # Arguments of the optimisers' rules.
@@ -169,7 +169,7 @@ def accepted_step(span: Span) -> WholeStep:
 def rule_of(step: WholeStep, span: Span) -> tuple[dict[str, int | str], Argument]:
     """Return the macros of the step's optimiser, and its `live_table`, if any."""
     if step.update is None:
-        return dict(NO_REGULARISATION), Gradients()
+        return dict(NO_REGULARISATION), GRADIENTS
     return rule_defines(step.update, span), live_table(step.update)
 
 

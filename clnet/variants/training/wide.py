@@ -10,11 +10,11 @@ from clnet.ir.activation import ActGrad, BiasGrad
 from clnet.ir.loss import RECORD, Loss
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
+    GRADIENTS,
+    PARAMETERS,
     Argument,
-    Gradients,
     Launch,
     Launches,
-    Parameters,
     Scalar,
     Scratch,
 )
@@ -115,7 +115,7 @@ class Wide:
         teams = span.batch * parts
         if isinstance(op, BiasGrad):
             target, offset, reduction = two_stage(
-                shape, span, Gradients(), op.bias.offset, 1, teams
+                shape, span, GRADIENTS, op.bias.offset, 1, teams
             )
             return (
                 _launch(shape, "sum_parts", teams, op.dz, op.dz.stride, target, offset,
@@ -127,7 +127,7 @@ class Wide:
             return (
                 _launch(
                     {**shape, **derivative_defines(op, span)}, "act_grad", teams,
-                    Parameters(), 0 if op.bias is None else op.bias.offset, op.dy,
+                    PARAMETERS, 0 if op.bias is None else op.bias.offset, op.dy,
                     op.dy.stride, saved, saved.stride, op.dz, op.dz.stride, width,
                     share, parts,
                 ),

@@ -17,7 +17,7 @@ from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Batch, Quickprop, Rprop, Sarprop
 from clnet.opencl.discovery import device
 from clnet.opencl.session import session
-from clnet.runtime.workspace import Workspace
+from clnet.training.cascade.launches import Workspace
 from clnet.variants.cascade.cascade import (
     BLOCK,
     TILE,

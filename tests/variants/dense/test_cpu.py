@@ -53,7 +53,7 @@ def run(one, x):
 
 def state_words(one):
     """Return the words that the workers share, as they are between calls."""
-    return one._scratch[0, "state"].array.view(np.int32)
+    return one.bound.buffers["0 state"].array.view(np.int32)
 
 
 def assert_at_rest(one, mode, calls):
@@ -216,7 +216,7 @@ def test_the_call_count_may_overflow(mode):
     one = executable(EDGES, 1, mode, 1)
     x = inputs(EDGES, 1)
     expected = run(one, x)
-    for standby in one._standbys:
+    for standby in one.bound.standbys:
         standby.finish()
     for last, negative in ((np.iinfo(np.int32).max - 2, True), (-3, False)):
         state_words(one)[0] = last
@@ -224,7 +224,7 @@ def test_the_call_count_may_overflow(mode):
             other = inputs(EDGES, 1, seed=1)
             run(one, other)
             np.testing.assert_array_equal(run(one, x), expected)
-        for standby in one._standbys:
+        for standby in one.bound.standbys:
             standby.finish()
         assert (state_words(one)[0] < 0) == negative
 
@@ -233,7 +233,7 @@ def test_the_call_count_may_overflow(mode):
 def test_no_call_has_the_number_of_an_unfinished_task(mode):
     one = executable(EDGES, 1, mode, 1)
     run(one, inputs(EDGES, 1))
-    for standby in one._standbys:
+    for standby in one.bound.standbys:
         standby.finish()
     state_words(one)[0] = -1
     run(one, inputs(EDGES, 1))

@@ -116,7 +116,7 @@ def test_device_inputs():
     one.write(x, rows)
     one.run()
     ours.finish()
-    found = one._value(y).read(ours, 4, "float32")
+    found = one.bound.memory(y).read(ours, 4, "float32")
     exact, bound = span_bound(step.span, {"x": rows}, network.parameters)
     assert (np.abs(found - exact[y.name]) <= bound[y.name]).all()
 
