@@ -113,7 +113,7 @@ def test_device_inputs():
     ours = session(device)
     one = Executable(ours, network, [step], [x], [y], on_device=True)
     rows = RNG.uniform(-1, 1, (1, 20)).astype(np.float32)
-    one.write(x, rows)
+    one.bound.write(x, rows)
     one.run()
     ours.finish()
     found = one.bound.memory(y).read(ours, 4, "float32")
