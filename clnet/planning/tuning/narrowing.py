@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.op import Value, gradient_of
-from clnet.ir.sparse_input import SPARSE_INPUT_OPS, SparseInputOuter
+from clnet.ir.sparse_input import SPARSE_INPUT_OPS
 from clnet.ir.update import Update
 from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import Layout, Slot, layout
@@ -84,9 +84,8 @@ def narrowed(network: Parameters, program: Program) -> Narrowed | None:
     }
     values: dict[Value, Value] = {}
     for op in program.ops:
-        if isinstance(op, SparseInputOuter):
-            values[op.gradient] = gradient_of(slots[op.weights])
-        elif isinstance(op, Update):
+        values |= {v: gradient_of(slots[slot]) for v, slot in op.gradient_slots.items()}
+        if isinstance(op, Update):
             values[op.parameters] = replace(
                 op.parameters, width=after.size, stride=after.size
             )

@@ -14,7 +14,7 @@ from clnet.ir import reference
 from clnet.ir.lowering import lower_training
 from clnet.ir.sparse_input import SparseInputApply, SparseInputOuter, SparseShape
 from clnet.nn.losses import loss_function
-from clnet.nn.random import key
+from clnet.nn.random import key, permuted
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
@@ -94,7 +94,7 @@ def test_products_with_sparse_samples(n_in, n_out, batch, dtype, shuffled, varia
     reference.run_ops((*apply.ops, *outer.ops), values, parameters)
     order = (9 + np.arange(batch)) % SAMPLES
     if shuffled:
-        order = reference.permuted(order, SAMPLES, numbers["key"])
+        order = permuted(order, SAMPLES, numbers["key"])
     rows, weights = x[order].astype(np.float64), network.weights(0).astype(np.float64)
     u = unit(dtype)
 
