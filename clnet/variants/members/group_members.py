@@ -31,11 +31,12 @@ from clnet.variants.members.members import (
     member_rule,
     weights_of,
 )
-from clnet.variants.training.group_step import LocalLayout, layer_neurons
+from clnet.variants.training.group_step import LocalLayout
 from clnet.variants.training.whole_step import (
     Allocator,
     WholeStep,
     accepted_step,
+    layer_defines,
     neuron_table,
     refuse_unless_float32_step,
     rows_text,
@@ -187,39 +188,34 @@ class GroupMembers(MemberVariant):
         """Return the launch of the members, a group each."""
         step, matrix = accepted_step(span), bool(matrix_units(device))
         tile, group = config["tile"], config["group"]
-        place = self._arrangement(span, tile, group, device)
-        layout = place.layout
+        local = self._arrangement(span, tile, group, device)
+        layout = local.layout
         rule, _ = member_rule(step, span)
         x, t, *_ = step.data
-        data = span.batch if step.gather is None else step.gather.samples
         defines: dict[str, int | str] = {
             **step_defines(step, span), **rule, "SUBSETS": int(self.subsets),
-            "DROPS": int(any(step.drops)),
-            "TILE": tile, "PITCH": layout.pitch, "GROUP": group,
-            "LOCAL_VALUES": place.size, "PARTS": _parts(tile), "SIZE": step.size,
-            "LAYERS": len(step.layers), "LAYER_TABLE": rows_text(place.layers),
-            "VALUES": place.values,
-            "LAYER_NEURONS": rows_text(layer_neurons(step)),
-            "X_OFFSET": layout.x, "T_OFFSET": layout.t, "WEIGHT_OFFSET": layout.weight,
-            "RECORD_OFFSET": layout.record, "OWN_STATE": int(_keeps_state(step)),
-            "MATRIX": int(matrix), "KEPT": place.kept, "DELTAS": place.deltas,
-            "EXACT": int(place.columns > 0), "SPLIT": place.split, "RATIONAL_TANH": 1,
+            **layer_defines(step, local.layers), **layout.defines,
+            "DROPS": int(any(step.drops)), "TILE": tile, "GROUP": group,
+            "LOCAL_VALUES": local.size, "PARTS": _parts(tile), "VALUES": local.values,
+            "OWN_STATE": int(_keeps_state(step)), "MATRIX": int(matrix),
+            "KEPT": local.kept, "DELTAS": local.deltas, "SPLIT": local.split,
+            "EXACT": int(local.columns > 0), "RATIONAL_TANH": 1,
         }
         inputs: Argument = x
         packs: Launches = ()
-        if place.columns:
-            inputs, packs = _packed(step, data, place.columns)
+        if local.columns:
+            inputs, packs = _packed(step, step.samples, local.columns)
         registers = None
         if matrix:
             widest = max(layer.n_out for layer in step.layers)
             groups = 1
             if self.members > device.compute_units:
-                groups = max(1, device.unit_local_memory // place.local_bytes)
+                groups = max(1, device.unit_local_memory // local.local_bytes)
             defines |= {
                 "STEPS": 4 if widest <= FEW_NEURONS else 2,
-                "BLOCK_TABLE": rows_text(place.blocks),
-                "MOST_PARTS": int(place.blocks["parts"].max()),
-                "COLUMNS": place.columns, "PIECES_OFFSET": place.pieces,
+                "BLOCK_TABLE": rows_text(local.blocks),
+                "MOST_PARTS": int(local.blocks["parts"].max()),
+                "COLUMNS": local.columns, "PIECES_OFFSET": local.pieces,
                 "PIECES": PIECES, "MOST_FEW": MOST_FEW,
             }
             registers = min(
@@ -232,8 +228,9 @@ class GroupMembers(MemberVariant):
                 (self.members * group,), (group,),
                 (
                     Table.of(neuron_table(step)), PARAMETERS, inputs, t,
-                    weights_of(step), data, float(step.loss.bit_fail_limit), STATE,
-                    Table.of(_places(step, layout.layers, place.layers)), t.width,
+                    weights_of(step), step.samples, float(step.loss.bit_fail_limit),
+                    STATE,
+                    Table.of(_places(step, layout.layers, local.layers)), t.width,
                     span.batch, *MEMBER_ARGUMENTS,
                 ),
                 registers=registers,
@@ -280,8 +277,7 @@ class Arrangement:
                 self.blocks, self.kept = self._blocks(tile, group // WARP, (1,))[0], 0
         if self.kept:  # they are stored where the tiles were
             self.size = max(self.size, places)
-        clipped = step.update is not None and step.update.norm is not None
-        arrays = clipped + (step.loss.weight is not None)
+        arrays = step.clips_norm + (step.loss.weight is not None)
         flat = self.values + len(RECORD) * (_parts(tile) + 2)
         flat += PIECES * self.split // 2 + (0 if self.kept else places)
         self.local_bytes: int = GROUP_BYTES + 4 * (
@@ -389,7 +385,7 @@ def _parts(tile: int) -> int:
 
 
 def _state_bytes(step: WholeStep) -> int:
-    return 0 if step.update is None else 4 * step.update.optimiser.slots * step.size
+    return 4 * step.slots * step.size
 
 
 def _keeps_state(step: WholeStep) -> bool:

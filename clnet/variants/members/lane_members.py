@@ -19,9 +19,9 @@ from clnet.variants.members.members import (
     member_rule,
     weights_of,
 )
-from clnet.variants.training.group_step import layer_neurons
 from clnet.variants.training.whole_step import (
     accepted_step,
+    layer_neurons,
     layer_table,
     refuse_unless_float32_step,
     rows_text,
@@ -256,5 +256,4 @@ def _parameters(step: WholeStep, lanes: int, matrix: int) -> int:
 
 def _values(step: WholeStep, lanes: int, matrix: int) -> int:
     """Return the parameters, gradients and state of a lane."""
-    slots = 0 if step.update is None else step.update.optimiser.slots
-    return (2 + slots) * _parameters(step, lanes, matrix)
+    return (2 + step.slots) * _parameters(step, lanes, matrix)

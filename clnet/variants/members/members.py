@@ -167,7 +167,7 @@ class TrainMembers(Untuned, MemberVariant):
             **shared, "SUBSETS": int(self.subsets), "DROPS": int(any(step.drops)),
         }
         x, t, *_ = step.data
-        n = span.batch if step.gather is None else step.gather.samples
+        n = step.samples
         workers, _ = core_share(self.members, device)
         data: list[Argument] = [x, t, weights_of(step)]
         transposes: Launches = ()

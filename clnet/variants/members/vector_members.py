@@ -25,14 +25,13 @@ from clnet.variants.members.members import (
     member_rule,
     weights_of,
 )
-from clnet.variants.training.group_step import layer_neurons
 from clnet.variants.training.whole_step import (
     Allocator,
     accepted_step,
+    layer_defines,
     layer_table,
     neuron_table,
     refuse_unless_whole_step,
-    rows_text,
     step_defines,
 )
 
@@ -89,14 +88,11 @@ class VectorMembers(Untuned, MemberVariant):
         rule, live = member_rule(step, span)
         allocate, width = Allocator(), lanes(device)
         layers = layer_table(step, allocate, SAMPLES, 1)
-        slots = 0 if step.update is None else step.update.optimiser.slots
         defines: dict[str, int | str] = {
-            **step_defines(step, span), **rule, "LAYERS": len(layers),
-            "LAYER_TABLE": rows_text(layers),
-            "LAYER_NEURONS": rows_text(layer_neurons(step)),
-            "SIZE": step.size, "ROWS": allocate.end // SAMPLES, "WIDTH": width,
+            **step_defines(step, span), **rule, **layer_defines(step, layers),
+            "ROWS": allocate.end // SAMPLES, "WIDTH": width,
         }
-        vectors = (2 + slots) * step.size + allocate.end + 2 * len(RECORD)
+        vectors = (2 + step.slots) * step.size + allocate.end + 2 * len(RECORD)
         workers, _ = core_share(-(-self.members // width), device)
         x, t, *_ = step.data
         return (

@@ -117,8 +117,8 @@ class Epoch:
             **step_defines(step, span), "SYNC_WORDS": SYNC_WORDS,
             "SHARED": int(workers > 1), "LANES": width, **rule,
         }
-        x, t, *weight = step.data
-        data: list[Argument] = [x, t, weight[0] if weight else t]
+        x, t, *_ = step.data
+        data: list[Argument] = [x, t, step.weight]
         transposes: Launches = ()
         if gather is None:
             data, transposes = transposed_data(step, span, tile, defines, width)

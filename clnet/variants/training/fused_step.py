@@ -82,20 +82,15 @@ class FusedStep:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other programs, wide layers, and devices without matrix units."""
-        refusal = refuse_unless_float32_step(span, device)
+        refusal = refuse_unless_float32_step(span, device, clips_norm=False)
         refusal = refusal or refuse_without_matrix_units(span, device)
         if refusal is not None:
             return refusal
         step = accepted_step(span)
         if not step.backward:
             return "it computes gradients, and here are losses alone"
-        if step.update is not None:
-            if step.update.norm is not None:
-                return (
-                    "it never has a whole gradient, and here one is clipped by its norm"
-                )
-            if step.update.optimiser.reads_error:
-                return "it does not know the epoch's error before it updates"
+        if step.update is not None and step.update.optimiser.reads_error:
+            return "it does not know the epoch's error before it updates"
         functions = [layer.act.nonlinearity for layer in step.layers]
         if not all(function.uniform for function in functions):
             return "it applies one activation a layer, and here neurons differ"
@@ -149,8 +144,8 @@ class FusedStep:
         blocks = round_up(span.batch, tile) // BLOCK
         groups = min(-(-span.batch // tile), config["groups"] * device.compute_units)
         split_k = groups if inside else _split_k(span, device)
-        x, t, *weight = step.data
-        n = span.batch if step.gather is None else step.gather.samples
+        x, t, *_ = step.data
+        n = step.samples
         chunk = shape.chunk(config)
         shared = {**_shared_defines(step, span), "CHUNK": chunk}
         whole = {"REAL": real(span), **step_defines(step, span)}
@@ -202,7 +197,7 @@ class FusedStep:
                 },
                 (groups * warps * WARP,), (warps * WARP,),
                 (
-                    x, x.stride, t, t.stride, weight[0] if weight else t, *packed,
+                    x, x.stride, t, t.stride, step.weight, *packed,
                     *((partial,) if inside else operands), derivatives, group_sums, n,
                     half_bits(n), float(step.loss.bit_fail_limit), Scalar("first"),
                     samples, *KEY,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -35,10 +34,10 @@ from clnet.variants.training.whole_step import (
     Allocator,
     WholeStep,
     accepted_step,
+    layer_defines,
     layer_table,
     neuron_table,
     refuse_unless_float32_step,
-    rows_text,
     rule_of,
     step_defines,
 )
@@ -73,12 +72,10 @@ class GroupStep:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other dtypes and programs, and tiles too large for local memory."""
-        refusal = refuse_unless_float32_step(span, device)
+        refusal = refuse_unless_float32_step(span, device, clips_norm=False)
         if refusal is not None:
             return refusal
         step = accepted_step(span)
-        if step.update is not None and step.update.norm is not None:
-            return "it never stores a whole gradient; here one is clipped by its norm"
         # A tile, and the partial sums of a reduction.
         needed = 4 * (LocalLayout.of(step, TILES[-1]).size + GROUPS[0])
         if needed > device.local_memory:
@@ -145,12 +142,9 @@ class GroupStep:
         group, tile = config["group"], config["tile"]
         layout = LocalLayout.of(step, tile)
         defines: dict[str, int | str] = {
-            **step_defines(step, span), "TILE": tile, "PITCH": layout.pitch,
-            "GROUP": group, "REDUCERS": REDUCERS, "LOCAL_VALUES": layout.size,
-            "LAYERS": len(step.layers), "LAYER_TABLE": rows_text(layout.layers),
-            "LAYER_NEURONS": rows_text(layer_neurons(step)),
-            "X_OFFSET": layout.x, "T_OFFSET": layout.t, "WEIGHT_OFFSET": layout.weight,
-            "RECORD_OFFSET": layout.record, "GRID": 0, "SIZE": step.size,
+            **step_defines(step, span), **layer_defines(step, layout.layers),
+            **layout.defines, "TILE": tile, "GROUP": group, "REDUCERS": REDUCERS,
+            "LOCAL_VALUES": layout.size, "GRID": 0,
             "STAGED": int(
                 4 * (layout.size + group + step.size) <= device.local_memory
             ),
@@ -163,13 +157,13 @@ class GroupStep:
         }
         if resident:
             defines["STAGED"] = 1
-        x, t, *weight = step.data
-        n = span.batch if step.gather is None else step.gather.samples
+        x, t, *_ = step.data
+        n = step.samples
         groups = _groups(span, config, device)
         sums = Scratch("group gradients", 4 * groups * (step.size + APART))
         shared: tuple[Argument, ...] = (
             Table.of(neuron_table(step)),
-            PARAMETERS, x, t, weight[0] if weight else t, sums, n, half_bits(n),
+            PARAMETERS, x, t, step.weight, sums, n, half_bits(n),
             float(step.loss.bit_fail_limit), Scalar("first"), Scalar("samples"), *KEY,
         )
         totals = step.tally.totals
@@ -216,6 +210,14 @@ class LocalLayout:
     record: int
     size: int  # Of all
 
+    @property
+    def defines(self) -> dict[str, int | str]:
+        """The macros of the distance and the offsets."""
+        return {
+            "PITCH": self.pitch, "X_OFFSET": self.x, "T_OFFSET": self.t,
+            "WEIGHT_OFFSET": self.weight, "RECORD_OFFSET": self.record,
+        }
+
     @classmethod
     def of(
         cls, step: WholeStep, tile: int, rows: int = 4, inputs: int | None = None
@@ -227,8 +229,8 @@ class LocalLayout:
         pitch = tile + PADDING
         allocate = Allocator()
         layers = layer_table(step, allocate, pitch, rows)
-        own = round_up(step.layers[0].n_in, rows) * pitch
-        x = allocate(own if inputs is None else inputs)
+        whole = round_up(step.layers[0].n_in, rows) * pitch
+        x = allocate(whole if inputs is None else inputs)
         t = allocate(round_up(step.layers[-1].n_out, 4) * pitch)
         weight = allocate(tile)
         record = allocate(round_up(len(RECORD) * tile, 4))
@@ -237,8 +239,7 @@ class LocalLayout:
 
 def _is_resident(step: WholeStep, tile: int, device: Device) -> bool:
     """Return whether all that steps read and change fits local memory beside a tile."""
-    slots = 0 if step.update is None else step.update.optimiser.slots
-    flat = (3 + slots) * step.size  # parameters, gradients, live elements, state
+    flat = (3 + step.slots) * step.size  # parameters, gradients, live elements, state
     sums = len(RECORD) * (2 + max(1, tile // PART)) + 2
     return 4 * (LocalLayout.of(step, tile).size + flat + sums) <= device.local_memory
 
@@ -262,17 +263,6 @@ def _resident(
         first = groups.index(enough[0]) if enough else len(groups) - 1
         for group in (*groups[first : first + 2], *groups[:first][-1:]):
             yield tile, group
-
-
-def layer_neurons(step: WholeStep) -> NDArray[Any]:
-    """Return one neuron of each layer; function is -1 where its neurons differ."""
-    neurons = neuron_table(step)
-    ends = list(accumulate(layer.n_out for layer in step.layers))
-    rows = neurons[[end - 1 for end in ends]]
-    for row, start, end in zip(rows, [0, *ends], ends, strict=False):
-        if (neurons[start:end] != neurons[start]).any():
-            row["function"] = -1
-    return rows
 
 
 def _largest_group(device: Device) -> int:

@@ -48,9 +48,8 @@ class Sequential(Untuned):
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other devices and dtypes, batches, and uses of the whole gradient."""
-        refusal = (
-            refuse_unless_cpu(span, device) or refuse_unless_whole_step(span, device)
-        )
+        refusal = refuse_unless_cpu(span, device)
+        refusal = refusal or refuse_unless_whole_step(span, device, clips_norm=False)
         if refusal is not None:
             return refusal
         if span.batch > 1:
@@ -58,8 +57,6 @@ class Sequential(Untuned):
         step = accepted_step(span)
         if step.backward and step.update is None:
             return "it never stores a whole gradient, which this program returns"
-        if step.update is not None and step.update.norm is not None:
-            return "it never stores a whole gradient; here one is clipped by its norm"
         if any(not layer.act.nonlinearity.uniform for layer in step.layers):
             return "it applies one activation a layer, and here neurons differ"
         return None
@@ -67,8 +64,8 @@ class Sequential(Untuned):
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count parameters and state, read and written."""
         step = accepted_step(span)
-        slots = 0 if step.update is None else step.update.optimiser.slots
-        return Cost(span_flops(span), 4 * step.size * (3 + 2 * slots), 1, 0, 1, 0.5)
+        moved = 4 * step.size * (3 + 2 * step.slots)
+        return Cost(span_flops(span), moved, 1, 0, 1, 0.5)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch of the steps."""
@@ -79,18 +76,17 @@ class Sequential(Untuned):
         layers, neurons = layer_table(step, allocate, 1, LANES), neuron_table(step)
         defines |= constant_tables(step, layers, neurons)
         widest = max(layer.n_in for layer in step.layers)
-        x, t, *weight = step.data
+        x, t, *_ = step.data
         offsets = (allocate(step.layers[0].n_in), allocate(max(widest, t.width)))
-        n = span.batch if step.gather is None else step.gather.samples
         return (
             Launch(
                 "training/sequential.cl", "sequential", defines, (1,), (1,),
                 (
                     Table.of(layers),
                     Table.of(neurons),
-                    PARAMETERS, x, t, weight[0] if weight else t,
+                    PARAMETERS, x, t, step.weight,
                     Scratch("memory", 4 * allocate.end), STATE, step.tally.totals,
-                    len(step.layers), step.size, n, half_bits(n),
+                    len(step.layers), step.size, step.samples, half_bits(step.samples),
                     *offsets, float(step.loss.bit_fail_limit),
                     t.width, Scalar("steps"), Scalar("first"), Scalar("samples"), *RUN,
                     *RULE, *KEY,

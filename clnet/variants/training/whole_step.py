@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,6 +73,22 @@ class WholeStep:
     tally: Tally  # The sum of the records
     backward: bool  # Whether there is a backward pass
     update: Update | None  # The optimiser's step, if there is one
+    batch: int  # Samples of the mini-batch
+
+    @property
+    def samples(self) -> int:
+        """Samples of the data set."""
+        return self.batch if self.gather is None else self.gather.samples
+
+    @property
+    def slots(self) -> int:
+        """The optimiser's states of each parameter."""
+        return 0 if self.update is None else self.update.optimiser.slots
+
+    @property
+    def clips_norm(self) -> bool:
+        """Whether the gradient is clipped by its norm."""
+        return self.update is not None and self.update.norm is not None
 
     @property
     def size(self) -> int:
@@ -90,6 +107,11 @@ class WholeStep:
             return self.gather.data
         weight = () if self.loss.weight is None else (self.loss.weight,)
         return (self.layers[0].apply.x, self.loss.t, *weight)
+
+    @property
+    def weight(self) -> Value:
+        """The samples' weights; the targets, if there are none."""
+        return self.data[-1]
 
 
 def whole_step(span: Span) -> WholeStep | None:
@@ -127,7 +149,7 @@ def whole_step(span: Span) -> WholeStep | None:
         return None
     assert gather is None or isinstance(gather, Gather)
     return WholeStep(
-        gather, tuple(layers), tuple(drops), loss, tally, backward, update
+        gather, tuple(layers), tuple(drops), loss, tally, backward, update, span.batch
     )
 
 
@@ -188,17 +210,20 @@ class Allocator:
 
 
 def refuse_unless_whole_step(
-    span: Span, device: Device, drops: bool = False
+    span: Span, device: Device, drops: bool = False, clips_norm: bool = True
 ) -> str | None:
     """Return why a span is not a training step of dense layers, or None.
 
-    `drops`: whether layers may drop outputs.
+    `drops`: whether layers may drop outputs; `clips_norm`: whether the gradient may be
+    clipped by its norm, for which all of it is stored.
     """
     step = whole_step(span)
     if step is None:
         return "it computes a step of training of a chain of layers, and this is none"
     if not drops and any(step.drops):
         return "it drops no outputs, and a layer here does"
+    if not clips_norm and step.clips_norm:
+        return "it never stores a whole gradient; here one is clipped by its norm"
     for layer in step.layers:
         if not isinstance(layer.apply.storage, DenseStorage):
             return f"it trains dense layers, not {layer.apply.storage.name}"
@@ -208,15 +233,12 @@ def refuse_unless_whole_step(
 
 
 def refuse_unless_float32_step(
-    span: Span, device: Device, drops: bool = False
+    span: Span, device: Device, drops: bool = False, clips_norm: bool = True
 ) -> str | None:
-    """Refuse other dtypes, and all but training steps of dense layers.
-
-    `drops` as for `refuse_unless_whole_step`.
-    """
+    """Refuse other dtypes too."""
     if span.dtype != "float32":
         return "it computes in float32 only"
-    return refuse_unless_whole_step(span, device, drops)
+    return refuse_unless_whole_step(span, device, drops, clips_norm)
 
 
 def functions_of(step: WholeStep) -> list[tuple[str, str, str]]:
@@ -291,6 +313,25 @@ def neuron_table(step: WholeStep) -> NDArray[Any]:
         found.append(rows)
     found[-1]["error_scale"] = np.resize(np.where(step.loss.halved, 0.5, 1.0), n)
     return np.concatenate(found)
+
+
+def layer_neurons(step: WholeStep) -> NDArray[Any]:
+    """Return one neuron of each layer; function is -1 where its neurons differ."""
+    neurons = neuron_table(step)
+    ends = list(accumulate(layer.n_out for layer in step.layers))
+    rows = neurons[[end - 1 for end in ends]]
+    for row, start, end in zip(rows, [0, *ends], ends, strict=False):
+        if (neurons[start:end] != neurons[start]).any():
+            row["function"] = -1
+    return rows
+
+
+def layer_defines(step: WholeStep, layers: NDArray[Any]) -> dict[str, int | str]:
+    """Return the macros of kernels that have the table of layers as a constant."""
+    return {
+        "LAYERS": len(layers), "LAYER_TABLE": rows_text(layers), "SIZE": step.size,
+        "LAYER_NEURONS": rows_text(layer_neurons(step)),
+    }
 
 
 def constant_tables(
