@@ -153,7 +153,7 @@ class TableSource(Source):
         assert self.columns is not None
         x[...] = 0  # of categories
         counts = write_inputs(
-            _Rows(self, first, batch), self._inputs, self.columns, self._options, x
+            _BatchRows(self, first, batch), self._inputs, self.columns, self._options, x
         )
         for what, names in counts.items():
             told = self._told.setdefault(what, set())
@@ -212,7 +212,7 @@ class TableSource(Source):
 
         values = _column(batch, self.names[at])
         if at in self._dated and not _is_date(values.type):
-            return days_of(_Rows(self, first, batch), at, values.to_pylist())
+            return days_of(_BatchRows(self, first, batch), at, values.to_pylist())
         with reading_rows(self.path, first):
             if _is_date(values.type):
                 microseconds = pa.timestamp("us", getattr(values.type, "tz", None))
@@ -380,7 +380,7 @@ class TableSource(Source):
             )
 
 
-class _Rows:
+class _BatchRows:
     """The rows of a record batch, from one on."""
 
     def __init__(self, source: TableSource, first: int, batch: Any) -> None:

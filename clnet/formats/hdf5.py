@@ -33,7 +33,7 @@ def named(which: object) -> tuple[Path, str | None]:
     return (Path(match["file"]), match["name"]) if match else (path, None)
 
 
-class DataSet:
+class Hdf5Array:
     """A data set of numbers or text, which is sliced by rows."""
 
     def __init__(self, path: Path, name: str) -> None:
@@ -112,8 +112,8 @@ def data_sets(data: object, t: object) -> tuple[Any, Any]:
         return x, _array(path, TARGETS) if present else None
 
 
-def _array(path: Path, name: str) -> Array | DataSet:
-    data_set = DataSet(path, name)
+def _array(path: Path, name: str) -> Array | Hdf5Array:
+    data_set = Hdf5Array(path, name)
     return data_set if data_set.map is None else data_set.map
 
 

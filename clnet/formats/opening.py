@@ -204,7 +204,7 @@ def map_npy(path: Path, letters: str = NUMBER_KINDS) -> Array:
         return np.memmap(path, dtype, "r", start, shape, "F" if by_columns else "C")
 
 
-class _Rows:
+class _LastRows:
     """Rows of an array in a file; the last ones that were read are kept."""
 
     def __init__(self, array: Any) -> None:
@@ -224,7 +224,7 @@ class _Picked:
 
     chunks = None
 
-    def __init__(self, rows: _Rows, columns: list[int]) -> None:
+    def __init__(self, rows: _LastRows, columns: list[int]) -> None:
         run = slice(columns[0], columns[-1] + 1)
         self._rows = rows
         self._columns = run if [*range(run.start, run.stop)] == columns else columns
@@ -271,7 +271,7 @@ def split(name: str, array: Any, target: ColumnNames) -> tuple[Any, Any]:
         ends = range(min(targets), max(targets) + 1)
         if [*run] == left and [*ends] == targets:  # two views
             return array[:, run.start : run.stop], array[:, ends.start : ends.stop]
-    rows = _Rows(array)
+    rows = _LastRows(array)
     return _Picked(rows, left), _Picked(rows, targets)
 
 

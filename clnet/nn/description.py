@@ -14,7 +14,7 @@ from clnet.checks import INT_MAX, as_items, as_whole, check_flag, check_name, is
 from clnet.errors import InputError, quoted
 from clnet.nn.copies import Uncached
 from clnet.nn.layers import Dense, Layer, Sparse, bias_size, infer_sizes
-from clnet.nn.matrix import Matrix, Part
+from clnet.nn.matrix import Matrix, MatrixPart
 from clnet.nn.storage.layout import Layout, layout
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Description(Uncached):
             Matrix(
                 layer.n_out,
                 sum(self.sizes[source] for source in _sources(self._layers, number)),
-                tuple(Part(*where, next(slots)) for where in self._parts[number]),
+                tuple(MatrixPart(*where, next(slots)) for where in self._parts[number]),
             )
             for number, layer in enumerate(self._layers)
         )

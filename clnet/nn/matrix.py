@@ -22,7 +22,7 @@ CHUNK = 1 << 16  # random numbers drawn at a time
 
 
 @dataclass(frozen=True)
-class Part:
+class MatrixPart:
     """The matrix of one `ops.Apply`."""
 
     # Value that it multiplies: 0 the network's input, k the k-th layer's output
@@ -55,7 +55,7 @@ class Matrix:
 
     n_out: int  # Neurons, and their inputs: those of all sources, side by side
     n_in: int
-    parts: tuple[Part, ...]  # At least one
+    parts: tuple[MatrixPart, ...]  # At least one
 
     @property
     def full(self) -> bool:

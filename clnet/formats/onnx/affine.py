@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from clnet.formats.onnx.elementwise import clipped, composed, floats_only, of_terms
 from clnet.formats.onnx.graph import RefusalError, attributes
 from clnet.formats.onnx.recognise import recognised
-from clnet.formats.onnx.trace import Tensor, Trace, as_float, most_elements
-from clnet.formats.onnx.values import Value
+from clnet.formats.onnx.trace import GraphTrace, Tensor, as_float, most_elements
+from clnet.formats.onnx.values import Tracer
 
 Array = NDArray[Any]
 
@@ -27,7 +27,7 @@ class Node:
         self.domain: str = ""
 
 
-def added(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def added(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return a sum, difference or mean."""
     floats_only(inputs)
     signs = [1.0, -1.0] if node.op_type == "Sub" else [1.0] * len(inputs)
@@ -38,7 +38,7 @@ def added(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     trace.take(most_elements(node, inputs))
     values, bias = [], np.zeros(shape)
     for tensor, sign in zip(inputs, signs, strict=True):
-        if isinstance(tensor, Value):
+        if isinstance(tensor, Tracer):
             values.append(tensor.affine(sign * np.ones(shape)))
         else:
             bias = bias + sign * as_float(tensor)
@@ -52,15 +52,15 @@ def added(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     return [trace.records.value(total, rest, axis).affine(1.0, bias)]
 
 
-def multiplied(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def multiplied(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return a product or quotient with a constant; of values: if it is a function."""
     floats_only(inputs)
     inputs = _aligned(trace, node, inputs)
     first, second = inputs
     trace.take(most_elements(node, inputs))
-    if isinstance(first, Value) and isinstance(second, Value):
+    if isinstance(first, Tracer) and isinstance(second, Tracer):
         return composed(trace, node, inputs)
-    if isinstance(first, Value):
+    if isinstance(first, Tracer):
         factor = as_float(second)
         if node.op_type == "Div":
             factor = 1 / factor
@@ -70,23 +70,23 @@ def multiplied(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     return [_finite(second.affine(as_float(first)))]
 
 
-def _finite(value: Value) -> Value:
+def _finite(value: Tracer) -> Tracer:
     """Return a value; raise RefusalError if it is a number times infinity."""
     if not np.isfinite(value.scale).all():
         raise RefusalError("divides by zero, or multiplies by infinity")
     return value
 
 
-def largest(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def largest(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return a maximum or minimum.
 
     It is a function of one variable, or a clip of each element at a number, or of
     values that differ, by relu: then it is as exact as the larger in size.
     """
     floats_only(inputs)
-    values = [tensor for tensor in inputs if isinstance(tensor, Value)]
+    values = [tensor for tensor in inputs if isinstance(tensor, Tracer)]
     shape = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
-    numbers = [as_float(tensor) for tensor in inputs if not isinstance(tensor, Value)]
+    numbers = [as_float(tensor) for tensor in inputs if not isinstance(tensor, Tracer)]
     if len(values) == 1 and not all(
         np.isfinite(bound).all() and (bound == bound.flat[0]).all() for bound in numbers
     ):
@@ -97,7 +97,7 @@ def largest(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
         return [clipped(trace, values[0].affine(np.ones(shape)), *ends)]
     with suppress(RefusalError):
         outputs = composed(trace, node, inputs)
-        assert isinstance(outputs[0], Value)
+        assert isinstance(outputs[0], Tracer)
         record = trace.records.owner(trace.records.layout(outputs[0])[0])
         if record is not None and any(map(recognised, record.curves)):
             return outputs
@@ -107,46 +107,46 @@ def largest(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     if not all(np.isfinite([value.scale, value.bias]).all() for value in values):
         raise RefusalError("compares infinite numbers")
     # max(a, b) = a + relu(b - a), a not being constant, and min(a, b) = -max(-a, -b)
-    inputs = sorted(inputs, key=lambda tensor: not isinstance(tensor, Value))
+    inputs = sorted(inputs, key=lambda tensor: not isinstance(tensor, Tracer))
     sign = 1.0 if node.op_type == "Max" else -1.0
-    total: Value = inputs[0].affine(sign * np.ones(shape))
+    total: Tracer = inputs[0].affine(sign * np.ones(shape))
     for tensor in inputs[1:]:
-        other = (tensor.affine(sign) if isinstance(tensor, Value) else
+        other = (tensor.affine(sign) if isinstance(tensor, Tracer) else
                  sign * as_float(tensor))
         trace.take(total.codes.size)
         (difference,) = added(trace, Node("Sub"), [other, total])
-        assert isinstance(difference, Value)
+        assert isinstance(difference, Tracer)
         above = of_terms(trace, difference, [(1, "relu", 1.0, 0.0)])
         (result,) = added(trace, Node("Add"), [total, above])
-        assert isinstance(result, Value)
+        assert isinstance(result, Tracer)
         total = result
     return [total.affine(sign)]
 
 
-def negated(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def negated(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the input's negative."""
     floats_only(inputs)
     return [inputs[0].affine(-1.0)]
 
 
-def _aligned(trace: Trace, node: Any, inputs: list[Any]) -> list[Any]:
+def _aligned(trace: GraphTrace, node: Any, inputs: list[Any]) -> list[Any]:
     """Return the inputs; the second by the broadcasting of versions below 7."""
     options = attributes(node)
     if trace.version() >= 7 or "axis" not in options or not options.get("broadcast"):
         return inputs
     first, second = inputs
     missing = len(first.shape) - options["axis"] - len(second.shape)
-    if isinstance(second, Value):
+    if isinstance(second, Tracer):
         raise RefusalError("broadcasts an input that is not constant")
     return [first, np.reshape(second, second.shape + (1,) * max(0, missing))]
 
 
-def normalised(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def normalised(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return a BatchNormalization as an affine map of each channel."""
     value, *constants = inputs
     floats_only(inputs)
     options = attributes(node)
-    varying = any(isinstance(tensor, Value) for tensor in constants)
+    varying = any(isinstance(tensor, Tracer) for tensor in constants)
     if options.get("training_mode") or varying:
         raise RefusalError("is in training mode, expected inference")
     scale, bias, mean, variance = (as_float(tensor) for tensor in constants[:4])

@@ -16,21 +16,21 @@ from clnet.formats.onnx.algebra import LARGEST
 from clnet.formats.onnx.functions import DOMAIN, GELU
 from clnet.formats.onnx.graph import RefusalError, attributes
 from clnet.formats.onnx.piecewise import Piecewise, chosen, compared, logical
-from clnet.formats.onnx.trace import Tensor, Trace, as_float, scalar
-from clnet.formats.onnx.values import Activated, Composite, Rows, Term, Value
+from clnet.formats.onnx.trace import GraphTrace, Tensor, as_float, scalar
+from clnet.formats.onnx.values import Activated, Affine, Composite, Term, Tracer
 from clnet.nn.activations import LEAK, SELU_ALPHA, SELU_SCALE, with_parameters
 
 Array = NDArray[Any]
 
 
-def activated(trace: Trace, rows: Rows, name: str) -> Rows:
+def activated(trace: GraphTrace, rows: Affine, name: str) -> Affine:
     """Return an activation of rows."""
     record = Activated(trace.text, len(rows), rows, name)
     return trace.add(record, trace.joined(
         [trace.records.curves(rows)], partial(piecewise.activated, name)))
 
 
-def of_terms(trace: Trace, value: Value, terms: Sequence[Term]) -> Value:
+def of_terms(trace: GraphTrace, value: Tracer, terms: Sequence[Term]) -> Tracer:
     """Return a sum of activations of a value; factors may be arrays."""
     rows, shape, axis = trace.records.layout(value)
     parts = []
@@ -45,7 +45,7 @@ def of_terms(trace: Trace, value: Value, terms: Sequence[Term]) -> Value:
     return trace.records.value(total, shape, axis)
 
 
-def clipped(trace: Trace, value: Value, low: Array, high: Array) -> Value:
+def clipped(trace: GraphTrace, value: Tracer, low: Array, high: Array) -> Tracer:
     """Return a value between bounds of each element, arrays of its shape."""
     rows, shape, axis = trace.records.layout(value)
     bounds = [np.moveaxis(bound, axis, 0).reshape(trace.batch, -1)
@@ -63,7 +63,7 @@ def simple(name: str) -> Callable[..., list[Term]]:
     return lambda options, *_: [(1, name, 1.0, 0.0)]
 
 
-def prelu(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def prelu(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return a PRelu, whose slopes versions below 7 had along the channels."""
     value, slope = inputs
     if isinstance(slope, np.ndarray) and trace.version() < 7 and slope.ndim == 1:
@@ -144,10 +144,10 @@ RULES: dict[str, Callable[..., list[Term]]] = {
 """The terms of each node that is a sum of activations."""
 
 
-def by_rule(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def by_rule(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the output of a node of `RULES`."""
     value, *others = inputs
-    varying = [isinstance(tensor, Value) for tensor in inputs]
+    varying = [isinstance(tensor, Tracer) for tensor in inputs]
     if not varying[0] or any(varying[1:]):
         raise RefusalError("has parameters that depend on the input")
     floats_only(inputs)
@@ -157,7 +157,7 @@ def by_rule(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     return [of_terms(trace, value, terms)]
 
 
-def composed(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def composed(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the output of a node that is a function of one variable."""
     floats_only(inputs)
     arrays = [tensor for tensor in inputs if tensor is not None]
@@ -165,7 +165,7 @@ def composed(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     trace.take(int(np.prod(shape, dtype=object)) + trace.graph.room.found // 1000)
     curves, constants, layouts = [], {}, []
     for position, tensor in enumerate(arrays):
-        if isinstance(tensor, Value):
+        if isinstance(tensor, Tracer):
             layouts.append(trace.records.layout(tensor.affine(np.ones(shape))))
             curves.append(trace.records.curves(layouts[-1][0]))
         else:
@@ -241,5 +241,5 @@ NODES: dict[str, Callable[..., Piecewise]] = {
 
 def floats_only(inputs: Sequence[Any]) -> None:
     """Raise RefusalError if a value is of whole numbers, whose arithmetic differs."""
-    if any(isinstance(tensor, Value) and tensor.whole for tensor in inputs):
+    if any(isinstance(tensor, Tracer) and tensor.whole for tensor in inputs):
         raise RefusalError("computes with whole numbers, expected floats")

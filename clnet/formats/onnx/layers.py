@@ -22,21 +22,21 @@ from clnet.formats.onnx.recognise import (
     BEYOND,
     FROM,
     STEPS,
-    Fit,
+    ActivationSum,
     recognised,
 )
-from clnet.formats.onnx.trace import Refused, Trace
+from clnet.formats.onnx.trace import GraphTrace, Refused
 from clnet.formats.onnx.values import (
     NONE,
     Activated,
     Activations,
+    Affine,
     Composite,
-    Entries,
     Inputs,
     Linear,
     Record,
-    Rows,
-    Value,
+    Tracer,
+    Triplets,
 )
 from clnet.formats.onnx.writer import NAMES
 from clnet.nn.columns import Columns
@@ -54,8 +54,8 @@ M = TypeVar("M", bound="Model")
 class Form:
     """Pre-activations: ``matrix @ argument + bias``."""
 
-    argument: Rows
-    matrix: Array | Entries
+    argument: Affine
+    matrix: Array | Triplets
     bias: Array
 
 
@@ -103,7 +103,7 @@ class _Emission:
         self.graph = graph
         self.layers: list[Layer] = []
         self.arrays: list[tuple[Array, Array]] = []
-        self.trace = Trace(graph, batch)
+        self.trace = GraphTrace(graph, batch)
         try:
             self.trace.run(OPERATORS, FOLDABLE)
             self._emit_all(self._outputs())
@@ -123,9 +123,9 @@ class _Emission:
             for a, b in zip(pair, others, strict=True)
         )
 
-    def _outputs(self) -> Rows:
+    def _outputs(self) -> Affine:
         """Return the rows of all outputs of floats, side by side."""
-        outputs: list[Rows] = []
+        outputs: list[Affine] = []
         skipped: Refused | None = None
         types = []
         for output in self.graph.outputs:
@@ -137,7 +137,7 @@ class _Emission:
                 continue
             if isinstance(tensor, Refused):
                 raise RefusalError(tensor.reason)
-            if not isinstance(tensor, Value):
+            if not isinstance(tensor, Tracer):
                 raise RefusalError(
                     f"output {quoted(output.name)} does not depend on the input")
             if tensor.whole or element_type not in FLOATS:
@@ -157,7 +157,7 @@ class _Emission:
         if skipped is not None and not outputs:
             raise RefusalError(skipped.reason)
         self.dtype = max(types)
-        rows = Rows(*(np.concatenate([getattr(part, name) for part in outputs])
+        rows = Affine(*(np.concatenate([getattr(part, name) for part in outputs])
                       for name in ("atoms", "scale", "bias")))
         if not len(rows) or (rows.atoms == NONE).all():
             raise RefusalError("the outputs do not depend on the input")
@@ -165,11 +165,11 @@ class _Emission:
 
     # --- the plan --------------------------------------------------------------------
 
-    def _emit_all(self, outputs: Rows) -> None:
+    def _emit_all(self, outputs: Affine) -> None:
         """Emit the layers of all records that the outputs read, in order."""
         records = self.trace.records
         self._forms: dict[Record, Form] = {}
-        self._aliases: dict[Record, Rows] = {}
+        self._aliases: dict[Record, Affine] = {}
         self._sums: set[Record] = set()
         self._numbers: dict[Record, int] = {records.all[0]: 0}
         record = self._plain(outputs)
@@ -182,7 +182,7 @@ class _Emission:
         for emitted in self._ordered(record):
             self._emit(emitted)
 
-    def _activation(self, rows: Rows) -> Rows | None:
+    def _activation(self, rows: Affine) -> Affine | None:
         """Return rows as one activation; None: they are no such."""
         for curve in self.trace.records.curves(rows)[1:]:
             fit = recognised(curve)
@@ -192,11 +192,11 @@ class _Emission:
             if name == "identity":  # the rows themselves
                 continue
             if (name == "threshold" or name not in STEPS) and (
-                fit == Fit([(1.0, name, scale, shift)])):
+                fit == ActivationSum([(1.0, name, scale, shift)])):
                 return activated(self.trace, curve.root.affine(scale, shift), name)
         return None
 
-    def _plain(self, rows: Rows) -> Record | None:
+    def _plain(self, rows: Affine) -> Record | None:
         """Return the record whose rows these are, all and in their order, or None."""
         record = self.trace.records.owner(rows)
         if (
@@ -248,7 +248,7 @@ class _Emission:
             self._forms[record] = Form(record.argument, record.matrix, record.bias)
         return self._forms[record].argument.atoms
 
-    def _recognised(self, record: Record) -> Rows | None:
+    def _recognised(self, record: Record) -> Affine | None:
         """Return a record as a sum of activations of one of its arguments, or None."""
         if record in self._aliases:
             return self._aliases[record]
@@ -267,7 +267,7 @@ class _Emission:
             return self._exact(rows) if steps and fit.bias else rows
         return None
 
-    def _term(self, root: Rows, term: tuple[float, str, float, float]) -> Rows:
+    def _term(self, root: Affine, term: tuple[float, str, float, float]) -> Affine:
         """Return a term of a fit.
 
         What is beyond an edge is from the next number on. A step that is 0 at NaN is
@@ -296,21 +296,22 @@ class _Emission:
             bias = rows.bias.astype(self.dtype)
             below = np.nextafter(bias, -np.inf, dtype=bias.dtype)
             below[bias == 0] = -np.finfo(bias.dtype).tiny  # less may be flushed to zero
-            name, rows = "threshold", Rows(rows.atoms, rows.scale, below.astype(float))
+            rows = Affine(rows.atoms, rows.scale, below.astype(float))
+            name = "threshold"
         return activated(self.trace, rows, name).affine(factor)
 
-    def _exact(self, rows: Rows) -> Rows:
+    def _exact(self, rows: Affine) -> Affine:
         """Return rows as a layer of their own, whose factors are not multiplied."""
         numbers = np.arange(len(rows))
-        ones = Rows(rows.atoms, np.ones(len(rows)), np.zeros(len(rows)))
+        ones = Affine(rows.atoms, np.ones(len(rows)), np.zeros(len(rows)))
         exact = self.trace.linear(
-            ones, Entries(numbers, numbers, rows.scale), rows.bias)
+            ones, Triplets(numbers, numbers, rows.scale), rows.bias)
         record = self.trace.records.owner(exact)
         assert record is not None
         self._sums.add(record)
         return exact
 
-    def _summed(self, parts: Sequence[Rows]) -> Rows:
+    def _summed(self, parts: Sequence[Affine]) -> Affine:
         rows = self.trace.sum_rows(parts)
         record = self.trace.records.owner(rows)
         if isinstance(record, Linear):
@@ -318,7 +319,7 @@ class _Emission:
             self._sums.add(record)
         return rows
 
-    def _form(self, rows: Rows) -> Form:
+    def _form(self, rows: Affine) -> Form:
         """Return rows as pre-activations; a linear record that they read is folded.
 
         Not so a sum of activations, whose factors were found to keep its digits.
@@ -331,12 +332,12 @@ class _Emission:
             plain = len(picked) == record.size and (
                 picked == np.arange(record.size)).all()
             bias = record.bias[picked] * rows.scale + rows.bias
-            if isinstance(record.matrix, Entries):
+            if isinstance(record.matrix, Triplets):
                 if plain:
                     entries = record.matrix
                     values = entries.values * rows.scale[entries.rows]
                     return Form(record.argument,
-                                Entries(entries.rows, entries.columns, values), bias)
+                                Triplets(entries.rows, entries.columns, values), bias)
             else:
                 matrix = record.matrix if plain else record.matrix[picked]
                 if (rows.scale != 1).any():
@@ -344,8 +345,8 @@ class _Emission:
                 return Form(record.argument, matrix, bias)
         live = np.flatnonzero((rows.atoms != NONE) & (rows.scale != 0))
         unique, columns = np.unique(rows.atoms[live], return_inverse=True)
-        ones = Rows(unique, np.ones(len(unique)), np.zeros(len(unique)))
-        return Form(ones, Entries(live, columns, rows.scale[live]), rows.bias)
+        ones = Affine(unique, np.ones(len(unique)), np.zeros(len(unique)))
+        return Form(ones, Triplets(live, columns, rows.scale[live]), rows.bias)
 
     # --- layers ----------------------------------------------------------------------
 
@@ -368,7 +369,7 @@ class _Emission:
         live = columns != NONE
         straight = len(columns) == n_in and (columns == np.arange(n_in)).all()
         plain = straight and (scale == 1).all() and (shift == 0).all()
-        if isinstance(form.matrix, Entries):
+        if isinstance(form.matrix, Triplets):
             rows, at, values = (form.matrix.rows, form.matrix.columns,
                                     form.matrix.values)
             bias = form.bias.astype(np.float64, copy=True)
@@ -412,7 +413,7 @@ class _Emission:
     def _width(self, number: int) -> int:
         return self.layers[number - 1].n_out if number else self.n_in
 
-    def _located(self, rows: Rows) -> tuple[tuple[int, ...], Array, Array, Array]:
+    def _located(self, rows: Affine) -> tuple[tuple[int, ...], Array, Array, Array]:
         """Return the layers that rows read, and their columns, factors and constants.
 
         Columns count through all sources side by side; `NONE`: a constant.

@@ -21,14 +21,14 @@ from clnet.formats.onnx.elementwise import (
 from clnet.formats.onnx.graph import ML, RefusalError, attributes, evaluate
 from clnet.formats.onnx.products import PROBED, gemm, matmul, probed, product
 from clnet.formats.onnx.trace import (
+    GraphTrace,
     Operator,
     Refused,
     Tensor,
-    Trace,
     as_float,
     most_elements,
 )
-from clnet.formats.onnx.values import NONE, Activated, Rows, Value
+from clnet.formats.onnx.values import NONE, Activated, Affine, Tracer
 from clnet.nn.activations import LOG_SOFTMAX, SOFTMAX
 
 Array = NDArray[Any]
@@ -44,11 +44,11 @@ COPIES = (
 """Nodes whose output elements are elements of their inputs."""
 
 
-def copied(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def copied(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the outputs of a node that copies, by those for elements' numbers."""
     options = attributes(node)
     data = len(inputs) if node.op_type == "Concat" else 1
-    if any(isinstance(tensor, Value) for tensor in inputs[data:]):
+    if any(isinstance(tensor, Tracer) for tensor in inputs[data:]):
         raise RefusalError("reads places that depend on the input")
     trace.take(most_elements(node, inputs))
     fill, others = 0.0, list(inputs[data:])
@@ -63,7 +63,7 @@ def copied(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
         del copy.attribute[:]
         copy.attribute.extend(kept)
         node = copy
-    values = [tensor if isinstance(tensor, Value) else constant_value(tensor)
+    values = [tensor if isinstance(tensor, Tracer) else constant_value(tensor)
               for tensor in inputs[:data]]
     numbers, at = [], 1  # 0: of an element that no input has
     for value in values:
@@ -77,21 +77,21 @@ def copied(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     copies = evaluate(node, [*numbers, *others], trace.graph.versions)
     whole = any(value.whole for value in values)
     codes, scale, bias = arrays
-    return [Value(codes[taken], scale[taken], bias[taken], whole) for taken in copies]
+    return [Tracer(codes[taken], scale[taken], bias[taken], whole) for taken in copies]
 
 
-def constant_value(tensor: Any) -> Value:
+def constant_value(tensor: Any) -> Tracer:
     """Return a constant as a value."""
     array = as_float(tensor)
-    return Value(np.full(array.shape, NONE), np.zeros(array.shape), array)
+    return Tracer(np.full(array.shape, NONE), np.zeros(array.shape), array)
 
 
-def same(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def same(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the first input."""
     return [inputs[0]]
 
 
-def dropout(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def dropout(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the input: a network's inference drops nothing."""
     if len(inputs) > 2 and inputs[2] is not None and np.any(inputs[2]):
         raise RefusalError("is in training mode, expected inference")
@@ -99,29 +99,29 @@ def dropout(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     return [inputs[0], mask]
 
 
-def cast(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def cast(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the input as floats."""
     value = inputs[0]
     if node.op_type == "CastLike":
         like = inputs[1]
-        known = (isinstance(like, Value) and not like.whole) or (
+        known = (isinstance(like, Tracer) and not like.whole) or (
             isinstance(like, np.ndarray) and like.dtype.kind == "f"
             and like.dtype.itemsize > 2)
         if not known:
             raise RefusalError("casts to whole numbers, expected floats")
     elif attributes(node).get("to") not in (1, 11):  # float32, float64
         raise RefusalError("casts to a type other than float32 and float64")
-    return [Value(value.codes, value.scale, value.bias)]
+    return [Tracer(value.codes, value.scale, value.bias)]
 
 
-def shape_of(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def shape_of(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the shape, or the number of elements, of the input."""
     trace.counted = True
     shaped = np.broadcast_to(np.float32(0), inputs[0].shape)
     return evaluate(node, [shaped], trace.graph.versions)
 
 
-def constant_like(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def constant_like(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Refuse: the output depends on the input's numbers."""
     raise RefusalError("gives labels or numbers of places, expected floats")
 
@@ -129,7 +129,7 @@ def constant_like(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor
 # --- softmax -------------------------------------------------------------------------
 
 
-def softmax(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def softmax(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return softmax, or its logarithm, over an axis: a record for each group."""
     floats_only(inputs)
     value = inputs[0]
@@ -155,17 +155,17 @@ def softmax(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     name = SOFTMAX if node.op_type == "Softmax" else LOG_SOFTMAX
     atoms = np.full(len(rows), NONE)
     for group in order:
-        part = Rows(rows.atoms[group], rows.scale[group], rows.bias[group])
+        part = Affine(rows.atoms[group], rows.scale[group], rows.bias[group])
         record = Activated(trace.text, len(group), part, name)
         atoms[group] = trace.records.add(record).atoms
-    result = Rows(atoms, np.ones(len(rows)), np.zeros(len(rows)))
+    result = Affine(atoms, np.ones(len(rows)), np.zeros(len(rows)))
     return [trace.records.value(result, shape, samples)]
 
 
 # --- scikit-learn's ------------------------------------------------------------------
 
 
-def scaler(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def scaler(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return ``(x - offset) * scale``."""
     options = attributes(node)
     scale, offset = (as_float(options.get(name, default))
@@ -173,11 +173,11 @@ def scaler(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     return [_as_floats(inputs[0]).affine(scale, -offset * scale)]
 
 
-def _as_floats(value: Value) -> Value:
-    return Value(value.codes, value.scale, value.bias)
+def _as_floats(value: Tracer) -> Tracer:
+    return Tracer(value.codes, value.scale, value.bias)
 
 
-def normalizer(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def normalizer(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the input if its numbers are known to be positive, with the sum 1."""
     rows, shape, _ = trace.records.layout(inputs[0])
     if attributes(node).get("norm", "MAX") == "L1" and len(shape) == 1:
@@ -196,7 +196,7 @@ def normalizer(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     raise RefusalError("divides samples by their norm, which is not affine")
 
 
-def linear_model(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def linear_model(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the scores of a LinearRegressor or LinearClassifier, and refuse labels."""
     options = attributes(node)
     value = _as_floats(inputs[0])
@@ -225,7 +225,7 @@ def linear_model(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]
             raise RefusalError("has a softmax of one score")
         # The first class has the rest of the probability, or the opposite score.
         first = rows.affine(-1.0, 1.0 if post == "LOGISTIC" else 0.0)
-        rows = Rows(*(np.concatenate(pair) for pair in (
+        rows = Affine(*(np.concatenate(pair) for pair in (
             (first.atoms, rows.atoms), (first.scale, rows.scale),
             (first.bias, rows.bias))))
         shape = (2,)

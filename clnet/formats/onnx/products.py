@@ -12,13 +12,15 @@ from clnet.formats.onnx.affine import Node, added
 from clnet.formats.onnx.algebra import NEAR
 from clnet.formats.onnx.elementwise import floats_only
 from clnet.formats.onnx.graph import RefusalError, attributes, evaluate
-from clnet.formats.onnx.trace import Tensor, Trace, as_float, most_elements
-from clnet.formats.onnx.values import Entries, Value
+from clnet.formats.onnx.trace import GraphTrace, Tensor, as_float, most_elements
+from clnet.formats.onnx.values import Tracer, Triplets
 
 Array = NDArray[Any]
 
 
-def product(trace: Trace, value: Value, matrix: Array, bias: Array | float) -> Value:
+def product(
+    trace: GraphTrace, value: Tracer, matrix: Array, bias: Array | float
+) -> Tracer:
     """Return ``value @ matrix + bias`` over the last axis; matrix: [m, n]."""
     rows, shape, axis = trace.records.layout(value)
     if not shape or axis == len(shape) or matrix.shape[0] != shape[-1]:
@@ -35,13 +37,13 @@ def product(trace: Trace, value: Value, matrix: Array, bias: Array | float) -> V
         group, row, column = (
             grid.ravel() for grid in np.meshgrid(*map(np.arange, (groups, n, m)),
                                                indexing="ij"))
-        entries = Entries(group * n + row, group * m + column,
+        entries = Triplets(group * n + row, group * m + column,
                           np.tile(matrix.T.ravel(), groups))
         products = trace.linear(rows, entries, biases)
     return trace.records.value(products, (*shape[:-1], n), axis)
 
 
-def gemm(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def gemm(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return ``alpha A B + beta C``."""
     floats_only(inputs)
     options = attributes(node)
@@ -56,12 +58,12 @@ def gemm(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     result = _product_of(trace, a, b, alpha)
     if c is None or beta == 0:
         return [result]
-    if not isinstance(c, Value):
+    if not isinstance(c, Tracer):
         return [result.affine(1.0, beta * as_float(c))]
     return added(trace, Node("Add"), [result, c.affine(beta)])
 
 
-def matmul(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def matmul(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the matrix product."""
     floats_only(inputs)
     a, b = inputs
@@ -70,15 +72,15 @@ def matmul(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     return probed(trace, node, inputs)
 
 
-def _product_of(trace: Trace, a: Any, b: Any, alpha: float) -> Value:
-    if isinstance(a, Value) and isinstance(b, Value):
+def _product_of(trace: GraphTrace, a: Any, b: Any, alpha: float) -> Tracer:
+    if isinstance(a, Tracer) and isinstance(b, Tracer):
         raise RefusalError("multiplies two values that both depend on the input")
-    if isinstance(a, Value):
+    if isinstance(a, Tracer):
         return product(trace, a, _scaled(b, alpha), 0.0)
     if len(a.shape) != 2:
         raise RefusalError("multiplies from the left by more than a matrix")
     right = product(trace, _transposed(b), _scaled(a, alpha).T, 0.0)
-    return Value(right.codes.T, right.scale.T, right.bias.T)
+    return Tracer(right.codes.T, right.scale.T, right.bias.T)
 
 
 def _scaled(matrix: Array, alpha: float) -> Array:
@@ -88,8 +90,8 @@ def _scaled(matrix: Array, alpha: float) -> Array:
 
 
 def _transposed(tensor: Any) -> Any:
-    if isinstance(tensor, Value):
-        return Value(tensor.codes.T, tensor.scale.T, tensor.bias.T)
+    if isinstance(tensor, Tracer):
+        return Tracer(tensor.codes.T, tensor.scale.T, tensor.bias.T)
     return tensor.T
 
 
@@ -101,20 +103,21 @@ PROBED = (
 """Nodes that are linear in their first input, whose matrix is found by evaluating."""
 
 
-def probed(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def probed(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the output of a linear node, by its outputs for unit vectors.
 
     A random probe refuses what is not linear, or mixes samples.
     """
     floats_only(inputs)
-    if sum(isinstance(tensor, Value) for tensor in inputs) != 1 or len(node.output) > 1:
+    varying = [k for k, tensor in enumerate(inputs) if isinstance(tensor, Tracer)]
+    if len(varying) != 1 or len(node.output) > 1:
         raise RefusalError("is not linear in one input")
-    position = next(k for k, tensor in enumerate(inputs) if isinstance(tensor, Value))
+    position = varying[0]
     value = inputs[position]
     rows, shape, axis = trace.records.layout(value)
     if axis != 0:
         raise RefusalError("mixes samples, or treats them differently")
-    others = [None if tensor is None or isinstance(tensor, Value) else
+    others = [None if tensor is None or isinstance(tensor, Tracer) else
               as_float(tensor) if np.asarray(tensor).dtype.kind == "f" else
               np.asarray(tensor) for tensor in inputs]
     bias = None
@@ -151,7 +154,7 @@ def probed(trace: Trace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
         images = outputs(units).reshape(len(units), -1)[:count]
         columns, at = np.nonzero(images)
         parts.append((at, columns + first, images[columns, at]))
-    entries = Entries(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    entries = Triplets(*(np.concatenate(column) for column in zip(*parts, strict=True)))
     trace.take(len(entries.rows))
     check = np.zeros((trace.batch, n))
     for sample in range(trace.batch):

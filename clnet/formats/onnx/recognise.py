@@ -55,7 +55,7 @@ STEPS = {
 """Steps by comparisons of their arguments with 0; the first two are 1 at NaN."""
 
 
-class Fit(NamedTuple):
+class ActivationSum(NamedTuple):
     """``sum of factor f(scale x + shift) + slope x + bias``."""
 
     terms: list[Term]
@@ -85,10 +85,10 @@ class Fit(NamedTuple):
         return total
 
 
-_KNOWN: dict[str, Fit | None] = {}
+_KNOWN: dict[str, ActivationSum | None] = {}
 
 
-def recognised(curve: Curve) -> Fit | None:
+def recognised(curve: Curve) -> ActivationSum | None:
     """Return a function as a sum of activations; None: it is no such sum."""
     key = repr((curve.function, sorted(curve.hints)))
     if key not in _KNOWN:
@@ -100,7 +100,7 @@ def recognised(curve: Curve) -> Fit | None:
     return _KNOWN[key]
 
 
-def _fits(curve: Curve) -> Iterator[Fit]:
+def _fits(curve: Curve) -> Iterator[ActivationSum]:
     """Yield sums of activations that a function may be, the shortest first."""
     hints = sorted(curve.hints)[:MOST_HINTS]
     shifts = [(1.0, shift / scale) for scale, shift in hints if scale]
@@ -120,7 +120,7 @@ def _fits(curve: Curve) -> Iterator[Fit]:
         for name, row in ACTIVATIONS.items():
             f = np.asarray(row.value(v), float)
             if (np.abs(f - y) <= 4 * NEAR * size).all():
-                yield Fit([(1.0, name, scale, shift)])
+                yield ActivationSum([(1.0, name, scale, shift)])
             matrix = np.stack([f, np.maximum(v, 0), x, np.ones(len(v))], axis=1)
             columns.append((name, scale, shift, matrix, y))
     parts = [part.polynomial() for part in function.parts]
@@ -135,14 +135,16 @@ def _fits(curve: Curve) -> Iterator[Fit]:
         factors = _factors(matrix[:, kept], y)
         if factors is not None:
             terms = zip(factors[:-2], (name, "relu"), strict=False)
-            fits.append(Fit(_merged([
+            fits.append(ActivationSum(_merged([
                 (factor, function, scale, shift) for factor, function in terms if factor
             ]), *factors[-2:]))
     yield from sorted(
         fits, key=lambda fit: (len(fit.terms) + bool(fit.slope), bool(fit.bias)))
 
 
-def _of_lines(function: Piecewise, lines: list[tuple[float, float]]) -> Iterator[Fit]:
+def _of_lines(
+    function: Piecewise, lines: list[tuple[float, float]]
+) -> Iterator[ActivationSum]:
     """Yield a function that is affine in pieces as clips and steps.
 
     One piece is the reference, that at zero first; each edge beside it adds terms that
@@ -177,10 +179,11 @@ def _of_lines(function: Piecewise, lines: list[tuple[float, float]]) -> Iterator
         ratio = kept[0][1] / kept[1][1]
         if 1 / STEEP <= abs(ratio) <= STEEP:
             name = with_parameters("leaky_relu", ratio)
-            yield Fit([(kept[1][1], name, 1.0, 0.0), *points])
+            yield ActivationSum([(kept[1][1], name, 1.0, 0.0), *points])
             return
     if not edges and not rising:
-        yield Fit([(1.0, "gaussian_stepwise", 1.0, 0.0), *points], 0.0, kept[0][0])
+        zero = (1.0, "gaussian_stepwise", 1.0, 0.0)
+        yield ActivationSum([zero, *points], 0.0, kept[0][0])
     positions = [edge.at for edge in edges]
     middle = bisect_right(positions, 0.0)
     if smooth and len(rising) == 1 and not kept[rising[0]][0]:
@@ -193,7 +196,7 @@ def _of_lines(function: Piecewise, lines: list[tuple[float, float]]) -> Iterator
     fits = [_about(reference, edges, kept, step_names)
             for step_names, reference in product(steps, order)]
     for fit in sorted(fits, key=lambda fit: _loss(fit, positions)):
-        yield Fit([*fit.terms, *points], fit.slope, fit.bias)
+        yield ActivationSum([*fit.terms, *points], fit.slope, fit.bias)
 
 
 class Edge(NamedTuple):
@@ -207,7 +210,7 @@ class Edge(NamedTuple):
 def _about(
     reference: int, edges: list[Edge], lines: list[tuple[float, float]],
     step_names: tuple[str, str],
-) -> Fit:
+) -> ActivationSum:
     """Return terms of a reference piece, and of the edges on both sides of it.
 
     The kinds are those of steps that hold at an edge, and beyond it alone.
@@ -229,7 +232,7 @@ def _about(
         for factor, name in zip((first, last, beside), names, strict=True):
             if factor:
                 terms.append((sign * factor, name, sign, -sign * edge.at))
-    return Fit(terms, 0.0 if edges else slope, bias)
+    return ActivationSum(terms, 0.0 if edges else slope, bias)
 
 
 def _merged(terms: list[Term]) -> list[Term]:
@@ -265,7 +268,7 @@ def _factors(matrix: Array, y: Array) -> list[float] | None:
     return None
 
 
-def _loss(fit: Fit, edges: Sequence[float] = ()) -> float:
+def _loss(fit: ActivationSum, edges: Sequence[float] = ()) -> float:
     """Return the largest relative error of a fit in float32, in all pieces and far.
 
     Where terms add up to exactly zero in any order, there is none.
@@ -295,7 +298,7 @@ def _loss(fit: Fit, edges: Sequence[float] = ()) -> float:
     return float((error / np.fmax(np.abs(total), TINY)).max())
 
 
-def _proved(fit: Fit, function: Piecewise) -> bool:
+def _proved(fit: ActivationSum, function: Piecewise) -> bool:
     """Return whether a fit equals a function in each piece, at edges and far away.
 
     Where the function is NaN at infinity, a fit may have its limit: ``x * (x < 2)`` is

@@ -17,14 +17,14 @@ from clnet.formats.onnx.piecewise import Piecewise, summed
 from clnet.formats.onnx.values import (
     MOST_ROOTS,
     NONE,
+    Affine,
+    AtomTable,
     Curve,
-    Entries,
     Inputs,
     Linear,
     Record,
-    Records,
-    Rows,
-    Value,
+    Tracer,
+    Triplets,
     same_rows,
 )
 
@@ -40,11 +40,11 @@ class Refused:
     reason: str
 
 
-Tensor = Value | Array | Refused
+Tensor = Tracer | Array | Refused
 
 
 @dataclass
-class Trace:
+class GraphTrace:
     """The tensors of a graph, for so many samples."""
 
     graph: Graph  # The file's
@@ -53,7 +53,7 @@ class Trace:
     counted: bool = False  # Whether a node reads the number of samples
 
     def __post_init__(self) -> None:
-        self.records: Records = Records(self.batch)
+        self.records: AtomTable = AtomTable(self.batch)
         self.tensors.update(self.graph.constants)
         self.text: str = ""  # names the present node
         width = sum(graph_input.size for graph_input in self.graph.inputs)
@@ -62,10 +62,10 @@ class Trace:
         rows, at = self.records.add(record), 0
         for graph_input in self.graph.inputs:
             part = slice(at, at := at + graph_input.size)
-            piece = Rows(rows.atoms[part], rows.scale[part], rows.bias[part])
+            piece = Affine(rows.atoms[part], rows.scale[part], rows.bias[part])
             value = self.records.value(piece, graph_input.shape)
             if graph_input.dtype == "int64":
-                value = Value(value.codes, value.scale, value.bias, whole=True)
+                value = Tracer(value.codes, value.scale, value.bias, whole=True)
             self.tensors[graph_input.name] = value
 
     def run(self, operators: dict[str, Operator], foldable: frozenset[str]) -> None:
@@ -100,7 +100,7 @@ class Trace:
         if refused:
             return refused[:1] * len(node.output)
         name = node.op_type if not node.domain else f"{node.domain}:{node.op_type}"
-        if not any(isinstance(tensor, Value) for tensor in inputs):
+        if not any(isinstance(tensor, Tracer) for tensor in inputs):
             if name not in foldable:
                 raise RefusalError("is of no type that feed-forward networks hold")
             return self.folded(node, inputs)
@@ -124,20 +124,20 @@ class Trace:
     # --- records ---------------------------------------------------------------------
 
     def linear(
-        self, argument: Rows, matrix: Array | Entries, bias: Array
-    ) -> Rows:
+        self, argument: Affine, matrix: Array | Triplets, bias: Array
+    ) -> Affine:
         """Return ``matrix @ argument + bias``."""
         return self.records.add(
             Linear(self.text, len(bias), argument, matrix, bias)
         )
 
-    def add(self, record: Record, curves: list[Curve]) -> Rows:
+    def add(self, record: Record, curves: list[Curve]) -> Affine:
         """Return the rows of a record that is a function of one variable."""
         rows = self.records.add(record)
         record.curves = curves
         return rows
 
-    def sum_rows(self, terms: Sequence[Rows]) -> Rows:
+    def sum_rows(self, terms: Sequence[Affine]) -> Affine:
         """Return the sum of rows, element by element."""
         n = len(terms[0])
         atoms = np.concatenate([term.atoms for term in terms])
@@ -156,9 +156,9 @@ class Trace:
             read[rows] = unique[columns]
             factors = np.zeros(n)
             factors[rows] = values
-            return Rows(read, factors, bias)
-        ones = Rows(unique, np.ones(len(unique)), np.zeros(len(unique)))
-        record = Linear(self.text, n, ones, Entries(rows, columns, values), bias)
+            return Affine(read, factors, bias)
+        ones = Affine(unique, np.ones(len(unique)), np.zeros(len(unique)))
+        record = Linear(self.text, n, ones, Triplets(rows, columns, values), bias)
         return self.add(record, self.joined(
             [self.records.curves(term) for term in terms], summed))
 
@@ -184,7 +184,7 @@ class Trace:
 WINDOWED = ("Conv", "ConvTranspose", "AveragePool", "LpPool", "MaxPool")
 """Nodes whose attributes say how much memory they take."""
 
-Operator = Callable[[Trace, Any, list[Any]], Sequence[Tensor]]
+Operator = Callable[[GraphTrace, Any, list[Any]], Sequence[Tensor]]
 
 
 def named(node: Any) -> str:

@@ -33,7 +33,7 @@ def _scaled(bias: Array, scale: Any, atoms: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Rows:
+class Affine:
     """Numbers of each sample, ``scale * atom + bias``; three arrays [n]."""
 
     atoms: Array
@@ -43,14 +43,14 @@ class Rows:
     def __len__(self) -> int:
         return len(self.atoms)
 
-    def affine(self, scale: Any, bias: Any = 0.0) -> Rows:
+    def affine(self, scale: Any, bias: Any = 0.0) -> Affine:
         """Return ``scale * self + bias``."""
         bias = _scaled(self.bias, scale, self.atoms) + bias
-        return Rows(self.atoms, self.scale * scale, bias)
+        return Affine(self.atoms, self.scale * scale, bias)
 
 
 @dataclass(frozen=True)
-class Value:
+class Tracer:
     """A tensor of the graph for some samples: ``scale * atom + bias``."""
 
     codes: Array  # `atom * batch + sample` of each element; `NONE`: a constant
@@ -63,11 +63,11 @@ class Value:
         """The tensor's shape."""
         return self.codes.shape
 
-    def affine(self, scale: Any, bias: Any = 0.0) -> Value:
+    def affine(self, scale: Any, bias: Any = 0.0) -> Tracer:
         """Return ``scale * self + bias``; arrays broadcast as NumPy's."""
         scale, bias = (np.asarray(constant, np.float64) for constant in (scale, bias))
         shape = np.broadcast_shapes(self.shape, scale.shape, bias.shape)
-        return Value(
+        return Tracer(
             np.broadcast_to(self.codes, shape),
             np.broadcast_to(self.scale * scale, shape),
             np.broadcast_to(_scaled(self.bias, scale, self.codes) + bias, shape),
@@ -78,8 +78,8 @@ class Value:
 class Curve:
     """A record as a function of one variable, equal for all its rows."""
 
-    # The arguments, up to one factor and one constant; see `Records.settled`
-    root: Rows
+    # The arguments, up to one factor and one constant; see `AtomTable.settled`
+    root: Affine
     function: Piecewise  # The function of them
     # Factors and constants of the arguments of the functions that it is made of
     hints: frozenset[tuple[float, float]]
@@ -87,17 +87,17 @@ class Curve:
 
 @dataclass(eq=False)
 class Record:
-    """Rows of one kind; see the classes derived from it."""
+    """Affine of one kind; see the classes derived from it."""
 
     node: str  # text that names the node
     size: int
     first: int = field(default=0, init=False)  # atom of row 0
     curves: list[Curve] = field(default_factory=list, init=False)
 
-    def rows(self) -> Rows:
+    def rows(self) -> Affine:
         """Return all rows, as they are."""
         atoms = np.arange(self.first, self.first + self.size)
-        return Rows(atoms, np.ones(self.size), np.zeros(self.size))
+        return Affine(atoms, np.ones(self.size), np.zeros(self.size))
 
 
 @dataclass(eq=False)
@@ -106,7 +106,7 @@ class Inputs(Record):
 
 
 @dataclass(frozen=True)
-class Entries:
+class Triplets:
     """A sparse matrix: three arrays [entries], each place once."""
 
     rows: Array
@@ -118,8 +118,8 @@ class Entries:
 class Linear(Record):
     """``matrix @ argument + bias``; the matrix is [size, argument]."""
 
-    argument: Rows
-    matrix: Array | Entries
+    argument: Affine
+    matrix: Array | Triplets
     bias: Array
 
 
@@ -131,7 +131,7 @@ Activations = str | tuple[str, ...]
 class Activated(Record):
     """An activation of each row of the argument, or softmax of all."""
 
-    argument: Rows
+    argument: Affine
     activation: Activations
 
 
@@ -140,7 +140,7 @@ class Composite(Record):
     """A function of one variable, known by its `curves` alone."""
 
 
-def same_rows(a: Rows, b: Rows) -> bool:
+def same_rows(a: Affine, b: Affine) -> bool:
     """Return whether rows are equal, but for constants that were rounded."""
     if not np.array_equal(a.atoms, b.atoms):
         return False
@@ -152,16 +152,16 @@ def same_rows(a: Rows, b: Rows) -> bool:
 
 
 @dataclass
-class Records:
+class AtomTable:
     """All records of a graph, by their atoms, for so many samples."""
 
     batch: int
     all: list[Record] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)
     total: int = 0
-    roots: dict[bytes, list[Rows]] = field(default_factory=dict)
+    roots: dict[bytes, list[Affine]] = field(default_factory=dict)
 
-    def add(self, record: Record) -> Rows:
+    def add(self, record: Record) -> Affine:
         """Append a record, number its atoms, and return its rows."""
         record.first = self.total
         self.total += record.size
@@ -174,14 +174,14 @@ class Records:
         numbers = np.searchsorted(self.firsts, atoms, "right") - 1
         return np.where(atoms == NONE, NONE, numbers)
 
-    def owner(self, rows: Rows) -> Record | None:
+    def owner(self, rows: Affine) -> Record | None:
         """Return the one record of all rows; None: there are several, or constants."""
         if not len(rows):
             return None
         low, high = self.owners(np.array([rows.atoms.min(), rows.atoms.max()]))
         return self.all[low] if low == high != NONE else None
 
-    def value(self, rows: Rows, shape: tuple[int, ...], axis: int = 0) -> Value:
+    def value(self, rows: Affine, shape: tuple[int, ...], axis: int = 0) -> Tracer:
         """Return a tensor of the samples' rows; axis: that of the samples."""
         samples = np.arange(self.batch).reshape(-1, *[1] * len(shape))
         atoms = rows.atoms.reshape(1, *shape)
@@ -190,9 +190,9 @@ class Records:
             np.moveaxis(np.broadcast_to(array, codes.shape), 0, axis) for array in (
                 codes, rows.scale.reshape(1, *shape), rows.bias.reshape(1, *shape))
         )
-        return Value(codes, scale, bias)
+        return Tracer(codes, scale, bias)
 
-    def layout(self, value: Value) -> tuple[Rows, tuple[int, ...], int]:
+    def layout(self, value: Tracer) -> tuple[Affine, tuple[int, ...], int]:
         """Return the rows of each sample, their shape, and the axis of the samples."""
         for axis, size in enumerate(value.shape):
             if size != self.batch:
@@ -209,10 +209,10 @@ class Records:
             ):
                 shape = value.shape[:axis] + value.shape[axis + 1 :]
                 atoms = np.where(known[0], codes[0] // self.batch, NONE)
-                return Rows(atoms, scale[0], bias[0]), shape, axis
+                return Affine(atoms, scale[0], bias[0]), shape, axis
         raise RefusalError("mixes samples, or treats them differently")
 
-    def settled(self, rows: Rows) -> tuple[Rows, float, float] | None:
+    def settled(self, rows: Affine) -> tuple[Affine, float, float] | None:
         """Return rows r and numbers s, b with ``rows = s r + b``.
 
         The rows r are a multiple of the first of which these are a multiple and a
@@ -239,7 +239,7 @@ class Records:
             roots.append(root)
         return root, scale, 0.0
 
-    def curves(self, rows: Rows) -> list[Curve]:
+    def curves(self, rows: Affine) -> list[Curve]:
         """Return rows as functions of one variable: themselves, and their origins."""
         settled = self.settled(rows)
         if settled is None:
@@ -268,7 +268,7 @@ class Records:
         return curves[:MOST_ROOTS]
 
 
-def _plainest(rows: Rows) -> int:
+def _plainest(rows: Affine) -> int:
     """Return the row in whose zero least cancels."""
     return int(np.nanargmin(np.abs(rows.bias / rows.scale)))
 
