@@ -81,40 +81,13 @@ def load_network(
 
 
 def save(network: Model, path: str | PathLike[str]) -> None:
-    """Write a network to a file, whole or not at all.
-
-    Parameters
-    ----------
-    network : Model
-        The network to write.
-    path : str or path
-        ``.net``: FANN's network files; ``.safetensors``: clnet's own; ``.onnx``.
-
-    Raises
-    ------
-    FormatError
-        If the format cannot hold the network, the file cannot be written, or has an
-        unknown suffix.
-    """
+    """Write a network to a file, whole or not at all; see `Network.save`."""
     file, module = _network_file(network, path)
     module.save(network, file)
 
 
 def check_save(network: Model, path: str | PathLike[str]) -> None:
-    """Raise the errors of a later `save` now, before the work that ends in it.
-
-    Parameters
-    ----------
-    network : Model
-        The network to be written; its parameters do not matter yet.
-    path : str or path
-        As for `save`; an existing file is left unchanged.
-
-    Raises
-    ------
-    FormatError, InputError
-        As `save`.
-    """
+    """Raise the errors of a later `save` now, before the work that ends in it."""
     file, module = _network_file(network, path)
     module.check(network, file)
     check_writable(file)
@@ -355,37 +328,17 @@ def save_table(
     path: str | PathLike[str], x: NDArray[Any], t: NDArray[Any],
     columns: Columns | None = None, beside: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
-    """Write a table to a ``.csv`` file, as `load_table` reads it, whole or not at all.
+    """Write a table to a ``.csv`` file, as `load_table` reads it.
 
-    Parameters
-    ----------
-    path : str or path
-        The file.
-    x : ndarray, shape [samples, n_in]
-        Inputs; those of categories are written as these.
-    t : ndarray, shape [samples, n_out], or [samples]
-        Targets: numbers, or labels [samples].
-    columns : Columns or None
-        The columns; None: they are named x0, x1, … t0, t1, …, or ``class``.
-    beside : mapping of str to ndarray of shape [samples], or None
-        More columns, after the targets.
-
-    Raises
-    ------
-    FormatError
-        If the file cannot be written.
+    Targets t are numbers [samples, n_out] or labels [samples]; `beside` are more
+    columns [samples]. Without `columns` they are named x0, x1, … t0, t1, …, or
+    ``class``.
     """
     table.save_csv(as_path(path), x, t, columns, beside)
 
 
 def check_save_data(path: str | PathLike[str]) -> None:
-    """Raise the errors of a later `save_data` now, before the work that ends in it.
-
-    Raises
-    ------
-    FormatError
-        If the file cannot be written or has an unknown suffix.
-    """
+    """Raise the errors of a later `save_data` now, before the work that ends in it."""
     file, _ = _data_file(path)
     check_writable(file)
 
@@ -397,21 +350,9 @@ def _data_file(path: str | PathLike[str]) -> tuple[Path, str]:
 
 
 def suffix_of(path: str | PathLike[str], known: Iterable[str], what: str) -> str:
-    """Return the known suffix of a file name.
+    """Return the known suffix of a file name, in upper or lower case.
 
-    Parameters
-    ----------
-    path : str or path
-        The file name, in upper or lower case.
-    known : iterable of str
-        Suffixes, as `NETWORK_SUFFIXES` and `DATA_SUFFIXES`.
-    what : str
-        The content of files with these suffixes, for the error.
-
-    Raises
-    ------
-    FormatError
-        If the name ends in none of them, or is a folder's.
+    `what` names the content of such files in the FormatError of another name.
     """
     name = as_path(path).name.lower()
     for suffix in known:

@@ -271,13 +271,8 @@ def named_inputs(
 ) -> tuple[ArrayLike, Columns | None]:
     """Return inputs, and their columns: by name where they have names, or as they are.
 
-    Missing numbers become NaN.
-
-    Warns
-    -----
-    ClnetWarning
-        If a category is unknown, or a missing number becomes the mean of a training
-        that had none.
+    Missing numbers become NaN. Warns of unknown categories, and of missing numbers that
+    become the mean of a training that had none.
     """
     source = None if type(x) is np.ndarray and not x.dtype.names else (
         frame_source(x, name)

@@ -70,12 +70,7 @@ def save(network: Model, path: Path) -> None:
     Training parameters that the network lacks get FANN's defaults. FANN clips every
     pre-activation, and so does the network read from the file. Initialisers and dropout
     are left out: FANN does not have them, and they do not change the outputs. So are
-    the names of classes and columns.
-
-    Warns
-    -----
-    ClnetWarning
-        If there are columns, or classes that are not the numbers of the outputs.
+    the names of columns and classes, and a warning tells so.
     """
     structure, neurons = _converted(network, path)
     write(path, _text_2_1(network, structure, neurons))

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -69,21 +69,11 @@ class Options:
 
 
 class Texts(NamedTuple):
-    """A column of text.
+    """A column of text."""
 
-    Attributes
-    ----------
-    found : list of str
-        The different ones as they occur; a missing one is empty.
-    codes : ndarray, shape [samples]
-        Each sample's position among them.
-    common : list of str
-        As `found`, but numbers and booleans as they are in all tables.
-    """
-
-    found: list[str]
-    codes: NDArray[np.intp]
-    common: list[str]
+    found: list[str]  # The different ones as they occur; a missing one is empty
+    codes: NDArray[np.intp]  # Each sample's position among them
+    common: list[str]  # As `found`, but numbers and booleans as in all tables
 
     @property
     def names(self) -> list[str]:
@@ -173,32 +163,16 @@ def index_of(names: Sequence[str]) -> set[int]:
 
 @dataclass(frozen=True)
 class Choice:
-    """Columns of a table, by their positions: inputs, targets, and what they hold.
+    """Columns of a table, by their positions: inputs, targets, and what they hold."""
 
-    Attributes
-    ----------
-    inputs, targets : list of int
-        In the order of a network's inputs and outputs.
-    coded, dated : set of int
-        Those of them that hold categories, and dates.
-    labels : list of int
-        The target that holds the labels of classes; empty: all hold numbers.
-    known : bool
-        Whether all targets must be known: they were asked for.
-    by_default : list of int
-        The inputs that hold categories without being named so.
-    notes : list of str
-        As of `Table`.
-    """
-
-    inputs: list[int]
+    inputs: list[int]  # In the order of a network's inputs
     targets: list[int]
-    coded: set[int]
+    coded: set[int]  # Those of them that hold categories, and dates
     dated: set[int]
-    labels: list[int]
-    known: bool
-    by_default: list[int] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    labels: list[int]  # The target of class labels; empty: all hold numbers
+    known: bool  # Whether all targets must be known: they were asked for
+    by_default: list[int]  # Inputs that hold categories without being named so
+    notes: list[str]  # As of `Table`
 
 
 def choose(
@@ -350,11 +324,8 @@ def write_inputs(
 ) -> dict[str, Counter[str]]:
     """Write inputs to x [samples, n_in], which is zero.
 
-    Returns
-    -------
-    dict
-        How many samples of each column have a category or lack a value as no sample of
-        the training did.
+    Return how many samples of each column have a category or lack a value as no sample
+    of the training did.
     """
     counts: dict[str, Counter[str]] = {}
     start = 0
@@ -524,13 +495,7 @@ def is_decimal(text: str) -> bool:
 def days_of(
     samples: TableRows, at: int, values: Sequence[Any]
 ) -> NDArray[np.float64]:
-    """Return dates in days since 1970, NaN for None.
-
-    Raises
-    ------
-    ClnetError
-        If one is no date of ISO 8601: the source's error.
-    """
+    """Return dates in days since 1970, NaN for None; others raise an error."""
     objects = np.empty(len(values), object)
     objects[:] = values
     try:

@@ -135,13 +135,7 @@ def open_data(
 
 
 def source_suffix(data: str | PathLike[str]) -> str:
-    """Return the suffix of a file that `open_data` opens.
-
-    Raises
-    ------
-    FormatError
-        If the name ends in none of them.
-    """
+    """Return the suffix of a file that `open_data` opens, or raise FormatError."""
     name = hdf5.named(data)[0].name.lower()
     for suffix in SOURCE_SUFFIXES:
         if name.endswith(suffix):
@@ -171,18 +165,8 @@ def _arrays(data: object, t: object, suffix: str) -> tuple[Any, Any]:
 def map_npy(path: Path, letters: str = NUMBER_KINDS) -> Array:
     """Return the array of a ``.npy`` file as a memory map, read-only.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    kinds : str
-        NumPy's letters of the types that are read.
-
-    Raises
-    ------
-    FormatError
-        If the file is unreadable, damaged or no array of numbers, or ends too early:
-        with the first row that is missing.
+    `letters` are NumPy's, of the types that are read. The error of a file that ends too
+    early names the first row that is missing.
     """
     check_readable(path)
     with reading(f"{path} is not a .npy file"), path.open("rb") as file:
@@ -238,19 +222,7 @@ class _Picked:
 def split(name: str, array: Any, target: ColumnNames) -> tuple[Any, Any]:
     """Return the inputs and targets of an array [samples, columns]; or no targets.
 
-    Parameters
-    ----------
-    name : str
-        The file, for errors.
-    array : array
-        In a file.
-    target : int, or sequence of int
-        Numbers of columns: from 1, or from -1 for the last; also as text.
-
-    Raises
-    ------
-    FormatError
-        If it has other axes, or no such column, or no column is left for inputs.
+    `target` holds numbers of columns, from 1, or from -1 for the last; also as text.
     """
     if len(array.shape) != 2:
         raise FormatError(

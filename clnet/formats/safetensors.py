@@ -69,11 +69,8 @@ M = TypeVar("M", bound="Model")
 def load(path: Path, network_type: type[M], memory_limit: int | None = None) -> M:
     """Return the network of a ``.safetensors`` file that `save` wrote.
 
-    Warns
-    -----
-    ClnetWarning
-        If sparse layers take more than the memory limit with their padding: they are
-        then stored without.
+    Sparse layers that take more than the memory limit with their padding are stored
+    without, and a warning tells so.
     """
     metadata, tensors, size = _read(path)
     prefixes = tuple(f"{part}." for part in PARTS if f"{_KEY}.{part}" in metadata)

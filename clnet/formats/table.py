@@ -141,10 +141,7 @@ def load_csv(
 ) -> tuple[Array, Array]:
     """Return inputs [samples, n_in] and targets [samples, n_out] of a ``.csv`` file.
 
-    Warns
-    -----
-    ClnetWarning
-        If an index that pandas wrote is left out.
+    Warns of an index that pandas wrote, which is left out.
     """
     text, _ = text_of(path)
     number_type = dtype or "float32"

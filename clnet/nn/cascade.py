@@ -149,13 +149,7 @@ class Cascade:
 
     @classmethod
     def of_fann(cls, parameters: FannParameters) -> Cascade:
-        """Return the training that FANN's parameters describe.
-
-        Raises
-        ------
-        InputError
-            If their algorithm is none of cascade training.
-        """
+        """Return the training that FANN's parameters describe, or raise InputError."""
         return cls(fann_optimiser(parameters), **{
             field.name: getattr(parameters, f"{_PREFIX}{field.name}")
             for field in dataclasses.fields(cls) if field.name != "rule"
@@ -189,21 +183,11 @@ def cascade_of(network: Model, optimiser: str | Cascade) -> Cascade:
 
 @dataclass(frozen=True)
 class Neuron:
-    """One neuron: ``y = f(steepness * clip(sum))``.
-
-    Attributes
-    ----------
-    activation : str
-        A name of `clnet.nn.activations`.
-    steepness : float
-        clnet's.
-    limit : float
-        Of the sum's magnitude.
-    """
+    """One neuron: ``y = f(steepness * clip(sum))``."""
 
     activation: str
-    steepness: float = 1.0
-    limit: float = math.inf
+    steepness: float = 1.0  # clnet's
+    limit: float = math.inf  # Of the sum's magnitude
 
 
 @cache
@@ -227,15 +211,10 @@ def _candidate(name: str, steepness: float) -> Neuron:
 def candidate_gradient(name: str) -> tuple[bool, Literal["y", "v", "x"]]:
     """Return how FANN takes the derivative of a candidate's activation.
 
-    FANN hands its derivatives the sum without the steepness here, which makes those of
-    gaussians, sines and cosines exact, and those of elliots read another place.
-
-    Returns
-    -------
-    fann : bool
-        Whether the derivative is the row's ``fann_gradient``.
-    reads : {"y", "v", "x"}
-        Its argument: the output, the sum times the steepness, or the sum.
+    The first tells whether it is the row's ``fann_gradient``, the second its argument:
+    the output, the sum times the steepness, or the sum. FANN hands its derivatives the
+    sum without the steepness here, which makes those of gaussians, sines and cosines
+    exact, and those of elliots read another place.
     """
     if name.startswith("elliot"):
         return False, "x"

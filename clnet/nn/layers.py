@@ -75,15 +75,7 @@ class Layer(Protocol):
         ...
 
     def blocks(self, widths: Sequence[int], item_size: int) -> Blocks:
-        """Return the storages of the layer's matrix.
-
-        Parameters
-        ----------
-        widths : sequence of int
-            Width of each source: the matrix is a row of blocks.
-        item_size : int
-            Bytes of a weight.
-        """
+        """Return the storages of the matrix: a row of blocks, one a source."""
         ...
 
 
@@ -292,13 +284,7 @@ class Sparse(Neurons):
         object.__setattr__(self, "pattern", pattern)
 
     def connections(self, n_in: int) -> Pattern:
-        """Return the connections with n_in inputs.
-
-        Raises
-        ------
-        InputError
-            If the pattern given is for another number of inputs.
-        """
+        """Return the connections with n_in inputs, unless the pattern has others."""
         if self.pattern is None:
             assert self.density is not None
             rng = np.random.default_rng(self.seed)
@@ -393,10 +379,7 @@ class Local:
 def infer_sizes(n_in: int, layers: Iterable[Layer]) -> Iterator[Layer]:
     """Yield a network's layers one by one, the inputs of each `Local` filled in.
 
-    Raises
-    ------
-    InputError
-        If a window is wider than the inputs that are left to it.
+    InputError: a window is wider than the inputs that are left to it.
     """
     sizes = [n_in]
     run = 0  # consecutive local layers

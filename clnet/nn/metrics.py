@@ -109,19 +109,7 @@ def evaluate(
     There is an accuracy where every output function's range has a middle, or where
     several outputs have one-hot targets; else there are MAE and R². Targets of several
     outputs are several-hot where they are two numbers, one below and one above the
-    middles, and not one-hot.
-
-    Parameters
-    ----------
-    y, t : array_like, shape [batch, n_out] or [n_out]
-        Outputs and targets.
-    halved, bit_fail_limit, middles
-        As for `Metrics`.
-
-    Raises
-    ------
-    InputError
-        If they are not numbers, the shapes differ or there is no sample.
+    middles, and not one-hot. The other arguments are those of `Metrics`.
     """
     metrics = Metrics(halved, bit_fail_limit, middles)
     metrics.add(y, t)
@@ -132,20 +120,12 @@ class Metrics:
     """The metrics of samples that come in parts, in float64.
 
     The spread of the targets is merged as by Chan, Golub and LeVeque ("Updating
-    formulae and a pairwise algorithm for computing sample variances", 1979).
-
-    Parameters
-    ----------
-    halved : sequence of bool, length 1 or n_out
-        Outputs whose error is halved, as FANN's `fann_test` does for symmetric
-        activations.
-    bit_fail_limit : float
-        Errors of at least this size count as failed.
-    middles : sequence of float or None, length 1 or n_out
-        Middle of the range of each output's function: 0.5 for sigmoid, 0 for tanh; None
-        for unbounded functions, as linear ones.
-    auc : bool
-        Whether to keep all outputs, for the areas under curves.
+    formulae and a pairwise algorithm for computing sample variances", 1979). `halved`
+    are the outputs whose error FANN's `fann_test` halves, those of symmetric functions;
+    errors of at least `bit_fail_limit` count as failed; `middles` are those of each
+    output function's range, 0.5 for sigmoid, 0 for tanh, None for unbounded ones. Both
+    have one entry, or one an output. With `auc` all outputs are kept, for the areas
+    under curves.
     """
 
     def __init__(

@@ -106,11 +106,6 @@ class Scaling:
 
         Means and deviations are merged as by Chan, Golub and LeVeque ("Updating
         formulae and a pairwise algorithm for computing sample variances", 1979).
-
-        Raises
-        ------
-        InputError
-            As `of`.
         """
         n = 0
         merged: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
@@ -202,15 +197,7 @@ SCALES = tuple(field.name for field in dataclasses.fields(Scaling))
 def scaling_to_apply(scaling: Scaling | None, scale: bool | None) -> Scaling | None:
     """Return a network's scaling if `scale` asks for it; see `Network.predict`.
 
-    Raises
-    ------
-    InputError
-        If it asks for one where there is none, or is neither bool nor None.
-
-    Warns
-    -----
-    ClnetWarning
-        If there is one, and `scale` is None.
+    Warns if there is one, and `scale` is None.
     """
     check_flag("scale", scale, optional=True)
     if scale and scaling is None:

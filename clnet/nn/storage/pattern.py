@@ -186,13 +186,7 @@ class Pattern(Uncached):
         return Pattern(self.n_out, self.n_in, self.rows[kept], self.columns[kept])
 
     def blocks(self, widths: Sequence[int]) -> tuple[Pattern | None, ...]:
-        """Return the pattern cut into blocks of columns; None: a block without entries.
-
-        Parameters
-        ----------
-        widths : sequence of int
-            Columns of each block; their sum is n_in.
-        """
+        """Return the pattern cut into blocks of columns; None: one without entries."""
         if len(widths) == 1:
             return (self,)
         blocks: list[Pattern | None] = []
