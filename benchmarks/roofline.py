@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clnet.opencl import rate_probes
+from clnet.opencl.bound import Bound
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch
-from clnet.opencl.memory import Memory
+from clnet.opencl.launch import Launch, Scratch
 from clnet.opencl.session import session
 
 if TYPE_CHECKING:
@@ -108,19 +108,24 @@ class Roofline:
         The kernel is one work-item, on the profiling session's queue.
         """
         width, chains, trial = 4, 1, rate_probes.STEPS[False]
-        launch = Launch(
-            "probes/rate.cl", "multiply_add",
-            {"REAL": "float", "WIDTH": width, "CHAINS": chains}, (1,), (1,), (),
-        )
-        sums = Memory(self._session, width * np.dtype(np.float32).itemsize)
-        numbers = (np.float32(0.999), np.float32(0.001))
-        measured = rate_probes.least_seconds(
-            self._session, launch, *numbers, np.int32(trial), sums
-        )
+        sums = Scratch("sums", width * np.dtype(np.float32).itemsize)
+        bound = Bound(self._session)
+
+        def launch(steps: int) -> Launch:
+            return Launch(
+                "probes/rate.cl", "multiply_add",
+                {"REAL": "float", "WIDTH": width, "CHAINS": chains}, (1,), (1,),
+                (0.999, 0.001, steps, sums),
+            )
+
+        measured = rate_probes.least_seconds(bound, launch(trial))
         steps = math.ceil(trial * seconds / measured)
-        return rate_probes.enqueuer(
-            self._session, launch, *numbers, np.int32(steps), sums
-        )
+        run = bound.launch(launch(steps), self._device)
+
+        def delay(_: Bound = bound) -> object:  # which holds the memory
+            return run()
+
+        return delay
 
     @cached_property
     def _session(self) -> Any:

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from clnet.opencl.bound import Bound
+from clnet.opencl.commands import seconds_of
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch
-from clnet.opencl.memory import Memory
-from clnet.opencl.rate_probes import GROUP, ITEMS, UNROLL, enqueuer, event_seconds
+from clnet.opencl.launch import Launch, Scratch
+from clnet.opencl.rate_probes import GROUP, ITEMS, UNROLL
 from clnet.opencl.session import Session, session
 from clnet.variants.base import team_group
 
@@ -42,8 +43,12 @@ class MemoryKernel(Candidate):
         def clock() -> Timer:
             run = _launcher(self.name, size, session(device, profiling=True))
 
+            def seconds(event: Any) -> float:
+                event.wait()
+                return seconds_of(event)
+
             def timer(repeats: int) -> float:
-                return statistics.median(event_seconds(run()) for _ in range(repeats))
+                return statistics.median(seconds(run()) for _ in range(repeats))
 
             return timer
 
@@ -67,17 +72,22 @@ def _launcher(name: str, size: int, target: Session) -> Callable[[], Any]:
     if name == "copy":
         items = max(1, size // (2 * vector * group)) * group
         kernel, sizes = "copy", (items * vector, items * vector)
-        numbers: tuple[Any, ...] = ()
+        numbers: tuple[int, ...] = ()
     else:
         items = device.compute_units * (SHARES if cpu else ITEMS)
         count = max(1, size // (items * vector * UNROLL)) * UNROLL
         kernel = "read_shares" if cpu else "read_coalesced"
         sizes = (items * count * vector, items * vector)
-        numbers = (np.int32(count),)
+        numbers = (count,)
     launch = Launch(
         "probes/bandwidth.cl", kernel,
-        {"REAL": "float", "WIDTH": width, "UNROLL": UNROLL},
-        (items,), (group,), (),
+        {"REAL": "float", "WIDTH": width, "UNROLL": UNROLL}, (items,), (group,),
+        (Scratch("data", sizes[0]), *numbers, Scratch("result", sizes[1])),
     )
-    data, result = (Memory(target, size) for size in sizes)
-    return enqueuer(target, launch, data, *numbers, result)
+    bound = Bound(target)
+    run = bound.launch(launch, device)
+
+    def enqueue(_: Bound = bound) -> Any:  # which holds the memory
+        return run()
+
+    return enqueue

@@ -22,12 +22,11 @@ import numpy as np
 
 from clnet.cli import json_output
 from clnet.errors import ASK_DOCTOR, WIDTH, ClnetError, DeviceError, counted, reason
+from clnet.opencl.bound import Bound
 from clnet.opencl.child_process import run_child
 from clnet.opencl.discovery import GET_PLATFORM, NO_PLATFORM, device, discover
-from clnet.opencl.launch import Launch
-from clnet.opencl.memory import Memory
+from clnet.opencl.launch import Launch, Scratch
 from clnet.opencl.quirks import LINKER, NVIDIA, POCL
-from clnet.opencl.rate_probes import enqueuer
 from clnet.opencl.session import Session
 
 if TYPE_CHECKING:
@@ -344,11 +343,14 @@ def probe(index: str) -> None:
     target, size, groups = device(index), 16, 64
     x = np.linspace(-0.1, 0.1, groups * size, dtype=np.float32)
     session = Session(target)
-    source, sums = Memory(session, x.nbytes), Memory(session, 4 * groups)
-    source.write(session, x)
-    launch = Launch("probes/doctor.cl", "probe", {"SIZE": size}, x.shape, (size,), ())
-    enqueuer(session, launch, source, sums)()
-    y = sums.read(session, groups, "float32")
+    inputs, sums = Scratch("x", x.nbytes), Scratch("sums", 4 * groups)
+    bound = Bound(session)
+    bound.memory(inputs).write(session, x)
+    launch = Launch(
+        "probes/doctor.cl", "probe", {"SIZE": size}, x.shape, (size,), (inputs, sums)
+    )
+    bound.launch(launch, target)()
+    y = bound.memory(sums).read(session, groups, "float32")
     expected = np.tanh(x.reshape(groups, size).sum(axis=1, dtype=np.float64))
     error = float(np.abs(y - expected).max())
     if not error < 1e-5:

@@ -10,18 +10,17 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from clnet.errors import BuildError, DeviceError
-from clnet.opencl.commands import prepared_launch, seconds_of
-from clnet.opencl.launch import Launch
-from clnet.opencl.memory import Memory
+from clnet.opencl.bound import Bound
+from clnet.opencl.commands import seconds_of
+from clnet.opencl.launch import Argument, Launch, Scratch
 from clnet.opencl.program import (
     WARP_GROUP_MMA,
     WARP_MMA,
@@ -156,42 +155,35 @@ def _rates_of(timed: Session) -> Rates:
 
 def read_coalesced(timed: Session, size: int) -> float:
     """Return the bytes a second of a GPU's work-items reading an array once."""
-    width, device = 4, timed.device
+    device = timed.device
     size = min(size, device.largest_buffer, device.global_memory // 4)
     items = device.compute_units * ITEMS
-    vector = width * np.dtype(np.float32).itemsize
+    vector, defines = _vectors(4)
     count = _whole(size / (items * vector))
-    launch = Launch(
-        "probes/bandwidth.cl", "read_coalesced",
-        {"REAL": "float", "WIDTH": width, "UNROLL": UNROLL}, (items,),
-        (group_of(device),), (),
-    )
-    data = Memory(timed, count * items * vector)
-    sums = Memory(timed, items * vector)
     read = count * items * vector
-    return read / least_seconds(timed, launch, data, np.int32(count), sums)
+    launch = Launch(
+        "probes/bandwidth.cl", "read_coalesced", defines, (items,),
+        (group_of(device),),
+        (Scratch("data", read), count, Scratch("sums", items * vector)),
+    )
+    return read / least_seconds(Bound(timed), launch)
 
 
 def read_chunks(timed: Session, size: int) -> float:
     """Return the bytes a second of cores that read an array's parts repeatedly."""
-    width, readers = 8, timed.device.compute_units
-    vector = width * np.dtype(np.float32).itemsize
+    readers = timed.device.compute_units
+    vector, defines = _vectors(8)
     count = _whole(size / (readers * vector))
     read = count * readers * vector
     passes = math.ceil(READ / read)
+    tickets = Scratch("tickets", 4)
     launch = Launch(
-        "probes/bandwidth.cl", "read_chunks",
-        {"REAL": "float", "WIDTH": width, "UNROLL": UNROLL},
-        (readers * GROUPS_PER_CORE,), (1,), (),
+        "probes/bandwidth.cl", "read_chunks", defines, (readers * GROUPS_PER_CORE,),
+        (1,),
+        (Scratch("data", read), count, passes, readers,
+         Scratch("sums", readers * vector), tickets),
     )
-    data = Memory(timed, read)
-    sums = Memory(timed, readers * vector)
-    tickets = Memory(timed, np.dtype(np.int32).itemsize)
-    numbers = (np.int32(count), np.int32(passes), np.int32(readers))
-    seconds = least_seconds(
-        timed, launch, data, *numbers, sums, tickets, zeroed=tickets
-    )
-    return read * passes / seconds
+    return read * passes / least_seconds(Bound(timed), launch, tickets)
 
 
 def read_cache(timed: Session) -> tuple[float, float]:
@@ -200,22 +192,21 @@ def read_cache(timed: Session) -> tuple[float, float]:
     Arrays of rising sizes are read repeatedly: those that it holds lose less than
     `HELD_LOSS` of the way from the highest rate to that of the largest array.
     """
-    device, width = timed.device, 4
-    items, group = device.compute_units * ITEMS // 2, group_of(timed.device)
-    vector = width * np.dtype(np.float32).itemsize
-    launch = Launch(
-        "probes/bandwidth.cl", "read_around",
-        {"REAL": "float", "WIDTH": width, "UNROLL": UNROLL}, (items,), (group,), (),
-    )
+    device = timed.device
+    items, group = device.compute_units * ITEMS // 2, group_of(device)
+    vector, defines = _vectors(4)
     most = min(READ, device.largest_buffer, device.global_memory // 4)
-    data, sums = Memory(timed, most), Memory(timed, items * vector)
+    data, sums = Scratch("data", most), Scratch("sums", items * vector)
     loads, rates = _whole(AROUND / (items * vector)), {}
-    size = float(max(LEAST_CACHE, 2 * items * vector))
+    bound, size = Bound(timed), float(max(LEAST_CACHE, 2 * items * vector))
     while size <= most:
         # No multiple of the items: a compute unit's own cache must not hold its part.
         count = int(size) // vector // items * items - items // 3 // group * group
-        numbers = (np.int32(count), np.int32(loads))
-        seconds = least_seconds(timed, launch, data, *numbers, sums)
+        launch = Launch(
+            "probes/bandwidth.cl", "read_around", defines, (items,), (group,),
+            (data, count, loads, sums),
+        )
+        seconds = least_seconds(bound, launch)
         rates[count * vector] = loads * items * vector / seconds
         size *= 2**0.25
     best, last = max(rates.values()), list(rates.values())[-1]
@@ -233,17 +224,16 @@ def multiply_add(timed: Session, dtype: str) -> float:
         width //= 2
     items = device.compute_units * (GROUPS_PER_CORE if cpu else ITEMS)
     steps = STEPS[cpu]
-    real = np.dtype(dtype).type
+    sums = Scratch("sums", items * width * np.dtype(dtype).itemsize)
     launch = Launch(
         "probes/rate.cl", "multiply_add",
         {"REAL": "double" if dtype == "float64" else "float", "WIDTH": width,
          "CHAINS": chains},
-        (items,), (1 if cpu else group_of(device),), (),
+        (items,), (1 if cpu else group_of(device),),
+        (0.999, 0.001, steps, sums),
     )
-    sums = Memory(timed, items * width * np.dtype(dtype).itemsize)
-    numbers = (real(0.999), real(0.001), np.int32(steps))
     flops = 2 * width * chains * steps * items
-    return flops / least_seconds(timed, launch, *numbers, sums)
+    return flops / least_seconds(Bound(timed, dtype), launch)
 
 
 def matrix_products(timed: Session, units: int) -> float:
@@ -259,10 +249,10 @@ def matrix_products(timed: Session, units: int) -> float:
     groups = timed.device.compute_units
     launch = Launch(
         "probes/matrix.cl", "matrix", {"UNITS": units, "SPLITS": 1, **shape},
-        (groups * group,), (group,), (),
+        (groups * group,), (group,),
+        (MATRIX_STEPS, Scratch("sums", 4 * groups * group)),
     )
-    sums = Memory(timed, 4 * groups * group)
-    seconds = least_seconds(timed, launch, np.int32(MATRIX_STEPS), sums)
+    seconds = least_seconds(Bound(timed), launch)
     return 2 * each * groups * MATRIX_STEPS / seconds
 
 
@@ -271,10 +261,12 @@ def load_latency(timed: Session) -> float:
     order = np.random.default_rng(0).permutation(RING).astype(np.int32)
     ring = np.empty(RING, np.int32)
     ring[order] = np.roll(order, -1)
-    data, end = Memory(timed, ring.nbytes), Memory(timed, ring.itemsize)
-    data.write(timed, ring)
-    launch = _latency_launch(timed, "chase", 1, 1)
-    return least_seconds(timed, launch, data, np.int32(CHASED), end) / CHASED
+    bound, data = Bound(timed), Scratch("ring", ring.nbytes)
+    bound.memory(data).write(timed, ring)
+    launch = _latency_launch(
+        timed, "chase", 1, 1, data, CHASED, Scratch("end", ring.itemsize)
+    )
+    return least_seconds(bound, launch) / CHASED
 
 
 def handover(timed: Session) -> float | None:
@@ -283,40 +275,42 @@ def handover(timed: Session) -> float | None:
     None if they waited too long, as beside another program's work.
     """
     groups = timed.device.compute_units
-    words, late = Memory(timed, 4 * groups), Memory(timed, 4)
-    launch = _latency_launch(timed, "handover", groups, group_of(timed.device))
-    seconds = least_seconds(
-        timed, launch, words, np.int32(ROUNDS), late, zeroed=words
+    bound, words, late = Bound(timed), Scratch("words", 4 * groups), Scratch("late", 4)
+    launch = _latency_launch(
+        timed, "handover", groups, group_of(timed.device), words, ROUNDS, late
     )
-    if late.read(timed, 1, "int32")[0]:
-        return None
-    return seconds / ROUNDS
+    seconds = least_seconds(bound, launch, words)
+    return None if bound.memory(late).flag(timed) else seconds / ROUNDS
 
 
-def _latency_launch(timed: Session, kernel: str, groups: int, group: int) -> Launch:
+def _latency_launch(
+    timed: Session, kernel: str, groups: int, group: int, *arguments: Argument
+) -> Launch:
     defines = {"GROUP": group_of(timed.device), "MAX_POLLS": MAX_POLLS}
     return Launch(
-        "probes/latency.cl", kernel, defines, (groups * group,), (group,), ()
+        "probes/latency.cl", kernel, defines, (groups * group,), (group,), arguments
     )
 
 
 def launch_seconds(plain: Session, device: Device) -> tuple[float, float]:
     """Return seconds of a launch among many, and how much longer one alone takes."""
-    queue, to = plain.queues[device], Memory(plain, 4)
+    queue, bound = plain.queues[device], Bound(plain)
     groups = 2 * device.compute_units  # each unit has work
-    launch = Launch("probes/launch.cl", "launch", {}, (groups,), (1,), ())
-    run = enqueuer(plain, launch, to, device=device)
+    launch = Launch(
+        "probes/launch.cl", "launch", {}, (groups,), (1,), (Scratch("to", 4),)
+    )
+    run = bound.launch(launch, device)
 
-    def seconds_of(count: int) -> float:
+    def seconds_of_each(count: int) -> float:
         start = time.perf_counter()
         for _ in range(count):
             run()
         queue.finish()
         return (time.perf_counter() - start) / count
 
-    seconds_of(TRIED_LAUNCHES)
-    many = min(seconds_of(TRIED_LAUNCHES) for _ in range(LAUNCHES))
-    alone = float(np.median([seconds_of(1) for _ in range(TRIED_LAUNCHES)]))
+    seconds_of_each(TRIED_LAUNCHES)
+    many = min(seconds_of_each(TRIED_LAUNCHES) for _ in range(LAUNCHES))
+    alone = float(np.median([seconds_of_each(1) for _ in range(TRIED_LAUNCHES)]))
     return many, max(0.0, alone - many)
 
 
@@ -325,41 +319,23 @@ def group_of(device: Device) -> int:
     return min(GROUP, 1 << device.largest_group.bit_length() - 1)
 
 
-def least_seconds(
-    timed: Session, launch: Launch, *arguments: Any, zeroed: Memory | None = None
-) -> float:
+def least_seconds(bound: Bound, launch: Launch, zeroed: Scratch | None = None) -> float:
     """Return the fastest launch's seconds, by the device's clock."""
-    enqueue = enqueuer(timed, launch, *arguments)
-    times = []
+    timed, times = bound.session, []
+    enqueue = bound.launch(launch, timed.device)
     for _ in range(LAUNCHES):
         if zeroed is not None:
-            zeroed.write(timed, np.zeros(zeroed.size // 4, np.int32))
-        times.append(event_seconds(enqueue()))
+            bound.memory(zeroed).write(timed, np.zeros(zeroed.size // 4, np.int32))
+        event = enqueue()
+        event.wait()
+        times.append(seconds_of(event))
     return min(times)
 
 
-def event_seconds(event: Any) -> float:
-    """Wait for a command, and return its seconds by the device's clock."""
-    event.wait()
-    return seconds_of(event)
-
-
-def enqueuer(
-    target: Session, launch: Launch, *arguments: Any, device: Device | None = None
-) -> Callable[[], Any]:
-    """Return a function that enqueues a kernel, and keeps its memory alive."""
-    where = device or target.device
-    kernel, queue = target.kernel(launch, where), target.queues[where]
-    kernel.set_args(*(a.argument if isinstance(a, Memory) else a for a in arguments))
-
-    run = prepared_launch(
-        queue, kernel, launch.global_size, launch.local_size, events=True
-    )
-
-    def enqueue(_: object = arguments) -> Any:
-        return run()
-
-    return enqueue
+def _vectors(width: int) -> tuple[int, dict[str, int | str]]:
+    """Return the bytes of a vector of floats, and the macros of the reading kernels."""
+    vector = width * np.dtype(np.float32).itemsize
+    return vector, {"REAL": "float", "WIDTH": width, "UNROLL": UNROLL}
 
 
 def _whole(vectors: float) -> int:
