@@ -23,7 +23,7 @@ import numpy as np
 from clnet.cli import json_output
 from clnet.errors import ASK_DOCTOR, WIDTH, ClnetError, DeviceError, counted, reason
 from clnet.opencl.bound import Bound
-from clnet.opencl.child_process import run_child
+from clnet.opencl.child_trial import run_child
 from clnet.opencl.discovery import GET_PLATFORM, NO_PLATFORM, device, discover
 from clnet.opencl.launch import Launch, Scratch
 from clnet.opencl.quirks import LINKER, NVIDIA, POCL

@@ -8,21 +8,54 @@ that of the child's own processor time, which other programs do not use up.
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
+import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clnet.errors import DeviceError
-from clnet.opencl.child_process import run_child
 
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.store import Store
 
+CHILD_SECONDS = 120  # timeout; a cold compiler needs a few
 PROCESSOR_SECONDS = 120  # a compiler may need a third of them
 SECONDS = 10 * PROCESSOR_SECONDS  # of the wait, for a child that computes nothing
 UNTRIED = "the call was not made"
+
+
+def run_child(
+    command: Sequence[str], written: bytes = b"", seconds: float = CHILD_SECONDS,
+    **environment: str,
+) -> str:
+    """Run a command with further environment variables."""
+    # The child finds this clnet even if it is not installed.
+    path = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    paths = os.pathsep.join(filter(None, path))
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONPATH": paths, **environment},
+            input=written,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {seconds} s"
+    if done.returncode < 0:
+        names = {number.value: number.name for number in signal.Signals}
+        return f"killed by {names.get(-done.returncode, f'signal {-done.returncode}')}"
+    if done.returncode > 0:
+        lines = (done.stderr or done.stdout).decode(errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        return last.strip() or f"exit status {done.returncode}"
+    return ""
 
 
 def survives(

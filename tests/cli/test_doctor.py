@@ -17,7 +17,7 @@ from clnet.cli import doctor
 from clnet.cli.doctor import Finding
 from clnet.errors import BuildError, DeviceError
 from clnet.opencl import session
-from clnet.opencl.child_process import run_child
+from clnet.opencl.child_trial import run_child
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import NO_PLATFORM, DiscoveryResult, device, discover
 from clnet.opencl.quirks import NVIDIA, POCL

@@ -20,7 +20,7 @@ from clnet.ir.lowering import lower_training
 from clnet.nn.losses import LOSSES
 from clnet.nn.optimisers import SGD
 from clnet.opencl import child_trial, probes
-from clnet.opencl.child_process import run_child
+from clnet.opencl.child_trial import run_child
 from clnet.opencl.discovery import device as find_device
 from clnet.opencl.store import Store
 from clnet.planning.planner import Planner
@@ -261,3 +261,27 @@ def test_a_device_is_found_again(number):
     assert again.forward_progress is device.forward_progress
     assert again.handle.name == device.handle.name
     assert again.handle.max_compute_units == device.compute_units
+
+
+# The outcome of a child in words
+
+
+def python(code):
+    return (sys.executable, "-c", code)
+
+
+def test_the_outcome_of_a_child():
+    assert run_child(python("pass")) == ""
+    assert run_child(python("import os; os.abort()")) == "killed by SIGABRT"
+    assert (
+        run_child(python("raise SystemExit('a\\nlast words\\n')")) == "last words"
+    )
+    assert run_child(python("raise SystemExit(3)")) == "exit status 3"
+    code = "import os; raise SystemExit(os.environ['ANSWER'])"
+    assert run_child(python(code), ANSWER="an answer") == "an answer"
+    assert "no answer" in run_child(python("import time; time.sleep(60)"), seconds=0.2)
+
+
+def test_standard_input():
+    code = "import sys; raise SystemExit(sys.stdin.read())"
+    assert run_child(python(code), b"given") == "given"

@@ -13,7 +13,7 @@ import pytest
 
 import clnet
 from clnet.opencl import quirks
-from clnet.opencl.child_process import run_child
+from clnet.opencl.child_trial import run_child
 from clnet.opencl.device import TYPES, Device
 from clnet.opencl.quirks import (
     ENVIRONMENT_QUIRKS,

@@ -11,7 +11,7 @@ import pytest
 
 import clnet
 from clnet.opencl import target_cpu
-from clnet.opencl.child_process import run_child
+from clnet.opencl.child_trial import run_child
 from clnet.opencl.target_cpu import NAMES, UNKNOWN, best_name, is_unknown, set_name
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="about PoCL on Linux")
