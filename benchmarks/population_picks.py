@@ -31,14 +31,15 @@ import pandas as pd
 
 from clnet.errors import ClnetWarning
 from clnet.ir.lowering import lower_training
+from clnet.ir.program import Program
 from clnet.nn.losses import loss_function
 from clnet.opencl import rate_probes, times_file
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import session
-from clnet.planning.member_planner import MemberPlanner
-from clnet.planning.tuning.member_trial import MemberTrial
+from clnet.planning.planner import Planner
 from clnet.planning.tuning.search import Search
+from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.binding import Step
 from clnet.variants.member_variants import members_variants
 from clnet.variants.members.members import exact_factors
@@ -86,24 +87,24 @@ def rows_of(case: SmallCase, device: Device, each: float) -> Iterator[dict[str, 
         )
     )
     chosen: dict[str, Step] = {}
-    planners: dict[str, MemberPlanner] = {}
+    planners: dict[str, Planner] = {}
     seconds: dict[str, float] = {}
     with empty_store():
         for name, tune in zip(PICKS, (False, None, True), strict=True):
             start = time.perf_counter()
-            planners[name] = planner = MemberPlanner(
+            planners[name] = planner = Planner(
                 network, device if name != PICKS[0] else replace(device, measured=None),
                 case.samples, tune, variants, program,
-                Search(each if tune else np.inf),
+                Search(each if tune else np.inf), trial=StepTrial,
             )
-            (chosen[name],) = planner.training_plan().steps
+            (chosen[name],) = planner.right_cover().steps
             seconds[name] = time.perf_counter() - start
         report = planner.report
         steps = [*chosen.values(), *(
             one.step for one in report.candidates if one.timing is not None
             and one.seconds <= FINALIST * report.covers[0].seconds
         )]
-        times = in_turn({repr(step): step for step in steps}, case)
+        times = in_turn({repr(step): step for step in steps}, case, program)
     medians = {key: statistics.median(found) for key, found in times.items()}
     best = min(medians, key=medians.__getitem__)
     for name, step in chosen.items():
@@ -123,16 +124,15 @@ def rows_of(case: SmallCase, device: Device, each: float) -> Iterator[dict[str, 
         }
 
 
-def in_turn(steps: dict[str, Step], case: SmallCase) -> dict[str, list[float]]:
+def in_turn(
+    steps: dict[str, Step], case: SmallCase, program: Program
+) -> dict[str, list[float]]:
     """Return the seconds of a step of all networks, of rounds taken in turn."""
-    network = case.network()
-    runs = {
-        key: MemberTrial(step, network, case.networks).ready()
-        for key, step in steps.items()
-    }
-
     device = next(iter(steps.values())).device
     assert device is not None
+    trial = StepTrial(case.network(), program, device)
+    runs = {key: trial.ready([step], (), ()) for key, step in steps.items()}
+
     place = session(device)
 
     def block(key: str, repeats: int) -> float:

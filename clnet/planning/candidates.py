@@ -19,7 +19,7 @@ from clnet.nn.storage.layout import Slot
 from clnet.opencl.device import Device
 from clnet.planning.cover import Candidate
 from clnet.runtime.binding import Step
-from clnet.variants.base import Config, Reach, Variant
+from clnet.variants.base import Config, MemberVariant, Reach, Variant
 from clnet.variants.cost import modelled
 from clnet.variants.reference.host import Host
 
@@ -78,12 +78,13 @@ def eligible(
 
     for variant in variants:
         host = isinstance(variant, Host)
+        alone = isinstance(variant, MemberVariant)  # companions train one network
         groups: dict[int, list[tuple[int, int]]] = {}
         refuses = partial(refusal, variant, device)
         for span in _spans(program, batch, variant.reach, refuses):
             groups.setdefault(shape(*span), []).append(span)
         for group in groups.values():
-            for target in (device,) if host else device.places:
+            for target in (device,) if host or alone else device.places:
                 # Equal spans are priced once.
                 reason, costs = priced(variant, target, *group[0])
                 if reason:

@@ -114,7 +114,9 @@ def _first_plan(
     By remembered times if they make a plan, else by NumPy on the host.
     """
     program = lower(network).at(precision)
-    planner = Planner(network, device, batch, False, VARIANTS, program, own=True)
+    planner = Planner(
+        network, device, batch, False, VARIANTS, program, file_times=False
+    )
     if not planner.remembers:
         planner = Planner(network, device, batch, False, (Host(),), program)
     plan = planner.plan()

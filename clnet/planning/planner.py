@@ -4,21 +4,22 @@ A variant computes a contiguous span of ops. A plan is the shortest path over th
 between ops; its edges are candidates: a span, a variant, a configuration, and a device
 or the host. Their lengths are times, remembered or measured. Where nothing may be
 measured, modelled times replace them on all edges: a measured time is never ranked
-against a modelled one.
-
-The search is a branch and bound. The incumbent is the shortest cover measured so far. A
-candidate is pruned, and never built, if no cover through it has a lower bound below the
-incumbent.
+against a modelled one. `search` decides what is measured, and a trial measures it: of
+calls, host arrays to host arrays, or of steps of training, with all data on the device.
 
 A span measured alone finds its weights in cache more often than in a network. So the
-best covers are also measured whole, host arrays to host arrays, and ranked by that.
+best covers are also measured whole, and ranked by that.
+
+A plan whose runs are too few for a search (`Search.pays`) has the best cover by the
+model, builds included. Where the model may mislead, that cover is measured whole, since
+it must be built and compared anyway; if it takes longer than modelled, the search goes
+on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from clnet.errors import DeviceError, OutOfMemoryError
@@ -27,37 +28,40 @@ from clnet.opencl.launch import Launch, may_time_out
 from clnet.opencl.rate_probes import PROBE_SECONDS, known, measured
 from clnet.planning.candidates import eligible
 from clnet.planning.cover import (
+    MAX_SPEEDUP,
     TIE_RATIO,
     Candidate,
     Cover,
     PlanReport,
     lower_bound,
     shortest_path,
-    shortest_through,
 )
 from clnet.planning.explain import Explanation
-from clnet.planning.room import check_batch
-from clnet.planning.tuning.measure import representative
+from clnet.planning.room import check_batch, check_training
+from clnet.planning.search import incumbent, search, search_all
+from clnet.planning.tuning.measure import CallTrial, representative
 from clnet.planning.tuning.search import CANDIDATE_SECONDS, SHARE, Search
 from clnet.planning.tuning.times import Times
 from clnet.runtime.binding import Step
 from clnet.runtime.plan import Plan
+from clnet.variants.base import MemberVariant, members_of
 from clnet.variants.cost import modelled
 
 if TYPE_CHECKING:
     from clnet.ir.program import Program, Span
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
+    from clnet.planning.tuning.trial import StepTrial
     from clnet.variants.base import Config, Variant
 
-PRUNE_RATIO = 5.0  # modelled time over the span's least, above which it is pruned
 MAX_COVERS = 4  # measured whole
 REASONS = 4  # that an error names
-NEAR_RATIO = 2.0  # time over the best, up to which other configurations are measured
+NEAR_CONFIGS = 2.0  # time over the best, up to which configurations are varied
+MAX_ERROR = 10.0  # of modelled times, by which they say whether measuring pays
 
 
 class Planner:
-    """The planner of one network for one device and batch size."""
+    """The planner of one program for one device and batch size."""
 
     def __init__(
         self,
@@ -65,31 +69,33 @@ class Planner:
         device: Device,
         batch: int,
         tune: bool | None,
-        variants: tuple[Variant, ...],
+        variants: Sequence[Variant],
         program: Program | None = None,
         search: Search | None = None,
-        own: bool = False,
+        file_times: bool = True,
+        trial: type[CallTrial | StepTrial] = CallTrial,
     ) -> None:
         self.network = network
         self.device: Device = known(device)
         self.batch = batch
         self.tune = tune
-        self.variants = variants
+        self.variants = tuple(variants)
         self.program: Program = program or lower(network)
         self.search: Search = search or Search()
-        self._given: bool = not (own or tune)
+        # Whether the runs are too few to measure candidates
+        self.short: bool = False
+        self._trial = trial
+        self._file_times = file_times and not tune
         self._programs: dict[Any, int] = {}
-        self._begin(representative(batch))
+        # Trainings are long, and take a batch of one size.
+        self._begin(batch if trial.trains else representative(batch))
 
     def _begin(self, batch: int) -> None:
         """Begin a new report, and times of a batch size."""
         self.report: PlanReport = PlanReport()
-        self.times: Times = self._times(batch)
-
-    def _times(self, batch: int) -> Times:
-        return Times(
-            self.network, self.program, self.device, batch, self.report, self.search,
-            self._given,
+        self.times: Times = Times(
+            self._trial(self.network, self.program, self.device), batch, self.report,
+            self.search, self._file_times,
         )
 
     @property
@@ -99,7 +105,14 @@ class Planner:
 
     def can_prune(self, seconds: float) -> str | None:
         """Return why no cover takes less time, before any is measured, or None."""
-        return None
+        if not self._trial.trains:
+            return None  # its copies are not among the candidates' times
+        bounds = [lower_bound(self.times.remembered(c)) for c in self.candidates()]
+        path = shortest_path(len(self.program.ops), bounds)
+        self._begin(self.times.batch)  # the search adds the refusals again
+        if path is None or path.seconds < seconds:
+            return None
+        return f"even {MAX_SPEEDUP:g} times as fast as modelled it would be no faster"
 
     def timed_cover(self) -> Cover | None:
         """Return the best cover with the time of a whole call.
@@ -113,36 +126,42 @@ class Planner:
         return next(iter(self._time_whole([best])), None)
 
     def plan(self) -> Plan:
-        """Return the plan, or raise DeviceError if no cover exists."""
-        best, report = self._right_cover(), self.report
-        on_device = [c for c in report.candidates if c.step.device == self.device]
-
-        def device_steps() -> tuple[Step, ...]:
-            condition = "as device arrays need: pass host arrays"
-            alone = self._steps_of(on_device, condition)
-            if not any(launch.device for launch in self._launches(alone)):
-                return alone
-            # The calling thread computes anyway: it may then do so without helpers. A
-            # call with other arrays than before would wait until these return.
-            ours = [
-                c for c in report.candidates if c.step.device is not None
-                and not any(launch.standby for launch in self._launches([c.step]))
-            ]
-            return self._steps_of(ours, condition)
-
-        def fallback_steps() -> tuple[Step, ...]:
-            independent = [
-                c for c in on_device if not may_time_out(self._launches([c.step]))
-            ]
-            return self._steps_of(
-                independent, "without kernels whose work-groups wait for each other"
+        """Return the plan of calls, or raise DeviceError if no cover exists."""
+        best = self.right_cover()
+        if self.tune is not False and not self.search.pays(best.seconds):
+            self.report.unmeasured = (
+                f"pruned, or the search's limit of {self.search.seconds:g} s was over; "
+                "`compile` and `clnet tune` search to the end"
             )
-
         return Plan(
-            self.network, self.device, self.batch, best.steps, device_steps,
-            fallback_steps,
-            Explanation(self.network, self.device, self.batch, report),
+            self.network, self.device, self.batch, best.steps, self.device_steps,
+            self.fallback_steps,
+            Explanation(self.network, self.device, self.batch, self.report),
         )
+
+    def device_steps(self) -> tuple[Step, ...]:
+        """Return the steps for device arrays, which the device computes alone."""
+        condition = "as device arrays need: pass host arrays"
+        alone = self._steps_of(self._on_device, condition)
+        if not any(launch.device for launch in self._launches(alone)):
+            return alone
+        # The calling thread computes anyway: it may then do so without helpers. A call
+        # with other arrays than before would wait until these return.
+        return self._steps_of([
+            c for c in self.report.candidates if c.step.device is not None
+            and not any(launch.standby for launch in self._launches([c.step]))
+        ], condition)
+
+    def fallback_steps(self) -> tuple[Step, ...]:
+        """Return the steps for a call whose kernels have timed out."""
+        return self._steps_of(
+            [c for c in self._on_device if not may_time_out(self._launches([c.step]))],
+            "without kernels whose work-groups wait for each other",
+        )
+
+    @property
+    def _on_device(self) -> list[Candidate]:
+        return [c for c in self.report.candidates if c.step.device == self.device]
 
     def _launches(self, steps: Sequence[Step]) -> tuple[Launch, ...]:
         return tuple(
@@ -165,7 +184,7 @@ class Planner:
             f"{condition}"
         )
 
-    def _right_cover(self) -> Cover:
+    def right_cover(self) -> Cover:
         """Return the best cover whose results are the oracle's on this device.
 
         A cover is compared before its first answer counts, whatever its times come
@@ -202,26 +221,43 @@ class Planner:
 
     def _check_room(self) -> None:
         """Raise OutOfMemoryError if the device cannot hold what all covers need."""
-        check_batch(self.network, self.program, self.device, self.batch)
+        room = self.network, self.program, self.device, self.batch
+        if self._trial.trains:
+            check_training(*room, members_of(self.variants[0]))
+        else:
+            check_batch(*room)
 
     def _find_cover_once(self) -> Cover:
-        candidates = self._candidates()
+        candidates = self.candidates()
         if self.tune is not False and self._rates_pay(candidates):
             with self.search.excluded():
                 self.device = measured(self.device)
             self._begin(self.times.batch)
-            candidates = self._candidates()
-        if self.tune is not False:
-            candidates = self._measured(candidates)
+            candidates = self.candidates()
+        candidates = [self.times.remembered(c) for c in candidates]
+        self.short = self.tune is None and self._is_short(candidates)
+        if self.tune is not False and not self.short:
+            find = search_all if self.tune else search
+            candidates = find(self.program, candidates, self.times, self.search)
             candidates += self._variations(candidates)
-        else:
-            candidates = [self.times.remembered(c) for c in candidates]
+            # The order decides between equal times: it is the same in the next search,
+            # which knows the variations from the beginning.
+            candidates.sort(key=lambda c: c.modelled)
         self.report.candidates = candidates
-        covers = self._covers(candidates)
-        if not covers:
+        self.report.covers = self._covers(candidates)
+        if not self.report.covers:
             raise self._no_cover()
-        self.report.covers = covers
-        return covers[0]
+        return self.report.covers[0]
+
+    def _is_short(self, candidates: Sequence[Candidate]) -> bool:
+        """Return whether no candidate pays, by the whole time of the best cover."""
+        best = self._shortest(candidates)
+        if best is None or self.search.pays(best.seconds):
+            return False
+        if not best.measured and not self.search.pays(MAX_ERROR * best.seconds):
+            return True
+        timed = self._time_whole([best])
+        return not timed or not self.search.pays(timed[0].seconds)
 
     def _rates_pay(self, candidates: Sequence[Candidate]) -> bool:
         """Return whether the device's rates are to be measured first, once for all.
@@ -237,7 +273,8 @@ class Planner:
             PROBE_SECONDS, best.seconds
         )
 
-    def _candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[Candidate]:
+        """Return all eligible candidates, with modelled times."""
         return list(eligible(
             self.program, self.batch, self.times.batch, self.variants, self.device,
             self._configs, self.report.refusals,
@@ -254,45 +291,13 @@ class Planner:
         ]
         return [*space[:1], *(config for config in known if config != space[0])]
 
-    def _measured(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Return the candidates with times; those that are pruned have none.
-
-        The likely ones are measured first: the search's time is limited. Pruning saves
-        the preparation too, as of tables of all entries of a large layer.
-        """
-        found = [self.times.remembered(c) for c in candidates]
-        least: dict[tuple[int, int], float] = {}
-        for c in found:
-            span = c.start, c.stop
-            least[span] = min(c.modelled, least.get(span, inf))
-        unknown = [
-            i for i, c in enumerate(found) if c.timing is None
-            and (self.tune or c.modelled <= PRUNE_RATIO * least[c.start, c.stop])
-        ]
-        ranks = self._ranks(found)
-        for i in sorted(unknown, key=ranks.__getitem__):
-            incumbent = self._incumbent(found)
-            if incumbent is not None and not self.search.pays(incumbent.seconds):
-                self.report.unmeasured = (
-                    "pruned, or the search's limit of "
-                    f"{self.search.seconds:g} s was over; `compile` and `clnet tune` "
-                    "search to the end"
-                )
-                break
-            pruned = (
-                incumbent is not None and not self.tune
-                and self._bound(found, i) >= incumbent.seconds
-            )
-            if not pruned:
-                found[i] = self.times.measured(found[i])
-        return found
-
     def _variations(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return other configurations of single steps near the best, with times.
 
         Only those without a build count, while the search may go on.
         """
-        best, found = self._incumbent(candidates), list[Candidate]()
+        best = incumbent(len(self.program.ops), candidates)
+        found: list[Candidate] = []
         if best is None:
             return found
         whole = 0, len(self.program.ops)
@@ -300,7 +305,7 @@ class Planner:
         span = self.program.span(*whole, self.times.batch)
         for c in alone:
             variant, device = c.step.variant, c.step.device
-            near = c.timing is not None and c.seconds <= NEAR_RATIO * best.seconds
+            near = c.timing is not None and c.seconds <= NEAR_CONFIGS * best.seconds
             if device is None or not near:
                 continue
             for config in variant.space(span, device):
@@ -314,42 +319,15 @@ class Planner:
                 found.append(self.times.measured(Candidate(*whole, step, cost)))
         return found
 
-    def _bound(self, candidates: Sequence[Candidate], i: int) -> float:
-        """Return the lower bound of all covers with a candidate."""
-        bounds = [lower_bound(c) for c in candidates]
-        return shortest_through(len(self.program.ops), bounds)[i]
-
-    def _incumbent(self, candidates: Sequence[Candidate]) -> Cover | None:
-        """Return the shortest cover by measured times, or None if they make none."""
-        measured = [c for c in candidates if c.timing is not None]
-        return shortest_path(len(self.program.ops), measured)
-
-    def _ranks(self, candidates: Sequence[Candidate]) -> list[tuple[bool, bool, float]]:
-        """Return sort keys of the candidates, the likely ones first.
-
-        The shortest cover by the model comes first. Next come the host's candidates,
-        which need no build, in a row: NumPy's threads spin for a while after a call. A
-        variant's configurations for a span stay together: they share an oracle.
-        """
-        n = len(self.program.ops)
-        modelled = [c.timed(None) for c in candidates]
-        cover = shortest_path(n, modelled)
-        first = {id(step) for step in cover.steps} if cover else set()
-        least: dict[tuple[str, int, int], float] = {}
-        groups = [(c.step.variant.name, c.start, c.stop) for c in candidates]
-        for group, path in zip(groups, shortest_through(n, modelled), strict=True):
-            least[group] = min(path, least.get(group, path))
-        return [
-            (id(c.step) not in first, c.step.device is not None, least[group])
-            for c, group in zip(candidates, groups, strict=True)
-        ]
-
     def _covers(self, candidates: Sequence[Candidate]) -> list[Cover]:
         """Return the covers to compare, best first, timed whole if that is allowed.
 
         These are the shortest path, the shortest on each device and on the host alone,
         and the shortest through each of the best runs of layers.
         """
+        if self.short:
+            best = self._shortest(candidates)
+            return [] if best is None else [self.times.remembered_whole(best)]
         groups: list[Sequence[Candidate]] = [candidates]
         devices = dict.fromkeys(c.step.device for c in candidates)
         groups += [[c for c in candidates if c.step.device == d] for d in devices]
@@ -372,7 +350,9 @@ class Planner:
         # Covers still modelled were pruned, or may not be measured.
         covers = [cover for cover in covers if cover.measured] or covers
         ranked = sorted(covers, key=lambda cover: cover.seconds)[:MAX_COVERS]
-        if self.tune is not False and len(ranked) > 1:
+        if self.tune is not False and not (
+            len(ranked) == 1 and ranked[0].timing is not None
+        ):
             ranked = self._time_whole(ranked)
         elif len(ranked) > 1:
             remembered = [self.times.remembered_whole(cover) for cover in ranked]
@@ -400,20 +380,25 @@ class Planner:
         these the `SHARE` of each candidate's builds is added, which all runs share: the
         driver keeps what is built, for trainings alike too.
         """
-        cover = self._incumbent(candidates)
-        if cover is not None:
-            return cover
         n, build = len(self.program.ops), SHARE * CANDIDATE_SECONDS / self.search.runs
-        modelled = [c.timed(None) for c in candidates if c.fault is None]
-        if not build:
-            return shortest_path(n, modelled)
-        of_step = {id(c.step): c for c in modelled}
-        cover = shortest_path(n, [
-            replace(c, modelled=c.modelled + build * self._builds(c.step))
-            for c in modelled
-        ])
-        steps = () if cover is None else cover.steps
-        return shortest_path(n, [of_step[id(step)] for step in steps])
+        cover = incumbent(n, candidates)
+        if cover is None:
+            modelled = [c.timed(None) for c in candidates if c.fault is None]
+            of_step = {id(c.step): c for c in modelled}
+            cover = shortest_path(n, [
+                replace(c, modelled=c.modelled + build * self._builds(c.step))
+                for c in modelled
+            ] if build else modelled)
+            if cover is None:
+                return None
+            cover = shortest_path(n, [of_step[id(step)] for step in cover.steps])
+        if cover is not None and self._trial.trains and len(cover.candidates) == 1:
+            (whole,) = cover.candidates
+            if isinstance(whole.step.variant, MemberVariant):
+                # A launch of many steps: no wait after each.
+                cover = replace(cover, span_seconds=whole.seconds)
+            return replace(cover, timing=whole.timing)
+        return cover
 
     def _builds(self, step: Step) -> int:
         """Return the number of programs of a step, by its variant's first span."""

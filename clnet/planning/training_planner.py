@@ -1,67 +1,41 @@
-"""The planner of training: the cheapest cover of a step's program, measured.
+"""Plans of trainings: the cheapest steps for a program, kept and named in files.
 
-Like the planner of inference it ranks spans by remembered or measured times, and then
-the best covers whole; but at the batch size of the training, and with all data on the
-device.
-
-A step has many ops, and building a kernel takes longer than measuring it. So the search
-is best first: the shortest path by lower bounds is found, its slowest candidate without
-a time is measured, and so on until the path is measured. It is then the shortest of
-all, unless a kernel is more than `MAX_SPEEDUP` times as fast as its model.
-
-A training too short for that (`Search.pays`) has the best cover by the model, builds
-included. Where the model may mislead, that cover is measured whole, since it must be
-built and compared anyway; if it takes longer than modelled, the search goes on.
+They are searched as those of inference are, by trials of steps: at the batch size of
+the training, and with all data on the device. A step of many networks is one launch, so
+each of its candidates spans the program.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from math import inf
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clnet.errors import InputError
-from clnet.ir.loss import Tally
+from clnet.errors import InputError, counted
 from clnet.ir.update import Update
+from clnet.opencl.launch import Scratch
 from clnet.opencl.store import store_of
-from clnet.planning.cover import (
-    MAX_SPEEDUP,
-    Candidate,
-    Cover,
-    SavedPlan,
-    lower_bound,
-    shortest_path,
-)
-from clnet.planning.explain import explanation
+from clnet.planning.cover import MAX_SPEEDUP, SavedPlan, shortest_path
+from clnet.planning.explain import explanation, in_units
 from clnet.planning.format_planner import NetworkView, best_format, is_auto
 from clnet.planning.planner import Planner
-from clnet.planning.room import check_training
 from clnet.planning.tuning.search import Search
-from clnet.planning.tuning.times import Times
-from clnet.planning.tuning.trial import Trial
+from clnet.planning.tuning.trial import StepTrial
+from clnet.runtime.member_replay import most_epochs
 from clnet.variants import VARIANTS
+from clnet.variants.base import MemberVariant
+from clnet.variants.training.whole_step import accepted_step
 from clnet.variants.training_variants import STEP_VARIANTS
 
 if TYPE_CHECKING:
-    from clnet.ir.op import Value
     from clnet.ir.program import Program
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
-    from clnet.opencl.session import Session
-    from clnet.planning.tuning.measure import Run
     from clnet.runtime.binding import Step
     from clnet.variants.base import Variant
 
-# A validation is a small part of an epoch: its parts are searched only for covers that
-# may be this many times as fast as the best single span.
-VALIDATION_SPEEDUP = 4.0
-NEAR_RATIO = 1.3  # time over the best, up to which covers of one device are searched
-MAX_PER_SPAN = 3  # candidates of a span without a time, the best by the model
-MAX_ERROR = 10.0  # of modelled times, by which they say whether measuring pays
 MAX_KEPT = 64  # plans of a device
+FLOAT32_BYTES = 4
 
 TRAINING_VARIANTS: tuple[Variant, ...] = (
     # Training stays on the device and cannot repeat a step after a timeout.
@@ -78,7 +52,7 @@ TRAINING_VARIANTS: tuple[Variant, ...] = (
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """The plan of a program of training."""
+    """The plan of a program of training, of one network or of many."""
 
     network: Model  # The network, or a `NetworkView` of it, whose layout the steps use
     program: Program  # The program, lowered from it
@@ -100,9 +74,12 @@ def plan_training(
     variants: Sequence[Variant] | None = None,
     lowered: Callable[[Model], Program] | None = None,
     search: Search | None = None,
-    kind: type[TrainingPlanner] | None = None,
 ) -> TrainingPlan:
-    """Return the cheapest steps for a program of training."""
+    """Return the cheapest steps for a program of training.
+
+    `lowered` makes the program of a network with its ``"auto"`` layers in another
+    format; without it they are trained as they are stored.
+    """
     chosen = TRAINING_VARIANTS if variants is None else tuple(variants)
     search = search or Search()
     last = program.ops[-1]
@@ -113,37 +90,35 @@ def plan_training(
     key = program, batch, tried, lowered is None, *map(is_auto, network.layers)
     if tune is None:
         # Short trainings keep their plan, though a longer one has measured since.
-        for short, plan in sorted(kept.get(key, {}).items(), reverse=True):
-            if not (short and search.pays(plan.seconds)):
-                return plan.plan(network)
+        for short, known in sorted(kept.get(key, {}).items(), reverse=True):
+            if not (short and search.pays(known.seconds)):
+                return known.plan(network)
 
-    def planner(stored: Model) -> TrainingPlanner:
+    def planner(stored: Model) -> Planner:
         other = program if lowered is None else lowered(stored)
-        make = kind or TrainingPlanner
-        return make(stored, device, batch, tune, chosen, other, search)
+        return Planner(
+            stored, device, batch, tune, chosen, other, search, trial=StepTrial
+        )
 
     best = planner(network) if lowered is None else best_format(
         network, device, planner
     )
-    found = best.training_plan()
+    plan = _training_plan(best)
     if tune is not False:
         while len(kept) >= MAX_KEPT:
             kept.pop(next(iter(kept)), None)
-        view = found.network if found.network is not network else None
-        name = view.format if isinstance(view, NetworkView) else None
         seconds = best.report.covers[0].seconds
         kept.setdefault(key, {})[best.short] = _Kept(
-            name, found.program, found.steps, found.explanation, seconds
+            _format_of(plan), plan.program, plan.steps, plan.explanation, seconds
         )
-    return found
+    return plan
 
 
 def saved_plan(plan: TrainingPlan, device: Device) -> SavedPlan:
     """Return a device's plan by names."""
-    view, places = plan.network, device.places
+    places = device.places
     return SavedPlan(
-        store_of(device).key, plan.steps[0].span.batch,
-        view.format if isinstance(view, NetworkView) else None,
+        store_of(device).key, plan.steps[0].span.batch, _format_of(plan),
         [
             {
                 "ops": len(step.span.ops), "variant": step.variant.name,
@@ -176,10 +151,29 @@ def plan_as_saved(
         except InputError:
             return None
         program = lowered(stored)
+    wanted, start = [], 0
+    for step in saved.steps:
+        stop = start + step["ops"]
+        wanted.append((start, stop, step["variant"], step["config"], step["place"]))
+        start = stop
     names = {step["variant"] for step in saved.steps}
-    variants = tuple(one for one in TRAINING_VARIANTS if one.name in names)
-    planner = TrainingPlanner(stored, device, batch, True, variants, program, search)
-    return planner.plan_of(saved.steps)
+    variants = tuple(v for v in TRAINING_VARIANTS if v.name in names)
+    planner = Planner(
+        stored, device, batch, True, variants, program, search, trial=StepTrial
+    )
+    places = planner.device.places
+    candidates = [
+        c for c in planner.candidates() if c.step.device is not None and (
+            c.start, c.stop, c.step.variant.name, dict(c.step.config),
+            places.index(c.step.device),
+        ) in wanted
+    ]
+    cover = shortest_path(ops, candidates)
+    if cover is None or planner.times.wrong(cover):
+        return None
+    planner.report.candidates, planner.report.covers = candidates, [cover]
+    text = f"{_explained(planner)}\n\nThe plan is that of the checkpoint."
+    return TrainingPlan(stored, program, cover.steps, text)
 
 
 @dataclass(frozen=True)
@@ -198,181 +192,69 @@ class _Kept:
         return TrainingPlan(other, self.program, self.steps, self.explanation)
 
 
-class TrainingTimes(Times):
-    """Times of steps of training, on random data."""
-
-    whole = "training step"
-
-    @cached_property
-    def _trial(self) -> Trial:
-        return Trial(self.session, self.network, self.program)
-
-    def _ready(
-        self, steps: Sequence[Step], inputs: Sequence[Value], outputs: Sequence[Value],
-        *, on_device: bool, alike: Sequence[Step] = (),
-    ) -> Run:
-        return self._trial.ready(steps, outputs)
-
-    def _compared(
-        self, device: Session, steps: Sequence[Step], inputs: Sequence[Value],
-        outputs: Sequence[Value],
-    ) -> bool:
-        return self._trial.check(steps, outputs).compared
+def _format_of(plan: TrainingPlan) -> str | None:
+    """Return the format of a plan's view; None: the network itself is trained."""
+    view = plan.network
+    return view.format if isinstance(view, NetworkView) else None
 
 
-class TrainingPlanner(Planner):
-    """The planner of a program of training; see `Planner`."""
-
-    short: bool = False  # whether the training is too short to measure candidates
-    timed_by: type[TrainingTimes] = TrainingTimes
-
-    def _times(self, batch: int) -> Times:
-        return self.timed_by(
-            self.network, self.program, self.device, self.batch, self.report,
-            self.search, self._given,
-        )
-
-    def _check_room(self) -> None:
-        check_training(self.network, self.program, self.device, self.batch)
-
-    def can_prune(self, seconds: float) -> str | None:
-        """Return why no cover takes less time, before any is measured, or None."""
-        bounds = [lower_bound(self.times.remembered(c)) for c in self._candidates()]
-        path = shortest_path(len(self.program.ops), bounds)
-        self._begin(self.times.batch)  # the search adds the refusals again
-        if path is None or path.seconds < seconds:
-            return None
-        return f"even {MAX_SPEEDUP:g} times as fast as modelled it would be no faster"
-
-    def plan_of(self, steps: Sequence[Mapping[str, Any]]) -> TrainingPlan | None:
-        """Return the plan of steps by name, or None if one refuses or fails."""
-        start, wanted = 0, []
-        for step in steps:
-            stop = start + step["ops"]
-            wanted.append((start, stop, step["variant"], step["config"], step["place"]))
-            start = stop
-        places = self.device.places
-        candidates = [
-            c for c in self._candidates() if c.step.device is not None and (
-                c.start, c.stop, c.step.variant.name, dict(c.step.config),
-                places.index(c.step.device),
-            ) in wanted
-        ]
-        cover = shortest_path(len(self.program.ops), candidates)
-        if cover is None or self.times.wrong(cover):
-            return None
-        self.report.candidates, self.report.covers = candidates, [cover]
-        found = self._plan_by(cover)
-        text = f"{found.explanation}\n\nThe plan is that of the checkpoint."
-        return replace(found, explanation=text)
-
-    def training_plan(self) -> TrainingPlan:
-        """Return the plan of the best cover whose results are right."""
-        best = self._right_cover()
-        self.report.unmeasured = (
-            "nothing new may be measured" if self.tune is False else
-            "the training is too short to measure them; fit(tune=True) does"
-            if self.short else
-            f"even {MAX_SPEEDUP:g} times as fast as modelled they would make no "
-            f"faster step, or {MAX_PER_SPAN} others of their span are modelled faster"
-        )
-        return self._plan_by(best)
-
-    def _plan_by(self, cover: Cover) -> TrainingPlan:
-        text = self._explained(cover)
-        return TrainingPlan(self.network, self.program, cover.steps, text)
-
-    def _explained(self, cover: Cover) -> str:
-        return explanation(
-            self.network, self.device, self.batch, self.report, self.program
-        )
-
-    def _measured(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Return the candidates with times, as far as the best paths need them.
-
-        Candidates that span the program come first; its parts are searched only for
-        faster covers. Next come the covers of one device that may be near the best: the
-        sum of a path's times may differ from the time of the whole.
-        """
-        if self.tune is True:
-            return super()._measured(candidates)
-        found = [self.times.remembered(c) for c in candidates]
-        self.short = self._is_short(found)
-        if self.short:
-            return found
-        n = len(self.program.ops)
-        wholes = [i for i, c in enumerate(found) if c.stop - c.start == n]
-        trains = not isinstance(self.program.ops[-1], Tally)
-        whole = self._best_first(found, wholes, inf)
-        limit = whole if trains else whole / VALIDATION_SPEEDUP
-        divided = self._best_first(found, range(len(found)), limit)
-        among = range(len(found)) if divided < whole else wholes
-        for device in self.device.places:
-            same = [i for i in among if found[i].step.device == device]
-            self._best_first(found, same, NEAR_RATIO * min(whole, divided))
-        return found
-
-    def _is_short(self, candidates: Sequence[Candidate]) -> bool:
-        """Return whether no candidate pays, by the whole time of the best cover."""
-        best = self._shortest(candidates)
-        if best is None or self.search.pays(best.seconds):
-            return False
-        if not best.measured and not self.search.pays(MAX_ERROR * best.seconds):
-            return True
-        timed = self._time_whole([best])
-        return not timed or not self.search.pays(timed[0].seconds)
-
-    def _best_first(
-        self, candidates: list[Candidate], among: Sequence[int], limit: float
-    ) -> float:
-        """Measure until the shortest path by lower bounds has times alone."""
-        while True:
-            incumbent = self._incumbent(candidates)
-            if incumbent is not None and not self.search.pays(incumbent.seconds):
-                return inf
-            bounds = {
-                i: lower_bound(candidates[i]) for i in _considered(candidates, among)
-            }
-            path = shortest_path(len(self.program.ops), bounds.values())
-            if path is None or path.seconds > limit:
-                return inf
-            on_path = {id(candidate) for candidate in path.candidates}
-            unknown = [
-                i for i, bound in bounds.items()
-                if id(bound) in on_path and candidates[i].timing is None
-            ]
-            if not unknown:
-                return path.seconds
-            slowest = max(unknown, key=lambda i: candidates[i].modelled)
-            candidates[slowest] = self.times.measured(candidates[slowest])
-
-    def _covers(self, candidates: Sequence[Candidate]) -> list[Cover]:
-        if self.short:
-            best = self._shortest(candidates)
-            return [] if best is None else [self.times.remembered_whole(best)]
-        covers = super()._covers(candidates)
-        if self.tune is not False and len(covers) == 1:
-            return self._time_whole(covers) if covers[0].timing is None else covers
-        return covers
-
-    def _shortest(self, candidates: Sequence[Candidate]) -> Cover | None:
-        cover = super()._shortest(candidates)
-        if cover is None or len(cover.candidates) > 1:
-            return cover
-        (whole,) = cover.candidates
-        return replace(cover, timing=whole.timing)  # the span is the whole program
+def _training_plan(planner: Planner) -> TrainingPlan:
+    """Return the plan of the best cover whose results are right."""
+    best = planner.right_cover()
+    planner.report.unmeasured = (
+        "nothing new may be measured" if planner.tune is False else
+        "the training is too short to measure them; fit(tune=True) does"
+        if planner.short else
+        f"even {MAX_SPEEDUP:g} times as fast as modelled they would make no faster "
+        f"step, or {StepTrial.per_span} others of their span are modelled faster"
+    )
+    return TrainingPlan(
+        planner.network, planner.program, best.steps, _explained(planner)
+    )
 
 
-def _considered(candidates: Sequence[Candidate], among: Sequence[int]) -> Iterator[int]:
-    """Yield the candidates with times, and the `MAX_PER_SPAN` best of each span.
+def _explained(planner: Planner) -> str:
+    """Return the text of `explain`, of many networks with the chosen launch."""
+    best = planner.report.covers[0].candidates[0]
+    variant, subject, more = best.step.variant, "", {}
+    if isinstance(variant, MemberVariant):
+        subject = f"{counted(variant.members, 'network')} together, "
+        epochs = counted(most_epochs(variant.members), "epoch")
+        more = {"of the chosen one": [
+            f"expected: {in_units(best.modelled)} a step, by the model",
+            f"launches: one for {epochs} of all at most",
+            f"memory: {_memory(best.step, variant.members)}",
+        ]}
+    return explanation(
+        planner.network, planner.device, planner.batch, planner.report,
+        planner.program, subject, more,
+    )
 
-    Those with a fault are left out.
-    """
-    ranks: Counter[tuple[int, int]] = Counter()
-    for i in sorted(among, key=lambda i: candidates[i].modelled):
-        candidate = candidates[i]
-        if candidate.fault is None:
-            span = candidate.start, candidate.stop
-            ranks[span] += 1
-            if candidate.timing is not None or ranks[span] <= MAX_PER_SPAN:
-                yield i
+
+def _memory(step: Step, members: int) -> str:
+    """Return the memory that a training of many networks takes, in words."""
+    assert step.device is not None
+    whole = accepted_step(step.span)
+    slots = 0 if whole.update is None else whole.update.optimiser.slots
+    launches = step.variant.launches(step.span, step.config, step.device)
+    scratch: dict[Any, int] = {
+        argument.name: argument.size
+        for launch in launches for argument in launch.arguments
+        if isinstance(argument, Scratch)
+    }
+    samples = sum(
+        value.height(step.span.batch) * value.stride for value in whole.data
+    )
+    sizes = {
+        "parameters and state": FLOAT32_BYTES * members * (1 + slots) * whole.size,
+        "samples": FLOAT32_BYTES * samples, "scratch": sum(scratch.values()),
+    }
+    return ", ".join(f"{_bytes(size)} of {name}" for name, size in sizes.items())
+
+
+def _bytes(size: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"

@@ -25,7 +25,7 @@ from clnet.nn.conversion import with_dropout
 from clnet.nn.schedules import schedule as find_schedule
 from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import device_errors, session
-from clnet.planning.member_planner import plan_members
+from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning.search import Search
 from clnet.runtime.data_parallel import device_of_rank
 from clnet.runtime.ranks import cut, joined
@@ -299,7 +299,7 @@ class MemberGroup:
     ) -> TrainingPlan:
         """Return plan of a program; `subsets`, `alike` as for `members_variants`."""
         exact = exact_factors(data.x, self.device)
-        variants = [
+        variants: list[Any] = [
             one.of_data(exact) for one in members_variants(
                 self.device, len(self.members), len(data), subsets, alike
             )
@@ -308,9 +308,9 @@ class MemberGroup:
         with Search(progress=self._progress) as search:
             if not self._tune:
                 search.runs = epochs * -(-len(data) // batch)
-            return plan_members(
-                self._network, program, self.device, batch, variants, self._tune,
-                search,
+            return plan_training(
+                self._network, program, self.device, batch, tune=self._tune,
+                variants=variants, search=search,
             )
 
     def fit(self, start: Array, bar: Any = None) -> Array:

@@ -8,7 +8,7 @@ geometry is written once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeVar
 
 from clnet.ir.op import Op
 from clnet.ir.product import Apply, ApplyT, Outer
@@ -77,6 +77,27 @@ class Variant(Protocol):
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launches in order; none for the host variant."""
         ...
+
+
+class MemberVariant:
+    """The base of variants that train many networks."""
+
+    # Whether a program is of the data set's number of samples
+    of_samples: ClassVar[bool] = False
+    members: int  # Networks of a launch, at most
+    subsets: bool = False  # Whether a network may train on some of the data set's rows
+    # Whether the data set's inputs are factors of matrix units as they are, without a
+    # rounding (`exact_factors`)
+    exact: bool = False
+
+    def of_data(self, exact: bool) -> MemberVariant:
+        """Return it for a data set whose `exact_factors` are known."""
+        return self
+
+
+def members_of(variant: object) -> int:
+    """Return the networks that a variant trains in a launch."""
+    return variant.members if isinstance(variant, MemberVariant) else 1
 
 
 class Untuned:

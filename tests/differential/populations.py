@@ -18,8 +18,7 @@ from clnet import Population
 from clnet.errors import ClnetWarning, DeviceError
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl.device import Device
-from clnet.planning.member_planner import plan_members
-from clnet.planning.training_planner import TrainingPlan
+from clnet.planning.training_planner import TrainingPlan, plan_training
 from clnet.training import population
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
@@ -172,12 +171,12 @@ class Populations(Fit):
 
         def drawn(
             network: Any, program: Any, device: Device, batch: int,
-            variants: list[Any], *others: Any,
+            *, variants: list[Any], **options: Any,
         ) -> TrainingPlan:
             for variant in variants:  # the first that takes it
                 with contextlib.suppress(DeviceError):
-                    plan = plan_members(
-                        network, program, device, batch, [variant], *others
+                    plan = plan_training(
+                        network, program, device, batch, variants=[variant], **options
                     )
                     break
             else:
@@ -190,6 +189,6 @@ class Populations(Fit):
 
         with (
             mock.patch.object(population, "members_variants", variants),
-            mock.patch.object(population, "plan_members", drawn),
+            mock.patch.object(population, "plan_training", drawn),
         ):
             yield

@@ -15,7 +15,7 @@ from clnet.opencl.store import Timing
 from clnet.planning import inference, planner
 from clnet.planning.planner import Planner
 from clnet.planning.tuning import times
-from clnet.planning.tuning.measure import Check
+from clnet.planning.tuning.measure import CallTrial
 from clnet.variants.dense.naive import Naive
 
 NETWORK = Network.mlp([5, 7, 6, 3], seed=1)
@@ -37,23 +37,23 @@ class Lab:
     def __init__(self, monkeypatch):
         self.rule = lambda steps: 1e-3
         self.measured = []
-        monkeypatch.setattr(times, "session", lambda device: None)
-        monkeypatch.setattr(times, "ready", self.ready)
         monkeypatch.setattr(times, "quiet_errors", nullcontext)
-        monkeypatch.setattr(times, "check", lambda *parts: Check(True, False))
+        monkeypatch.setattr(CallTrial, "session", None)
+        monkeypatch.setattr(CallTrial, "ready", staticmethod(self.ready))
+        monkeypatch.setattr(CallTrial, "check", lambda *parts: True)
         monkeypatch.setattr(
             planner, "Plan", lambda *parts: SimpleNamespace(
                 steps=parts[3], device_steps=parts[4], text=parts[-1]()
             ),
         )
 
-    def ready(self, session, network, steps, inputs, outputs, *, on_device, alike=()):
+    def ready(self, steps, inputs, outputs, *, on_device, alike=()):
         assert {step.span.batch for step in steps} == {steps[0].span.batch}
         self.measured.append(tuple(steps))
-        found = self.rule(steps)
-        if isinstance(found, Exception):
-            raise found
-        return Timing(found, found, 0.0)
+        seconds = self.rule(steps)
+        if isinstance(seconds, Exception):
+            raise seconds
+        return Timing(seconds, seconds, 0.0)
 
     def plan(
         self, network=NETWORK, device=CPU, batch=1, tune=None, variants=None,

@@ -17,14 +17,13 @@ from clnet.ir.lowering import lower_training
 from clnet.ir.update import split_program
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Adam, Rprop
-from clnet.opencl.session import session
 from clnet.opencl.store import Timing
 from clnet.planning import inference
 from clnet.planning.planner import Planner
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import times
-from clnet.planning.tuning.measure import Check
-from clnet.planning.tuning.trial import Trial
+from clnet.planning.tuning.measure import CallTrial
+from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.binding import Step
 from clnet.variants.dense.naive import Local, Naive
 from clnet.variants.reference.generic import Generic
@@ -60,9 +59,9 @@ def net(seed=1, **options):
 def compared(monkeypatch):
     """The comparisons of whole plans and of their parts, with their steps."""
     seen = []
-    real = times.check
+    real = CallTrial.check
     monkeypatch.setattr(
-        times, "check", lambda *parts: seen.append(parts[2]) or real(*parts)
+        CallTrial, "check", lambda *parts: seen.append(parts[1]) or real(*parts)
     )
     return seen
 
@@ -80,7 +79,7 @@ def test_a_kernel_wrong_at_the_plans_batch_alone_gives_no_answer(monkeypatch, tu
     monkeypatch.setattr(inference, "VARIANTS", (WrongEdge(), Naive()))
     network.compile(CPU, 32, tune=tune)  # right, whichever is measured faster
     remembered = times.store_of(CPU)
-    for candidate in Planner(network, CPU, 32, False, (WrongEdge(),))._candidates():
+    for candidate in Planner(network, CPU, 32, False, (WrongEdge(),)).candidates():
         span = candidate.step.span
         remembered.put(
             span.signature, times.key_of(candidate.step), Timing(1e-9, 1e-9, 0.0)
@@ -119,7 +118,7 @@ def test_a_plan_is_compared_once_per_device(monkeypatch, tmp_path, compared):
     assert plan() == 1
     monkeypatch.undo()
     forget(monkeypatch, tmp_path / "other")
-    monkeypatch.setattr(times, "check", lambda *parts: Check(False, True))
+    monkeypatch.setattr(CallTrial, "check", lambda *parts: False)
     assert plan() == 0  # values too large are no comparison
     monkeypatch.undo()
 
@@ -151,7 +150,7 @@ def test_covers_for_device_arrays_and_the_fallback_are_compared(compared):
 def test_covers_for_device_arrays_leave_wrong_kernels_out():
     network = net()
     made = Planner(network, CPU, 29, False, (WrongEdge(), Local()))
-    made.report.candidates = list(made._candidates())
+    made.report.candidates = list(made.candidates())
     wrong = [c for c in made.report.candidates if c.step.variant.name == "wrong_edge"]
     with pytest.warns(ClnetWarning, match="^wrong_edge is left out: "):
         steps = made._steps_of(
@@ -163,14 +162,14 @@ def test_covers_for_device_arrays_leave_wrong_kernels_out():
 
 def test_steps_wrong_only_together_are_left_out(monkeypatch):
     network = net()
-    real = times.check
+    real = CallTrial.check
 
-    def check(session, network, steps, inputs, outputs):
+    def check(self, steps, inputs, outputs):
         if [step.variant.name for step in steps] == ["naive", "naive"]:
             raise DeviceError("they share a buffer")
-        return real(session, network, steps, inputs, outputs)
+        return real(self, steps, inputs, outputs)
 
-    monkeypatch.setattr(times, "check", check)
+    monkeypatch.setattr(CallTrial, "check", check)
     with pytest.warns(ClnetWarning, match="^naive is left out: they share a buffer"):
         plan = network.compile(CPU, 29, variants=["naive", "local"], tune=False)
     assert names(plan) == ["local", "local"]
@@ -208,4 +207,4 @@ def test_the_update_alone_is_compared(optimiser):
     _, update = split_program(program)
     span = update.span(0, len(update.ops), 8)
     steps = [Step(span, Optimisers(), {}, CPU)]
-    assert Trial(session(CPU), network, update).check(steps, span.outputs).compared
+    assert StepTrial(network, update, CPU).check(steps, (), span.outputs)

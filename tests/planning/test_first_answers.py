@@ -13,12 +13,13 @@ from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Rprop
 from clnet.opencl.store import Timing
-from clnet.planning import inference, training_planner
+from clnet.planning import inference, planner, training_planner
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import search as searching
 from clnet.planning.tuning import times
+from clnet.planning.tuning.measure import CallTrial
 from clnet.planning.tuning.search import CANDIDATE_SECONDS, SHARE, Search
-from clnet.planning.tuning.trial import Trial
+from clnet.planning.tuning.trial import StepTrial
 from clnet.training import plans
 from clnet.variants.dense.naive import Naive
 from clnet.variants.reference.generic import Generic
@@ -73,12 +74,12 @@ def measured(monkeypatch):
     """The steps that trials measure, each a second; plans of few variants."""
     found = []
 
-    def ready(self, steps, outputs):
-        self.check(steps, outputs)
+    def ready(self, steps, inputs, outputs, **options):
+        self.check(steps, inputs, outputs)
         found.append(tuple(steps))
         return Timing(1.0, 1.0, 0.0)
 
-    monkeypatch.setattr(Trial, "ready", ready)
+    monkeypatch.setattr(StepTrial, "ready", ready)
     monkeypatch.setattr(plans, "plan_training", plan_training)
     monkeypatch.setattr(training_planner, "TRAINING_VARIANTS", PLAIN)
     return found
@@ -91,13 +92,13 @@ def planned(runs, network=None):
 
 
 def test_a_short_training_is_compared_and_not_measured(measured, monkeypatch):
-    checked, check = [], Trial.check
+    checked, check = [], StepTrial.check
 
     def counted(self, *parts):
         checked.append(parts)
         return check(self, *parts)
 
-    monkeypatch.setattr(Trial, "check", counted)
+    monkeypatch.setattr(StepTrial, "check", counted)
     history = net().fit(*SAMPLES, epochs=3, validation=SAMPLES, device=CPU)
     assert not measured
     assert len(checked) == 2  # the step of training, and that of validation
@@ -139,10 +140,11 @@ def test_a_cover_that_takes_longer_than_modelled_is_measured_against_others(
 
 
 def test_a_measurement_may_say_that_no_other_pays(measured, monkeypatch):
-    monkeypatch.setattr(training_planner, "MAX_ERROR", 1e12)
+    monkeypatch.setattr(planner, "MAX_ERROR", 1e12)
     monkeypatch.setattr(
-        Trial, "ready",
-        lambda self, steps, outputs: measured.append(steps) or Timing(1e-9, 1e-9, 0.0),
+        StepTrial, "ready",
+        lambda self, steps, *parts, **options:
+        measured.append(steps) or Timing(1e-9, 1e-9, 0.0),
     )
     plan = planned(10)
     assert len(measured) == 1
@@ -183,12 +185,12 @@ def calls(monkeypatch):
     """The variants of each measurement; the third call of a batch is the last free."""
     found = []
 
-    def ready(session, network, steps, *parts, **options):
+    def ready(self, steps, *parts, **options):
         found.append({step.variant.name for step in steps})
         seconds = 1.0 if steps[0].device is None else 1e-3
         return Timing(seconds, seconds, 0.0)
 
-    monkeypatch.setattr(times, "ready", ready)
+    monkeypatch.setattr(CallTrial, "ready", ready)
     monkeypatch.setattr(inference, "VARIANTS", (Naive(), Host()))
     monkeypatch.setattr(inference, "SEARCH_SECONDS", 3.5 * inference.CALL_SECONDS)
     monkeypatch.setattr(searching, "CANDIDATE_SECONDS", 0.0)
@@ -223,6 +225,7 @@ def test_a_plan_of_compile_measures_at_once(calls):
 
 
 def test_calls_that_take_long_measure_at_once(calls, monkeypatch):
-    monkeypatch.setattr(inference, "CALL_SECONDS", 1.0)
+    monkeypatch.setattr(inference, "SEARCH_SECONDS", 5.0)
+    monkeypatch.setattr(inference, "CALL_SECONDS", 10.0)
     net().predict(SAMPLES[0][:3], CPU)
     assert calls

@@ -24,7 +24,7 @@ from clnet.planning.format_planner import NetworkView, best_format
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import times
 from clnet.planning.tuning.search import Search
-from clnet.planning.tuning.trial import Trial
+from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.binding import Step
 from clnet.runtime.train_state import TrainState
 from clnet.training import plans
@@ -203,7 +203,7 @@ def _find_fastest(monkeypatch, form):
     measured = []
     name = {"dense": "masked"}.get(form, form)
 
-    def ready(self, steps, outputs):
+    def ready(self, steps, *parts, **options):
         measured.append(self.network)
         storages = [
             op.storage for step in steps for op in step.span.ops
@@ -215,7 +215,7 @@ def _find_fastest(monkeypatch, form):
     monkeypatch.setattr(Search, "pays", lambda self, seconds: True)
     monkeypatch.setattr(plans, "plan_training", plan_training)
     monkeypatch.setattr(training_planner, "TRAINING_VARIANTS", PLAIN)
-    monkeypatch.setattr(Trial, "ready", ready)
+    monkeypatch.setattr(StepTrial, "ready", ready)
     alternatives = dict.fromkeys(("cpu", "gpu"), ("dense", "sell", "ell"))
     monkeypatch.setattr(format_planner, "ALTERNATIVES", alternatives)
     return measured
@@ -316,7 +316,7 @@ def test_dense_kernels_give_the_gradients_of_masked_rows(variant, monkeypatch):
     monkeypatch.setattr("clnet.planning.tuning.measure.ROUND_SECONDS", 1e-5)
     network = network_of(format="dense")
     program = lower_training(network, loss_function("mse"), None)
-    trial = Trial(session(CPU), network, program)
+    trial = StepTrial(network, program, CPU)
     at = next(
         i for i, op in enumerate(program.ops)
         if type(op).__name__ == "Outer" and op.storage.name == "masked"
@@ -325,4 +325,4 @@ def test_dense_kernels_give_the_gradients_of_masked_rows(variant, monkeypatch):
     assert variant.refuse(span, CPU) is None
     for config in list(variant.space(span, CPU))[:2]:
         step = Step(span, variant, config, CPU)
-        trial.ready([step], span.outputs)  # or raises WrongResultError
+        trial.ready([step], (), span.outputs)  # or raises WrongResultError

@@ -16,10 +16,10 @@ from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Adam, Rprop
 from clnet.opencl.store import Timing
 from clnet.opencl.times_file import plain_key
-from clnet.planning.member_planner import MemberPlanner, MemberTimes, plan_members
+from clnet.planning.planner import Planner
+from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import times
-from clnet.planning.tuning.member_trial import MemberTrial
-from clnet.planning.tuning.search import Search
+from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.member_replay import MemberReplay
 from clnet.training import population
 from clnet.variants.member_variants import members_variants
@@ -70,7 +70,9 @@ def planner(case, members, device, tune=False):
     network = Network.mlp(sizes, "tanh", seed=0)
     program = lower_training(network, loss_function("mse"), rule)
     variants = members_variants(device, members, samples, False, True)
-    return MemberPlanner(network, device, samples, tune, variants, program)
+    return Planner(
+        network, device, samples, tune, variants, program, trial=StepTrial
+    )
 
 
 @pytest.mark.parametrize("members", NETWORKS)
@@ -95,7 +97,7 @@ def test_every_candidate_has_a_price():
     """Many networks cost more than few."""
     for case, device in (("parity", "matrix units"), ("iris", "two cores")):
         few, many = (
-            planner(case, members, DEVICES[device], tune=True)._candidates()
+            planner(case, members, DEVICES[device], tune=True).candidates()
             for members in (16, 10_000)
         )
         assert len(few) == len(many) > (1 if device == "two cores" else 20)
@@ -114,7 +116,7 @@ def timed(own_store, monkeypatch):
         found = seconds.get(step.variant.name, 1e-3)
         return Timing(found, found, 0.0)
 
-    monkeypatch.setattr(MemberTimes, "_ready", ready)
+    monkeypatch.setattr(StepTrial, "ready", ready)
     return seconds, seen
 
 
@@ -187,11 +189,13 @@ def test_measuring_changes_nothing(monkeypatch):
     """The networks end as by the same kernel without a measurement, bit for bit."""
     options = {"epochs": 3, "desired_error": None, "validation": (X[:9], T[:9])}
     plain, histories = fit(**options, tune=False)
-    seen = []
-    ready = MemberTrial.ready
-    monkeypatch.setattr(
-        MemberTrial, "ready", lambda self: seen.append(self.members) or ready(self)
-    )
+    seen, ready = [], StepTrial.ready
+
+    def noted(self, steps, *parts, **options):
+        seen.append(steps[0].variant.members)
+        return ready(self, steps, *parts, **options)
+
+    monkeypatch.setattr(StepTrial, "ready", noted)
     made = population_of()
     made.explain(X, T, **{**options, "optimiser": "rprop", "tune": True})
     assert set(seen) == {N}
@@ -243,16 +247,16 @@ def test_a_choice_can_be_forced():
     program = lower_training(network, loss_function("mse"), Rprop())
 
     def forced(*variants):
-        return plan_members(
-            network, program, DEVICE, SAMPLES, variants, False, Search()
+        return plan_training(
+            network, program, DEVICE, SAMPLES, tune=False, variants=variants
         )
 
     (step,) = forced(GroupMembers(N)).steps
     assert step.variant == GroupMembers(N)
     gpu = replace(DEVICE, type="gpu", companions=())
     with pytest.raises(DeviceError, match="members: it is a CPU-only kernel"):
-        plan_members(
-            network, program, gpu, SAMPLES, [TrainMembers(N)], False, Search()
+        plan_training(
+            network, program, gpu, SAMPLES, tune=False, variants=[TrainMembers(N)]
         )
 
 
@@ -268,15 +272,15 @@ def test_names_of_times_have_all_that_they_depend_on():
                     program = lower_training(
                         network, loss_function("mse"), rule, samples=samples
                     )
-                    made = MemberPlanner(
+                    made = Planner(
                         network, DEVICE, 8, True, (GroupMembers(members, subsets),),
-                        program,
+                        program, trial=StepTrial,
                     )
-                    for c in made._candidates():
+                    for c in made.candidates():
                         span = made.times.span(c.start, c.stop)
                         name = (
-                            made.times.signature(c.step, span),
-                            plain_key(made.times._key_of(c.step)),
+                            made.times.trial.signature(c.step, span),
+                            plain_key(made.times.key_of(c.step)),
                         )
                         what = members, samples, subsets, rule, repr(c.step.config)
                         assert names.setdefault(name, what) == what

@@ -14,7 +14,6 @@ from clnet.ir.sparse_input import SparseShape
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Adam
 from clnet.nn.regularisation import Regularisation
-from clnet.opencl.session import session
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import narrowing, trial
 from clnet.planning.tuning.measure import WrongResultError
@@ -72,8 +71,8 @@ def test_oracles_have_few_inputs_and_find_faults(monkeypatch):
     monkeypatch.setattr(trial, "run_perturbed", counted)
     net = network(3000, 5)  # another than in the store
     plan = plan_training(net, program_of(net), DEVICE, 16, tune=False)
-    tried = trial.Trial(session(DEVICE), net, program_of(net))
-    tried.check(plan.steps, plan.program.outputs)
+    tried = trial.StepTrial(net, program_of(net), DEVICE)
+    tried.check(plan.steps, (), plan.program.outputs)
     assert max(sizes) < 1500
 
     steps = [
@@ -81,7 +80,7 @@ def test_oracles_have_few_inputs_and_find_faults(monkeypatch):
         for step in plan.steps
     ]
     with pytest.raises(WrongResultError, match="sparse_input"):
-        tried.check(steps, plan.program.outputs)
+        tried.check(steps, (), plan.program.outputs)
 
 
 class Halved(SparseInput):

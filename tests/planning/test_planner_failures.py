@@ -13,7 +13,7 @@ from clnet import Dense, Network
 from clnet.errors import BuildError, ClnetWarning, DeviceError, OutOfMemoryError
 from clnet.planning import inference
 from clnet.planning.tuning import times
-from clnet.planning.tuning.measure import WrongResultError
+from clnet.planning.tuning.measure import CallTrial, WrongResultError
 from clnet.variants.dense.naive import Naive
 from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.host import Host
@@ -242,9 +242,9 @@ def test_only_the_variants_that_were_named_are_used():
 def test_compiling_twice_measures_once_on_a_real_device(monkeypatch):
     monkeypatch.setattr(inference, "VARIANTS", (Naive(), Host()))
     measured = []
-    real = times.ready
+    real = CallTrial.ready
     monkeypatch.setattr(
-        times, "ready", lambda *a, **k: measured.append(a) or real(*a, **k)
+        CallTrial, "ready", lambda *a, **k: measured.append(a) or real(*a, **k)
     )
     NETWORK.compile(CPU, 2)
     assert measured

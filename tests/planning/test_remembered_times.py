@@ -40,13 +40,19 @@ def test_remembered_times_are_not_measured_again(lab):
     assert again.text == first.text
 
 
-def test_an_expired_search_measures_one_cover(lab):
+def test_an_expired_search_measures_nothing(lab):
     plan = lab.plan(device=GPU, search=Search(0.0))
-    assert sum(len(step.span.ops) for steps in lab.measured for step in steps) == OPS
+    assert lab.measured == []
     assert "limit of 0 s was over" in " ".join(plan.text.split())
-    least = len(lab.measured)
-    lab.plan(device=GPU, search=Search())
-    assert len(lab.measured) > 2 * least
+    assert "modelled, nothing measured" in " ".join(plan.text.split())
+
+
+def test_a_search_that_expires_measures_one_cover(lab, monkeypatch):
+    monkeypatch.setattr(Search, "pays", lambda self, seconds: not lab.measured)
+    lab.plan(device=GPU, variants=["naive", "local"])
+    layers = [steps[0] for steps in lab.measured if len(steps) == 1]
+    assert sum(len(step.span.ops) for step in layers) == OPS
+    assert len({step.variant.name for step in layers}) == 1
 
 
 @pytest.mark.parametrize("tune", [None, True])
@@ -273,7 +279,8 @@ def test_tuning_measures_the_whole_space(lab):
 
 def test_equal_layers_are_measured_once(lab):
     lab.plan(Network.mlp([8] * 12, seed=0), GPU, variants=["naive"])
-    assert len(lab.measured) == 1
+    layer, whole = lab.measured
+    assert (len(layer), len(whole)) == (1, 11)
 
 
 def test_the_remembered_best_configuration_is_taken_without_tuning(lab):
@@ -288,7 +295,7 @@ def test_the_remembered_best_configuration_is_taken_without_tuning(lab):
 def remember(device, variant, seconds, spans):
     """Put times of a variant's spans into the store, as another process might."""
     planned = Planner(NETWORK, device, 1, False, (variant,))
-    for found in planned._candidates():
+    for found in planned.candidates():
         if (found.start, found.stop) in spans:
             span = planned.times.span(found.start, found.stop)
             times.store_of(device).put(
@@ -327,7 +334,7 @@ def test_no_cover_mixes_measured_and_modelled(known):
     candidates = [
         dataclasses.replace(c, timing=Timing(1e-3, 1e-3, 0))
         if ((c.start, c.stop), c.step.variant.name) in known else c
-        for c in planned._candidates()
+        for c in planned.candidates()
     ]
     covers = planned._covers(candidates)
     measured = {tuple(c.timing is not None for c in x.candidates) for x in covers}
@@ -370,5 +377,5 @@ def test_tuning_and_first_answers_take_no_times_of_a_file(lab, monkeypatch):
     assert set(names(plan)) == {"generic"}
     times.store_of(GPU).path.unlink()
     times.store_of.cache_clear()
-    assert not Planner(NETWORK, GPU, 1, False, VARIANTS, own=True).remembers
+    assert not Planner(NETWORK, GPU, 1, False, VARIANTS, file_times=False).remembers
     assert Planner(NETWORK, GPU, 1, False, (Naive(),)).remembers

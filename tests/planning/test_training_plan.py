@@ -19,7 +19,7 @@ from clnet.planning import cover, training_planner
 from clnet.planning.format_planner import NetworkView
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
 from clnet.planning.tuning import times
-from clnet.planning.tuning.trial import Trial
+from clnet.planning.tuning.trial import StepTrial
 from clnet.training import plans
 from clnet.variants import cost
 
@@ -32,7 +32,7 @@ def trials(monkeypatch):
     """The steps that are measured, and their times by a rule."""
     found = []
 
-    def ready(self, steps, outputs):
+    def ready(self, steps, *parts, **options):
         found.append(tuple(steps))
         seconds = ready.rule(steps)
         if isinstance(seconds, Exception):
@@ -40,7 +40,7 @@ def trials(monkeypatch):
         return Timing(seconds, seconds, 0.0)
 
     ready.rule = lambda steps: 1e-6 * len(steps)
-    monkeypatch.setattr(Trial, "ready", ready)
+    monkeypatch.setattr(StepTrial, "ready", ready)
 
     class Trials:
         steps = found
@@ -263,7 +263,7 @@ def test_the_history_knows_the_plan(monkeypatch, batch):
 
 def test_the_command_line_explains_a_training(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
-        Trial, "ready", lambda self, steps, outputs: Timing(1e-5, 1e-5, 0.0)
+        StepTrial, "ready", lambda *parts, **options: Timing(1e-5, 1e-5, 0.0)
     )
     net().save(tmp_path / "small.safetensors")
     arguments = ["explain", str(tmp_path / "small.safetensors"), "--batch", "20"]

@@ -12,11 +12,10 @@ from clnet.errors import ClnetWarning
 from clnet.nn.losses import LOSSES
 from clnet.nn.optimisers import OPTIMISERS, Rprop
 from clnet.opencl.launch import Scalar
-from clnet.opencl.session import session
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import trial
-from clnet.planning.tuning.measure import Check, WrongResultError, timing
-from clnet.planning.tuning.trial import Trial
+from clnet.planning.tuning.measure import WrongResultError, timing
+from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.binding import Step
 from clnet.variants.reference.generic_backward import GenericBackward
 from clnet.variants.training.optimisers import Optimisers
@@ -47,7 +46,7 @@ def test_every_optimiser_passes(name):
     span = program.span(number, number + 1, 1 if rule.batch else 20)
     step = Step(span, Optimisers(), {}, DEVICE)
     found = timing(
-        Trial(session(DEVICE), network, program).ready([step], span.outputs)
+        StepTrial(network, program, DEVICE).ready([step], (), span.outputs)
     )
     assert found.seconds > 0
 
@@ -56,11 +55,11 @@ def test_every_optimiser_passes(name):
 def test_every_loss_passes(loss):
     network = net(LOSSES[loss].activation or "tanh")
     program = program_of(network, None, loss)
-    tried = Trial(session(DEVICE), network, program)
+    tried = StepTrial(network, program, DEVICE)
     steps = plan_training(
         network, program, DEVICE, 20, tune=False, variants=PLAIN
     ).steps
-    assert timing(tried.ready(steps, program.outputs)).seconds > 0
+    assert timing(tried.ready(steps, (), program.outputs)).seconds > 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,17 +117,17 @@ def test_a_wrong_whole_is_noticed():
     last = dataclasses.replace(
         steps[-1], variant=Wrong(change=(("INCREASE_FACTOR", "1.5f"),))
     )
-    tried = Trial(session(DEVICE), network, program)
+    tried = StepTrial(network, program, DEVICE)
     with pytest.raises(WrongResultError, match="wrong differs from the oracle by"):
-        tried.ready([*steps[:-1], last], program.outputs)
+        tried.ready([*steps[:-1], last], (), program.outputs)
 
 
 def test_large_batches_are_checked_at_a_smaller_size(monkeypatch):
     monkeypatch.setattr(trial, "CHECKED_FLOPS", 1e3)
     seen = []
-    real = trial.Trial._fault
+    real = trial.StepTrial._fault
     monkeypatch.setattr(
-        trial.Trial, "_fault",
+        trial.StepTrial, "_fault",
         lambda self, steps, *rest: seen.append(steps[0].span.batch)
         or real(self, steps, *rest),
     )
@@ -161,8 +160,8 @@ def test_many_steps_are_timed_together(monkeypatch):
     network = net()
     program = program_of(network, Rprop(), samples=50)
     span = program.span(0, len(program.ops), 8)
-    tried = Trial(session(DEVICE), network, program)
-    monkeypatch.setattr(Trial, "check", lambda *parts: Check(True, False))
+    tried = StepTrial(network, program, DEVICE)
+    monkeypatch.setattr(StepTrial, "check", lambda *parts: True)
     monkeypatch.setattr(trial, "PASS_SECONDS", 1e3)
 
     class Counting(Everything):
@@ -183,7 +182,7 @@ def test_many_steps_are_timed_together(monkeypatch):
     for variant, samples in ((Everything(), 8), (Counting(), 50)):
         seen.clear()
         step = Step(span, variant, {}, DEVICE)
-        tried.ready([step], program.outputs)
+        tried.ready([step], (), program.outputs)
         assert seen[-1] == samples
 
 
@@ -192,22 +191,22 @@ def test_trials_share_the_data_set_and_check_once(monkeypatch):
     program = program_of(network, Rprop(), samples=50)
     span = program.span(0, len(program.ops), 8)
     step = Step(span, Everything(), {}, DEVICE)
-    tried = Trial(session(DEVICE), network, program)
+    tried = StepTrial(network, program, DEVICE)
     written, checked = [], []
     real = trial.Replay.write
     monkeypatch.setattr(
         trial.Replay, "write",
         lambda self, value, rows: written.append(value.name) or real(self, value, rows),
     )
-    fault = Trial._fault
+    fault = StepTrial._fault
     monkeypatch.setattr(
-        Trial, "_fault", lambda *parts: checked.append(parts) or fault(*parts)
+        StepTrial, "_fault", lambda *parts: checked.append(parts) or fault(*parts)
     )
     for _ in range(3):
-        tried.ready([step], program.outputs)
+        tried.ready([step], (), program.outputs)
     assert sorted(written) == ["ts", "xs"]
     assert len(checked) == 1
     other = Step(span, Everything(), {"a": 2}, DEVICE)
-    tried.ready([other], program.outputs)
+    tried.ready([other], (), program.outputs)
     assert sorted(written) == ["ts", "xs"]
     assert len(checked) == 2

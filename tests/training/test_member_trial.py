@@ -11,7 +11,7 @@ from clnet import Network, Population
 from clnet.errors import ClnetWarning
 from clnet.opencl.discovery import device
 from clnet.planning.tuning import times
-from clnet.planning.tuning.member_trial import MOST, MemberTrial
+from clnet.planning.tuning.trial import MOST, StepTrial
 from clnet.runtime.member_replay import MemberReplay
 from clnet.training import population
 from clnet.variants.members.group_members import GroupMembers
@@ -81,13 +81,14 @@ def fit(**options):
 @pytest.fixture
 def compared(monkeypatch):
     """The variants that were compared, and whether they could be."""
-    seen, check = [], MemberTrial.check
+    seen, fault = [], StepTrial._fault
 
-    def counted(self):
-        seen.append((self.step.variant.name, check(self)))
-        return seen[-1][1]
+    def counted(self, steps, *parts):
+        found = fault(self, steps, *parts)
+        seen.append((steps[0].variant.name, found[1]))
+        return found
 
-    monkeypatch.setattr(MemberTrial, "check", counted)
+    monkeypatch.setattr(StepTrial, "_fault", counted)
     return seen
 
 
@@ -177,7 +178,8 @@ def test_a_kernel_is_compared_once_per_device(monkeypatch, compared):
 def test_large_trainings_are_compared_at_a_smaller_size(monkeypatch):
     steps = []
     monkeypatch.setattr(
-        MemberTrial, "check", lambda self: steps.append(self.step) or True
+        StepTrial, "_fault", lambda self, found, *parts:
+        steps.extend(found) or (None, True)
     )
     forced(monkeypatch, KERNELS["group_members"])
     n = 10007

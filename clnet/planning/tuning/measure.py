@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from clnet.errors import ClnetError, DeviceError
 from clnet.ir.product import Apply, ApplyT, Outer
 from clnet.ir.reference import silent
 from clnet.opencl.process import check_process
-from clnet.opencl.session import device_errors
+from clnet.opencl.session import device_errors, session
 from clnet.opencl.store import Timing
 from clnet.runtime.executable import Executable
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clnet.ir.op import Op, Value
     from clnet.ir.program import Program, Span
     from clnet.nn.model import Model
+    from clnet.opencl.device import Device
     from clnet.opencl.session import Session
     from clnet.runtime.binding import Step
 
@@ -74,6 +75,47 @@ class Run:
         seconds = total.seconds * self.share
         sync = max(0.0, total.latency - total.seconds)
         return replace(total, seconds=seconds, latency=seconds + sync)
+
+
+@dataclass(frozen=True)
+class CallTrial:
+    """Trials of calls of a network, host arrays to host arrays."""
+
+    network: Model
+    program: Program
+    device: Device
+    trains: ClassVar[bool] = False  # Whether a call is a step of training
+    # Candidates of a span that a search considers, the best by the model
+    per_span: ClassVar[int] = 6
+
+    @property
+    def session(self) -> Session:
+        """The device's session, made at the first use."""
+        return session(self.device)
+
+    def whole(self, step: Step) -> str:
+        """Return the store's name of times of whole covers with such steps."""
+        return "host to host"
+
+    def signature(self, step: Step, span: Span) -> str:
+        """Return the store's name of a step's span: equal where times may be."""
+        return span.signature
+
+    def ready(
+        self, steps: Sequence[Step], inputs: Sequence[Value], outputs: Sequence[Value],
+        *, on_device: bool, alike: Sequence[Step] = (),
+    ) -> Run:
+        """Return a run of steps and of others alike, after a check of their results."""
+        return ready(
+            self.session, self.network, steps, inputs, outputs, on_device=on_device,
+            alike=alike,
+        )
+
+    def check(
+        self, steps: Sequence[Step], inputs: Sequence[Value], outputs: Sequence[Value]
+    ) -> bool:
+        """Compare steps with the oracle; return whether their values allow it."""
+        return check(self.session, self.network, steps, inputs, outputs).compared
 
 
 def ready(

@@ -1,98 +1,210 @@
 """Trials of training: steps run on random data, checked against the oracle, and timed.
 
-Parameters and state are copies: the network does not change.
+A step is of one network, or of many in one launch: then a few networks, whose
+parameters, rates, seeds and samples differ, train beside an oracle each. Parameters and
+state are copies: no network changes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.errors import counted
 from clnet.ir.batch import Dropout, Gather
-from clnet.ir.loss import Loss, Tally
-from clnet.ir.reference import silent
+from clnet.ir.loss import RECORD, Loss, Tally
 from clnet.ir.sparse_input import SPARSE_INPUT_OPS
-from clnet.ir.update import GradientNorm, Update
-from clnet.nn.random import key
+from clnet.ir.update import Update
+from clnet.nn.random import key, keys, permuted
 from clnet.nn.storage.layout import Slot, live_elements
+from clnet.opencl.launch import EPOCH
+from clnet.opencl.session import session
 from clnet.planning.tuning import measure
 from clnet.planning.tuning.measure import (
-    OVERFLOW_RATIO,
-    Check,
     Run,
     WrongResultError,
     difference,
     names_of,
-    perturb,
     quiet_errors,
     tolerance_of,
     uses_threads,
 )
 from clnet.planning.tuning.narrowing import Narrowed, Parameters, narrowed
+from clnet.planning.tuning.oracle import (
+    ATTEMPTS,
+    CHECKED_FLOPS,
+    farthest,
+    overflows,
+    run_perturbed,
+    tame_rate,
+)
+from clnet.runtime.member_replay import MAX_EPOCHS, MemberLaunch, MemberReplay
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
+from clnet.variants.base import MemberVariant
 from clnet.variants.cost import span_flops
+from clnet.variants.training.whole_step import LANES, accepted_step
 
 if TYPE_CHECKING:
     from clnet.ir.op import Op, Value
-    from clnet.ir.program import Program
+    from clnet.ir.program import Program, Span
     from clnet.nn.optimisers import Optimiser
+    from clnet.opencl.device import Device
     from clnet.opencl.memory import Memory
     from clnet.opencl.session import Session
     from clnet.runtime.binding import Step
 
 Array = NDArray[Any]
 
-# Data sets, and the oracle's draws of perturbed values. Rounding may flip a count or a
-# sign in one set. Settings may bring many near to flipping, in each set: the draws of
-# the last attempt have flipped what rounding may.
-ATTEMPTS = ((0, 1), (1, 1), (0, 16))
-CHECKED_FLOPS = 3e8  # of a check; larger batches are checked at a smaller size
-CHECKED_NUMBERS = 1 << 22  # that a check's ops write, likewise
-LEAST_CHECKED = 64  # samples, whatever they cost
+CHECKED_NUMBERS = 1 << 22  # that a check's ops write; larger batches are reduced
+LEAST_CHECKED = 64  # samples of a check, whatever they cost
 LARGE = 1 << 22  # numbers that steps write, for which the oracle takes seconds
 MAX_STEPS = 512  # timed together, of launches that run many
 PASS_SECONDS = 5e-3  # of the steps timed together
 LONGEST_SECONDS = 0.05  # a longer run is not repeated
 WARM_UP_RATIO = 0.2  # of inference's warm-up: trials follow each other
 BLOCK = 1 << 16  # random numbers, repeated
-RATES = (1e-4, 1.0)  # of learning, in trials
-ROUNDINGS = 4  # of a parameter and a value of the state, by the step of an optimiser
+PARAMETERS, TOTALS = "parameters", "totals"  # names of values
 STATEFUL = (Dropout, Gather, Tally, Update)  # ops that differ from step to step
+
+# Of steps of many networks:
+EPOCHS = 2  # of a check
+MOST = LANES + 1  # networks of a check: those of a vector, and one more
+# Networks that differ; the others repeat these. Three is odd: lanes a power of two
+# apart never hold the same network, so mixed-up lanes are noticed.
+DISTINCT = 3
+EXACT_STEPS = 1 << 7  # to 1, of inputs of a kernel that takes few bits
+LEAST_TOGETHER = 256  # samples of a check, whatever they cost
+GROWTH = 8  # of a launch's epochs, until it takes `PASS_SECONDS`
+
+
+class _Pass(NamedTuple):
+    """Steps on consecutive samples of an order."""
+
+    samples: int
+    steps_before: int
+    key: Array  # Of the order
+
+
+class _Network(NamedTuple):
+    """A network of a trial, as its oracle trains it."""
+
+    number: int  # Of those that differ; the only network is 0
+    ops: tuple[Op, ...]
+    batch: int
+    inputs: dict[Value, Array]
+    passes: list[_Pass]
+    # The name and values of samples' weights that a launch scales to a mean of 1
+    weights: tuple[str, Array] | None
+
+
+class _Oracle(NamedTuple):
+    """Results in float64, those of perturbed values, and the largest of all values."""
+
+    exact: dict[str, Array]
+    perturbed: dict[str, Array]
+    largest: float
 
 
 @dataclass(frozen=True)
-class Trial:
-    """The device, the network and the program whose steps are timed."""
+class StepTrial:
+    """Trials of steps of training, with all data on the device."""
 
-    session: Session  # The device's session
-    network: Parameters  # The network; trials start from its parameters
+    network: Parameters  # Trials start from its parameters
     program: Program  # The program of one step
+    device: Device
+    trains: ClassVar[bool] = True
+    # Candidates of a span that a search considers, the best by the model
+    per_span: ClassVar[int] = 3
 
-    def ready(self, steps: Sequence[Step], outputs: Sequence[Value]) -> Run:
-        """Return a run of steps of training, after a check of its results.
+    @property
+    def session(self) -> Session:
+        """The device's session, made at the first use."""
+        return session(self.device)
 
-        Its time is that of one step.
+    def whole(self, step: Step) -> str:
+        """Return the store's name of times of whole covers with such steps."""
+        return "training step" if _members(step) is None else "step of many networks"
+
+    def signature(self, step: Step, span: Span) -> str:
+        """Return the store's name of a step's span: equal where times may be.
+
+        It has the number of networks: times of files have no other word of it.
+        """
+        variant = _members(step)
+        if variant is None:
+            return span.signature
+        rows = ", rows of their own" if variant.subsets else ""
+        return f"{counted(variant.members, 'network')}{rows}: {span.signature}"
+
+    def ready(
+        self, steps: Sequence[Step], inputs: Sequence[Value], outputs: Sequence[Value],
+        *, on_device: bool = True, alike: Sequence[Step] = (),
+    ) -> Run:
+        """Return a run of steps, after a check of their results.
+
+        Its time is that of one step, of all networks. All data are on the device, and
+        steps alike are not timed.
         """
         with quiet_errors(self.session):
-            checked = self.check(steps, outputs)
-            if checked.oracle_ran and uses_threads(_ops(steps), steps[0].span.batch):
+            oracles = len(self._oracles)
+            self.check(steps, inputs, outputs)
+            ran = len(self._oracles) > oracles
+            if ran and uses_threads(_ops(steps), steps[0].span.batch):
                 time.sleep(measure.SPIN_SECONDS)
-            replay, _ = self._replay(steps, 0)
-            replay.set(rate=0.0)  # parameters stay as they are
-            count = self._pass(replay)  # sets the scalars
+            start, share = self._timed_run(steps)
         return Run(
-            replay.run, self.session.finish, 1 / count,
-            WARM_UP_RATIO * measure.WARM_UP_SECONDS, LONGEST_SECONDS,
+            start, self.session.finish, share, WARM_UP_RATIO * measure.WARM_UP_SECONDS,
+            LONGEST_SECONDS,
         )
 
-    def _pass(self, replay: Replay) -> int:
+    def check(
+        self, steps: Sequence[Step], inputs: Sequence[Value], outputs: Sequence[Value]
+    ) -> bool:
+        """Compare steps with the oracle, once; return whether their values allow it."""
+        if self._narrow is not None:
+            narrow, trial = self._narrow
+            return trial.check(
+                narrow.steps(self.program, steps), inputs,
+                [narrow.values.get(value, value) for value in outputs],
+            )
+        with quiet_errors(self.session):
+            return self._check(self._reduced(steps), outputs)
+
+    @cached_property
+    def _narrow(self) -> tuple[Narrowed, StepTrial] | None:
+        """The program with fewer inputs that is compared, if it has many."""
+        narrow = narrowed(self.network, self.program)
+        if narrow is None:
+            return None
+        return narrow, StepTrial(narrow, narrow.program, self.device)
+
+    # Time -----------------------------------------------------------------------
+
+    def _timed_run(self, steps: Sequence[Step]) -> tuple[Any, float]:
+        """Return a function that runs what is timed, and a step's share of it."""
+        variant = _members(steps[0])
+        if variant is not None:
+            numbers = np.arange(variant.members) % DISTINCT
+            together, _ = self._member_replay(steps[0], 0, numbers)
+            epochs = self._launch_epochs(together)
+            samples = _samples(steps[0].span)
+            share = 1 / (epochs * -(-samples // steps[0].span.batch))
+            if epochs > 1:
+                return together.run, share
+            # In parts, between which Ctrl-C is handled
+            return partial(self._run_members, together, 1, 0.0), share
+        replay, _ = self._replay(steps, 0)
+        replay.set(rate=0.0)  # parameters stay as they are
+        return replay.run, 1 / self._run_pass(replay)  # which sets the scalars
+
+    def _run_pass(self, replay: Replay) -> int:
         """Run the steps to be timed together, and return their number."""
         batch, samples = replay.batch, self._samples(replay.batch)
 
@@ -115,32 +227,28 @@ class Trial:
             count = run(max(1, min(MAX_STEPS, int(PASS_SECONDS / alone))))
         return count
 
-    def check(self, steps: Sequence[Step], outputs: Sequence[Value]) -> Check:
-        """Compare the results of steps with the oracle's, once for each."""
-        if self._narrow is not None:
-            narrow, trial = self._narrow
-            return trial.check(
-                narrow.steps(self.program, steps),
-                [narrow.values.get(value, value) for value in outputs],
-            )
-        with quiet_errors(self.session):
-            return self._check(_reduced(steps), outputs)
+    def _launch_epochs(self, replay: MemberReplay) -> int:
+        """Run launches as `fit` has them; return the epochs of the last, many if short.
 
-    @cached_property
-    def _narrow(self) -> tuple[Narrowed, Trial] | None:
-        """The program with fewer inputs that is compared, if it has many."""
-        found = narrowed(self.network, self.program)
-        if found is None:
-            return None
-        return found, Trial(self.session, found, found.program)
+        They train at rate 0: parameters stay as they are.
+        """
+        epochs = 1
+        self._run_members(replay, 1, 0.0)  # builds
+        while True:
+            start = time.perf_counter()
+            self._run_members(replay, epochs, 0.0)
+            if epochs == replay.epochs or time.perf_counter() - start >= PASS_SECONDS:
+                return epochs
+            epochs = min(replay.epochs, GROWTH * epochs)
 
-    def _check(self, steps: Sequence[Step], outputs: Sequence[Value]) -> Check:
-        keys = tuple(map(_key, steps))
-        if keys in self._checked:
-            return Check(True, False)
-        if _large(steps) and all((key,) in self._checked for key in keys):
-            return Check(True, False)
-        known = len(self._oracles)
+    # Comparison -----------------------------------------------------------------
+
+    def _check(self, steps: Sequence[Step], outputs: Sequence[Value]) -> bool:
+        step_keys = tuple(map(_key, steps))
+        if step_keys in self._checked:
+            return True
+        if _large(steps) and all((one,) in self._checked for one in step_keys):
+            return True
         for attempt in ATTEMPTS:
             fault, compared = self._fault(steps, outputs, *attempt)
             if fault is None:
@@ -148,50 +256,193 @@ class Trial:
         if fault is not None:
             raise WrongResultError(f"{names_of(steps)} {fault}")
         if compared:
-            self._checked.add(keys)
-        return Check(compared, len(self._oracles) > known)
+            self._checked.add(step_keys)
+        return compared
 
     def _fault(
         self, steps: Sequence[Step], outputs: Sequence[Value], seed: int, draws: int
     ) -> tuple[str | None, bool]:
-        """Return how two training steps differ from the oracle's, or None.
+        """Return how steps differ from the oracle's, or None.
 
         And whether they were compared.
         """
-        batch, ops = steps[0].span.batch, _ops(steps)
-        replay, train_state = self._replay(steps, seed)
-        for samples, count in self._passes(steps):
-            replay.run_pass(samples, count)
-        oracle_key = (tuple(map(id, ops)), batch, seed, draws)
-        if oracle_key not in self._oracles:
-            inputs = self._random_inputs(ops, batch, seed)
-            self._oracles[oracle_key] = self._oracle(steps, outputs, inputs, draws)
-        exact, perturbed, largest = self._oracles[oracle_key]
-        if overflows(largest, exact, perturbed, self.program.dtype):
+        variant, launch = _members(steps[0]), None
+        numbers = np.zeros(1, int)
+        if variant is not None:
+            numbers = np.arange(min(variant.members, MOST)) % DISTINCT
+            together, train_state = self._member_replay(steps[0], seed, numbers)
+            launch = self._run_members(together, EPOCHS)
+        else:
+            replay, train_state = self._replay(steps, seed)
+            for samples, steps_before, _ in self._passes(steps):
+                replay.run_pass(samples, steps_before)
+        # The host computes while the device does.
+        oracles = [
+            self._oracle(steps, outputs, seed, draws, number)
+            for number in range(numbers.max() + 1)
+        ]
+        dtype = self.program.dtype
+        if any(
+            overflows(largest, exact, perturbed, dtype)
+            for exact, perturbed, largest in oracles
+        ):
             return None, False
         self.session.finish()
-        results = {}
-        if "state" in exact:  # the steps update
-            values, state = train_state.values()
-            results = {"parameters": values[self._live], "state": state[:, self._live]}
-        for value in outputs:
-            if value.name in self._slots:
-                flat = np.where(self._live, replay.read_gradients(), 0)  # no padding
-                break
-        for value in outputs:
-            slot = self._slots.get(value.name)
-            if slot is not None:
-                results[value.name] = _slot_row(flat, slot)
-            elif value.name not in results:
-                results[value.name] = replay.read(value)
-        for name, expected in exact.items():
+        if launch is not None:
+            results = self._member_results(train_state, launch)
+        else:
+            results = self._results(replay, outputs)
+            if "state" in oracles[0].exact:
+                values, state = train_state.values()
+                results[PARAMETERS] = values[self._live]
+                results["state"] = state[:, self._live]
+        for name in oracles[0].exact:
+            exact, perturbed = (
+                np.concatenate([np.atleast_2d(of_network[i][name]) for i in numbers])
+                for of_network in (
+                    [oracle.exact for oracle in oracles],
+                    [oracle.perturbed for oracle in oracles],
+                )
+            )
             fault = difference(
-                np.atleast_2d(results[name]), np.atleast_2d(expected),
-                np.atleast_2d(perturbed[name]), tolerance_of(self.program),
+                np.atleast_2d(results[name]), exact, perturbed,
+                tolerance_of(self.program),
             )
             if fault is not None:
                 return fault, True
         return None, True
+
+    def _results(
+        self, replay: Replay, outputs: Sequence[Value]
+    ) -> dict[str, Array]:
+        """Return the outputs of one network's steps, without padding."""
+        results = {}
+        if any(value.name in self._slots for value in outputs):
+            flat = np.where(self._live, replay.read_gradients(), 0)
+        for value in outputs:
+            slot = self._slots.get(value.name)
+            if slot is not None:
+                results[value.name] = _slot_row(flat, slot)
+            elif value.name != PARAMETERS:
+                results[value.name] = replay.read(value)
+        return results
+
+    def _member_results(
+        self, train_state: TrainState, launch: MemberLaunch
+    ) -> dict[str, Array]:
+        """Return what a launch wrote: rows of each network, without padding."""
+        values, state = train_state.values()
+        size, count = self.program.layout.size, len(launch.last)
+        return {
+            PARAMETERS: values.reshape(count, size)[:, self._live],
+            "state": state.reshape(-1, size)[:, self._live],
+            TOTALS: launch.last.reshape(count, 2, -1).sum(axis=1),
+        }
+
+    def _oracle(
+        self, steps: Sequence[Step], outputs: Sequence[Value], seed: int, draws: int,
+        number: int,
+    ) -> _Oracle:
+        """Return a network's results, kept for other steps of the same ops."""
+        span, variant, ops = steps[0].span, _members(steps[0]), _ops(steps)
+        samples = None if variant is None else (variant.subsets, variant.exact)
+        oracle_key = tuple(map(id, ops)), span.batch, seed, draws, number, samples
+        if oracle_key not in self._oracles:
+            if variant is None:
+                network = _Network(
+                    0, ops, span.batch, self._random_inputs(ops, span.batch, seed),
+                    self._passes(steps), None,
+                )
+            else:
+                network = self._member(steps[0], seed, number)
+                outputs = [accepted_step(span).tally.totals]
+            trains = variant is not None or any(isinstance(op, Update) for op in ops)
+            oracle = self._computed(network, outputs, draws, trains)
+            if variant is not None:  # a launch's totals are the sums alone
+                for results in (oracle.exact, oracle.perturbed):
+                    results[TOTALS] = results[TOTALS][:, : len(RECORD)]
+            self._oracles[oracle_key] = oracle
+        return self._oracles[oracle_key]
+
+    def _member(self, step: Step, seed: int, number: int) -> _Network:
+        """Return one of the networks of a launch, with its samples."""
+        whole, variant = accepted_step(step.span), cast("MemberVariant", step.variant)
+        rows = _rows(variant, _samples(step.span), number)
+        n, weights = len(rows), None
+        if whole.loss.weight is not None:
+            weights = whole.data[-1].name, self._weights(step, seed, number)
+        inputs = {
+            value: array[rows] if value in whole.data else array
+            for value, array in self._member_inputs(step, seed).items()
+        }
+        batch = min(step.span.batch, n)
+        steps = -(-n // batch)
+        return _Network(
+            number, self._with_samples(n), batch, inputs,
+            [_Pass(n, epoch * steps, key(0, epoch)) for epoch in range(EPOCHS)],
+            weights,
+        )
+
+    def _computed(
+        self, network: _Network, outputs: Sequence[Value], draws: int, trains: bool
+    ) -> _Oracle:
+        """Run a network's steps; of several draws, each number is the farthest."""
+        sides: list[tuple[dict[str, Any], Array]] = []
+        for _ in range(1 + draws):
+            values: dict[str, Any] = {
+                "batch": network.batch, "rate": self._rate(network.number),
+                "seed": network.number, "state": self._state.astype(np.float64),
+                **{value.name: rows for value, rows in network.inputs.items()},
+            }
+            sides.append((values, self._start(network.number).astype(np.float64)))
+        largest, tolerance = 0.0, tolerance_of(self.program)
+        for total, before, words in network.passes:
+            for count, first in enumerate(range(0, total, network.batch)):
+                samples = min(network.batch, total - first)
+                scalars = {
+                    "first": first, "samples": samples, "seen": first + samples,
+                    "fresh": count == 0, "count": before + count, "key": words,
+                    **self._scaled_weights(network, first, samples, words),
+                }
+                for values, _ in sides:
+                    values.update(scalars)
+                for op in network.ops:
+                    for draw, (values, parameters) in enumerate(sides):
+                        run_perturbed(
+                            op, values, parameters, tolerance if draw else 0.0,
+                            self.program.dtype, draw,
+                        )
+                    for value in op.writes:
+                        numbers = sides[0][0][value.name]
+                        largest = np.fmax.reduce(numbers, axis=None, initial=largest)
+                        least = np.fmin.reduce(numbers, axis=None, initial=0.0)
+                        largest = max(largest, -least)
+        results: list[dict[str, Array]] = []
+        for values, parameters in sides:
+            result = {value.name: values[value.name] for value in outputs}
+            result.pop(PARAMETERS, None)
+            if trains:
+                result[PARAMETERS] = parameters[self._live]
+                result["state"] = values["state"][:, self._live]
+            results.append(result)
+        return _Oracle(results[0], farthest(results[0], results[1:]), float(largest))
+
+    def _scaled_weights(
+        self, network: _Network, first: int, samples: int, words: Array
+    ) -> dict[str, Array]:
+        """Return the samples' weights, of which those of a step have a mean of 1."""
+        if network.weights is None:
+            return {}
+        name, weights = network.weights
+        gather, n = network.ops[0], len(weights)
+        taken: Array = np.arange(first, first + samples)
+        if network.batch == 1:
+            taken = np.arange(n)
+        elif isinstance(gather, Gather) and gather.shuffled:
+            taken = permuted(taken, n, words)
+        return {name: (weights / weights[taken].mean())[:, np.newaxis]}
+
+    # Memory ---------------------------------------------------------------------
 
     def _replay(self, steps: Sequence[Step], seed: int) -> tuple[Replay, TrainState]:
         """Return steps bound to memory that holds random inputs, and their state."""
@@ -214,8 +465,53 @@ class Trial:
             if value.name in memory
         })
         replay.write_gradients(flat)
-        replay.set(rate=self._rate, seed=0, key=key(0, 0))
+        replay.set(rate=self._rate(0), seed=0, key=key(0, 0))
         return replay, train_state
+
+    def _member_replay(
+        self, step: Step, seed: int, numbers: Array
+    ) -> tuple[MemberReplay, TrainState]:
+        """Return a launch of networks by their numbers, and their state."""
+        whole, variant = accepted_step(step.span), cast("MemberVariant", step.variant)
+        n = _samples(step.span)
+        starts = np.stack([self._start(number) for number in range(DISTINCT)])
+        train_state = TrainState(
+            self.session, starts[numbers].reshape(-1), self._state,
+            members=len(numbers),
+        )
+        subsets = [_rows(variant, n, number) for number in range(DISTINCT)]
+        replay = MemberReplay(
+            self.session, step, self.program.layout, train_state,
+            [subsets[i] if variant.subsets else None for i in numbers.tolist()],
+            n, MAX_EPOCHS,
+        )
+        inputs = self._member_inputs(step, seed)
+        for value in whole.data[:2]:
+            replay.write(value, inputs[value])
+        if whole.loss.weight is not None:
+            weights = np.ones((DISTINCT, n))
+            for number, rows in enumerate(subsets):
+                weights[number, rows] = self._weights(step, seed, number)
+            replay.write_weights(weights[numbers])
+        none = np.zeros(len(numbers))
+        replay.set_members(
+            seed=numbers.astype(np.uint32), squares_limit=none, fails_limit=none
+        )
+        return replay, train_state
+
+    def _run_members(
+        self, replay: MemberReplay, epochs: int, rate: float = 1.0
+    ) -> MemberLaunch:
+        """Train all networks for some epochs, at their rates times a factor."""
+        schedule = np.zeros((DISTINCT, epochs + 1), EPOCH)
+        schedule["rate"] = [[rate * self._rate(i)] for i in range(DISTINCT)]
+        schedule["key"][:, :epochs] = keys(0, 0, epochs)
+        members = np.arange(len(replay.samples))
+        return replay.run_members(
+            members, np.zeros(len(members), int), schedule, members % DISTINCT
+        )
+
+    # Random numbers ---------------------------------------------------------------
 
     def _random_inputs(
         self, ops: Iterable[Op], batch: int, seed: int,
@@ -236,75 +532,88 @@ class Trial:
             slot = self._slots.get(value.name)
             if slot is not None:
                 rows = rows * _slot_row(self._live, slot)
-            elif value.rows == 1 or value in self._weights:  # sums and norms too
+            elif value.rows == 1 or value in self._weights_of_samples:  # norms too
                 rows = np.abs(rows)
             inputs[value] = rows
         return inputs
 
-    def _oracle(
-        self, steps: Sequence[Step], outputs: Sequence[Value],
-        inputs: Mapping[Value, Array], draws: int,
-    ) -> tuple[dict[str, Array], dict[str, Array], float]:
-        """Return results in float64, those of perturbed values, the largest value.
+    def _member_inputs(self, step: Step, seed: int) -> dict[Value, Array]:
+        """Return random inputs of a step of many networks, as its kernel takes them."""
+        inputs = self._random_inputs(step.span.ops, step.span.batch, seed)
+        if cast("MemberVariant", step.variant).exact:
+            x = accepted_step(step.span).data[0]
+            inputs[x] = np.rint(inputs[x] * EXACT_STEPS) / EXACT_STEPS
+        return inputs
 
-        Of several draws, each perturbed number is the farthest.
-        """
-        batch, ops = steps[0].span.batch, _ops(steps)
-        sides: list[tuple[dict[str, Any], Array]] = []
-        for _ in range(1 + draws):
-            values: dict[str, Any] = {
-                "batch": batch, "rate": self._rate, "seed": 0, "key": key(0, 0),
-                "state": self._state.astype(np.float64),
-                **{value.name: rows for value, rows in inputs.items()},
-            }
-            sides.append((values, self._parameters.astype(np.float64)))
-        largest = 0.0
-        tolerance = tolerance_of(self.program)
-        for total, before in self._passes(steps):
-            for number, first in enumerate(range(0, total, batch)):
-                samples = min(batch, total - first)
-                for values, _ in sides:
-                    values.update(
-                        first=first, samples=samples, seen=first + samples,
-                        fresh=number == 0, count=before + number,
-                    )
-                for op in ops:
-                    for draw, (values, parameters) in enumerate(sides):
-                        relative = tolerance if draw else 0.0
-                        run_perturbed(
-                            op, values, parameters, relative, self.program.dtype, draw
-                        )
-                    for value in op.writes:
-                        numbers = sides[0][0][value.name]
-                        largest = np.fmax.reduce(numbers, axis=None, initial=largest)
-                        least = np.fmin.reduce(numbers, axis=None, initial=0.0)
-                        largest = max(largest, -least)
-        results: list[dict[str, Array]] = []
-        for values, parameters in sides:
-            result = {value.name: values[value.name] for value in outputs}
-            result.pop("parameters", None)
-            if any(isinstance(op, Update) for op in ops):
-                result["parameters"] = parameters[self._live]
-                result["state"] = values["state"][:, self._live]
-            results.append(result)
-        return results[0], farthest(results[0], results[1:]), float(largest)
+    def _weights(self, step: Step, seed: int, number: int) -> Array:
+        """Return the weights of a network's samples, as the host gives them."""
+        variant = cast("MemberVariant", step.variant)
+        n = len(_rows(variant, _samples(step.span), number))
+        weights = np.random.default_rng([seed, number]).uniform(0.5, 1, n)
+        # Kernels scale those of other steps (`Members.balanced_weights`).
+        whole = min(step.span.batch, n) in (1, n)
+        return weights / weights.mean() if whole else weights
 
-    def _passes(self, steps: Sequence[Step]) -> list[tuple[int, int]]:
-        """Return the samples, and the steps before, of the passes of two steps.
+    def _start(self, number: int) -> Array:
+        """Return a network's parameters [size]: the first one has the trial's."""
+        if not number:
+            return self._parameters
+        factor = 1 - number / (2 * DISTINCT)
+        return (self._parameters * factor).astype(self.program.dtype)
 
-        Large steps without state are one step.
-        """
-        batch = steps[0].span.batch
+    def _rate(self, number: int) -> float:
+        if self._optimiser is None:
+            return 0.0
+        return float(np.float32(tame_rate(self._optimiser) / (1 + number)))
+
+    # The program ------------------------------------------------------------------
+
+    def _passes(self, steps: Sequence[Step]) -> list[_Pass]:
+        """Return the passes of two steps; large steps without state are one step."""
+        batch, order = steps[0].span.batch, key(0, 0)
         samples = self._samples(batch)
         if samples > batch:
-            return [(min(samples, 2 * batch), 0)]
+            return [_Pass(min(samples, 2 * batch), 0, order)]
         stateful = any(isinstance(op, STATEFUL) for op in _ops(steps))
         twice = stateful or not _large(steps)
-        return [(batch, 0), (batch, 1)] if twice else [(batch, 0)]
+        return [_Pass(batch, number, order) for number in range(1 + twice)]
 
     def _samples(self, batch: int) -> int:
         """Return the number of rows of the data set."""
         return self._data_set[0].height(batch) if self._data_set else batch
+
+    def _reduced(self, steps: Sequence[Step]) -> Sequence[Step]:
+        """Return the steps at a size that is cheap to check, if none refuses."""
+        variant = _members(steps[0])
+        if variant is None:
+            return _reduced(steps)
+        if variant.of_samples:  # the data set is small
+            return steps
+        # Of a data set of many batches there are two, the second as long as the last.
+        span = steps[0].span
+        n = _samples(span)
+        if n > 2 * span.batch:
+            n = span.batch + (n % span.batch or span.batch)
+        flops = DISTINCT * max(1, span_flops(span) // span.batch)
+        n = min(n, max(LEAST_TOGETHER, int(CHECKED_FLOPS / flops)))
+        few = replace(span, ops=self._with_samples(n), batch=min(span.batch, n))
+        return [replace(steps[0], span=few)]
+
+    def _with_samples(self, samples: int) -> tuple[Op, ...]:
+        """Return the ops with another number of rows of the data set.
+
+        They are kept: oracles and checked steps are known by the ops' identities.
+        """
+        if samples not in self._resized:
+            self._resized[samples] = tuple(
+                replace(op, data=tuple(replace(v, rows=samples) for v in op.data))
+                if isinstance(op, Gather) else op for op in self.program.ops
+            )
+        return self._resized[samples]
+
+    @cached_property
+    def _resized(self) -> dict[int, tuple[Op, ...]]:
+        return {}
 
     @cached_property
     def _data_set(self) -> tuple[Value, ...]:
@@ -313,14 +622,14 @@ class Trial:
         return first.data if isinstance(first, Gather) else ()
 
     @cached_property
-    def _weights(self) -> set[Value]:
+    def _weights_of_samples(self) -> set[Value]:
         """The weights of samples, of the batch and of the data set."""
-        found = {op.weight for op in self.program.ops if isinstance(op, Loss)}
+        weights = {op.weight for op in self.program.ops if isinstance(op, Loss)}
         for op in self.program.ops:
             if isinstance(op, Gather):
                 pairs = zip(op.data, op.batch, strict=True)
-                found.update(data for data, batch in pairs if batch in found)
-        return {value for value in found if value is not None}
+                weights.update(data for data, batch in pairs if batch in weights)
+        return {value for value in weights if value is not None}
 
     @cached_property
     def _data(self) -> dict[int, dict[str, Memory]]:
@@ -346,7 +655,7 @@ class Trial:
         return set()
 
     @cached_property
-    def _oracles(self) -> dict[Any, tuple[dict[str, Array], dict[str, Array], float]]:
+    def _oracles(self) -> dict[Any, _Oracle]:
         return {}
 
     @cached_property
@@ -366,10 +675,6 @@ class Trial:
         last = self.program.ops[-1]
         return last.optimiser if isinstance(last, Update) else None
 
-    @property
-    def _rate(self) -> float:
-        return 0.0 if self._optimiser is None else tame_rate(self._optimiser)
-
     @cached_property
     def _state(self) -> Array:
         """The optimiser's initial state."""
@@ -377,6 +682,25 @@ class Trial:
         if self._optimiser is None:
             return np.zeros((0, size), dtype)
         return self._optimiser.initial_state(size, dtype)
+
+
+def _members(step: Step) -> MemberVariant | None:
+    """Return the variant of a step of many networks; None: it is of one."""
+    variant = step.variant
+    return variant if isinstance(variant, MemberVariant) else None
+
+
+def _rows(variant: MemberVariant, samples: int, number: int) -> Array:
+    """Return the samples of a network: if they differ, one in two leaves one out."""
+    if not variant.subsets:
+        return np.arange(samples)
+    rows = np.random.default_rng(number).permutation(samples)
+    return rows[: max(1, samples - number % 2)]
+
+
+def _samples(span: Span) -> int:
+    """Return the rows of the data set of a whole step."""
+    return accepted_step(span).data[0].height(span.batch)
 
 
 def _key(step: Step) -> tuple[Any, ...]:
@@ -407,7 +731,7 @@ def _large(steps: Sequence[Step]) -> bool:
 
 
 def _reduced(steps: Sequence[Step]) -> Sequence[Step]:
-    """Return the steps at a batch size that is cheap to check, if none refuses."""
+    """Return the steps at a smaller batch size, if none refuses."""
     batch = steps[0].span.batch
     flops = sum(span_flops(step.span) for step in steps)
     written = (value for op in _ops(steps) for value in op.writes)
@@ -423,79 +747,6 @@ def _reduced(steps: Sequence[Step]) -> Sequence[Step]:
         if step.device is not None
     ]
     return steps if any(refusals) else reduced
-
-
-def overflows(
-    largest: float, exact: Mapping[str, Array], perturbed: Mapping[str, Array],
-    dtype: str,
-) -> bool:
-    """Return whether a trial's values are too large for the kernels' dtype.
-
-    `largest` is that of all values in float64; the results are of `run_perturbed`.
-    """
-    return largest > OVERFLOW_RATIO * float(np.finfo(dtype).max) or any(
-        np.any(np.isfinite(values) & ~np.isfinite(perturbed[name]))
-        for name, values in exact.items()
-    )
-
-
-def farthest(
-    exact: Mapping[str, Array], others: Sequence[Mapping[str, Array]]
-) -> dict[str, Array]:
-    """Return the numbers of others that are farthest from the exact ones."""
-    found = {}
-    for name, values in exact.items():
-        rows = np.stack([other[name] for other in others])
-        with silent():
-            at = np.abs(rows - values).argmax(axis=0)  # NaN, if there is one
-        found[name] = np.take_along_axis(rows, at[np.newaxis], axis=0)[0]
-    return found
-
-
-def tame_rate(rule: Optimiser) -> float:
-    """Return the learning rate of a trial: the rule's, or the nearest of `RATES`.
-
-    It is an argument of the kernels, so that any rate tries the same programs; after
-    steps of an extreme one there is nothing to compare.
-    """
-    return min(max(rule.rate, RATES[0]), RATES[1])
-
-
-def run_perturbed(
-    op: Op, values: dict[str, Any], parameters: Array, relative: float, dtype: str,
-    draw: int = 1,
-) -> None:
-    """Run an op in float64, on values perturbed by a relative amount, by draw.
-
-    The perturbed step of an optimiser is in the dtype of the kernels, from parameters
-    and a state a few roundings off: constants of any size may make it cancel, overflow
-    or underflow there.
-    """
-    if isinstance(op, Gather):  # the data set may be large
-        op.run(values, parameters)
-        for value in op.batch:
-            values[value.name] = values[value.name].astype(np.float64)
-        return
-    for value in op.reads:
-        if value.whole:
-            continue
-        rows = values[value.name].astype(np.float64, copy=False)
-        values[value.name] = perturb(rows, relative, draw) if relative else rows
-    if not relative or not isinstance(op, (GradientNorm, Update)):
-        op.run(values, parameters)
-        return
-    few = ROUNDINGS * float(np.finfo(dtype).eps)
-    arrays = [value.name for value in op.reads if not value.whole]
-    narrow = {**values, **{name: values[name].astype(dtype) for name in arrays}}
-    if isinstance(op, Update):
-        arrays.append("state")
-        narrow["state"] = perturb(values["state"], few, draw).astype(dtype)
-    flat = perturb(parameters, few, draw).astype(dtype)
-    op.run(narrow, flat)
-    if isinstance(op, Update):
-        parameters[...] = flat
-    for name in (*arrays, *(value.name for value in op.writes)):
-        values[name] = narrow[name].astype(np.float64)
 
 
 def _slot_row(flat: Array, slot: Slot) -> Array:

@@ -27,7 +27,7 @@ from clnet.planning.tuning.measure import (
     perturb,
     quiet_errors,
 )
-from clnet.planning.tuning.trial import ATTEMPTS, CHECKED_FLOPS, farthest, tame_rate
+from clnet.planning.tuning.oracle import ATTEMPTS, CHECKED_FLOPS, farthest, tame_rate
 from clnet.training.cascade.launches import CascadeBinding, Parts, Population
 from clnet.training.cascade.reference import ReferenceBinding, ReferencePopulation
 from clnet.variants.cascade.cascade import TILE

@@ -22,11 +22,10 @@ from clnet.opencl.launch import (
     Table,
 )
 from clnet.opencl.program import matrix_units
-from clnet.variants.base import team_group
+from clnet.variants.base import MemberVariant, team_group
 from clnet.variants.cost import gpu_kernel_efficiency
 from clnet.variants.members.members import (
     MEMBER_ARGUMENTS,
-    MemberVariant,
     member_cost,
     member_rule,
     weights_of,

@@ -10,11 +10,10 @@ from clnet.ir.loss import RECORD
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import PARAMETERS, STATE, Launch, Launches, Scalar
 from clnet.opencl.program import inline_ptx, matrix_units
-from clnet.variants.base import team_group
+from clnet.variants.base import MemberVariant, team_group
 from clnet.variants.cost import gpu_kernel_efficiency
 from clnet.variants.members.members import (
     MEMBER_ARGUMENTS,
-    MemberVariant,
     member_cost,
     member_rule,
     weights_of,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,13 @@ from clnet.opencl.launch import (
     Table,
 )
 from clnet.opencl.program import matrix_units
-from clnet.variants.base import Config, Reach, Untuned, refuse_unless_cpu
+from clnet.variants.base import (
+    Config,
+    MemberVariant,
+    Reach,
+    Untuned,
+    refuse_unless_cpu,
+)
 from clnet.variants.cost import Cost, span_flops
 from clnet.variants.dense.cpu import lanes
 from clnet.variants.training.epoch import (
@@ -109,22 +115,6 @@ def exact_factors(x: NDArray[Any], device: Device) -> bool:
         return False
     bits = np.ascontiguousarray(x).view(np.uint32)
     return not (bits & ((1 << DROPPED_BITS) - 1)).any()
-
-
-class MemberVariant:
-    """The base of variants that train many networks."""
-
-    # Whether a program is of the data set's number of samples
-    of_samples: ClassVar[bool] = False
-    members: int  # Networks of a launch, at most
-    subsets: bool = False  # Whether a network may train on some of the data set's rows
-    # Whether the data set's inputs are factors of matrix units as they are, without a
-    # rounding (`exact_factors`)
-    exact: bool = False
-
-    def of_data(self, exact: bool) -> MemberVariant:
-        """Return it for a data set whose `exact_factors` are known."""
-        return self
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,11 @@ from clnet.opencl.launch import (
     Scratch,
     Table,
 )
-from clnet.variants.base import Config, Reach, Untuned, refuse_unless_cpu
+from clnet.variants.base import Config, MemberVariant, Reach, Untuned, refuse_unless_cpu
 from clnet.variants.dense.cpu import lanes
 from clnet.variants.members.members import (
     MEMBER_ARGUMENTS,
     SYNC_WORDS,
-    MemberVariant,
     core_share,
     member_cost,
     member_rule,
