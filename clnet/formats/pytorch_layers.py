@@ -1,9 +1,8 @@
 """The layers that a traced module is read as: the graph's nodes emit them.
 
-Each value is the concatenation of earlier layers' outputs, with a factor and a shift of
-each column that the next linear layer takes up. Activations and dropout belong to the
-layer before, where nothing else reads it. Elsewhere a layer of one connection a neuron
-is put between.
+Each value has a factor and a shift of each column that the next linear layer takes up.
+Activations and dropout belong to the layer before, where nothing else reads it.
+Elsewhere a layer of one connection a neuron is put between.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import InputError, counted
+from clnet.formats.affine import Affine, spread
 from clnet.nn.layers import Dense, Sparse
 
 if TYPE_CHECKING:
@@ -42,22 +42,28 @@ class TracedLayer:
 
 @dataclass(frozen=True)
 class Traced:
-    """A value of the graph: columns of layers' outputs, 0 being the input."""
+    """A value of the graph, of columns of layers' outputs, or of the input."""
 
-    sources: tuple[int, ...]  # The layers, side by side
-    scale: Array | None = None  # Factor and shift of each column
-    shift: Array | None = None
-    alone: bool = False  # Whether no other part of the graph reads the same layer
+    rows: Affine  # Of no dimension: the input, whose width is not known yet
+    layer: int | None = None  # That nothing else in the graph reads, counted from 1
     # Identity of the memory, which calls in place change
     tensor: object = field(default_factory=object)
 
 
 class Emission:
-    """The layers that are emitted, in their order."""
+    """The layers that are emitted, in their order.
+
+    Atoms are numbered through: the inputs, then the neurons of each layer.
+    """
 
     def __init__(self) -> None:
         self.n_in: int | None = None
         self.layers: list[TracedLayer] = []
+        self._ends: list[int] = []  # of the atoms of the input and of each layer
+
+    def input(self) -> Traced:
+        """Return the module's input."""
+        return Traced(Affine.of(np.array(0)))
 
     def network(self, network_type: type[M], dtype: str) -> M:
         """Return the network of the layers."""
@@ -80,10 +86,10 @@ class Emission:
 
     def end(self, value: Traced) -> None:
         """Emit the layer of the output, unless the last one is it."""
-        if not self.layers and self.n_in is None:
+        if self.n_in is None:
             raise InputError("the module has no Linear, of which a network is made")
-        last = value.sources[-1] == len(self.layers) and value.alone
-        if not last or value.scale is not None or self.layers[-1].dropout:
+        last = value.layer == len(self.layers) and value.rows.plain
+        if not last or self.layers[-1].dropout:
             self._between("the output", value)
 
     def linear(
@@ -91,41 +97,34 @@ class Emission:
         sparse: bool = False,
     ) -> Traced:
         """Emit a layer, and return its outputs."""
-        self.expect(where, value, weights.shape[1])
-        widths = [self._width(source) for source in value.sources]
-        if value.scale is not None:
-            scale, offset = self._affine(value)
-            shift = weights @ offset
+        rows = self.sized(where, value, weights.shape[1])
+        if rows.bias.any():
+            shift = weights @ rows.bias
             bias = shift if bias is None else bias + shift
-            weights = weights * scale
-        blocks: dict[int, Array] = {}
-        for source, block in zip(
-            value.sources, np.split(weights, np.cumsum(widths)[:-1], axis=1),
-            strict=True,
-        ):
-            blocks[source] = blocks[source] + block if source in blocks else block
-        sources = tuple(sorted(blocks))
-        matrix = np.hstack([blocks[source] for source in sources])
-        self.layers.append(TracedLayer(sources, matrix, bias, sparse))
-        return Traced((len(self.layers),), alone=True)
+        firsts = np.array([0, *self._ends])
+        owners = np.searchsorted(firsts, rows.atoms, "right") - 1
+        sources = np.unique(owners)
+        widths = np.diff(firsts)[sources]
+        before = np.zeros(len(firsts), np.int64)  # columns of sources before each
+        before[sources] = np.cumsum(widths) - widths
+        columns = rows.atoms - firsts[owners] + before[owners]
+        matrix = spread(weights, columns, rows.scale, int(widths.sum()))
+        self.layers.append(TracedLayer(tuple(sources.tolist()), matrix, bias, sparse))
+        first = self._ends[-1]
+        self._ends.append(first + len(matrix))
+        atoms = np.arange(first, self._ends[-1])
+        return Traced(Affine.of(atoms), layer=len(self.layers))
 
     def add(self, values: Sequence[Traced]) -> Traced:
         """Return the sum of values, which is a layer of its own."""
-        for value in values:
-            self.expect("a sum", value, self.columns(values[0]))
-        scales, shifts = zip(*map(self._affine, values), strict=True)
-        bias = sum(shifts) if np.any(shifts) else None
-        sources = tuple(source for value in values for source in value.sources)
-        blocks = np.hstack([np.diag(scale) for scale in scales])
-        return self.linear("a sum", Traced(sources), blocks, bias, sparse=True)
+        n = len(self.sized("a sum", values[0]))
+        terms = Affine.joined([self.sized("a sum", value, n) for value in values])
+        ones = np.hstack([np.eye(n)] * len(values))
+        return self.linear("a sum", Traced(terms), ones, None, sparse=True)
 
     def concatenated(self, values: Sequence[Traced]) -> Traced:
         """Return values side by side."""
-        sources = tuple(source for value in values for source in value.sources)
-        if all(value.scale is None for value in values):
-            return Traced(sources)
-        scales, shifts = zip(*map(self._affine, values), strict=True)
-        return Traced(sources, np.concatenate(scales), np.concatenate(shifts))
+        return Traced(Affine.joined([self.sized("cat", value) for value in values]))
 
     def activated(self, where: str, value: Traced, name: str) -> Traced:
         """Return a value's activation."""
@@ -147,69 +146,50 @@ class Emission:
 
     def affined(self, where: str, value: Traced, factor: Any, shift: Any) -> Traced:
         """Return a value with a factor and a shift: numbers, or one of each column."""
-        factor = self._row(where, value, factor)
-        shift = self._row(where, value, shift)
-        layer = self.layers[value.sources[0] - 1] if value.alone else None
-        if (layer is not None and value.scale is None and layer.activation is None
-                and not layer.dropout):
-            layer.matrix = layer.matrix * factor[..., np.newaxis]
-            if layer.bias is not None or shift.any():
-                before = np.zeros(len(layer.matrix)) if layer.bias is None else (
-                    layer.bias)
-                layer.bias = shift + before * factor
-            return dataclasses.replace(value, tensor=object())
-        if value.scale is not None and value.shift is not None:
-            factor, shift = value.scale * factor, value.shift * factor + shift
-        return dataclasses.replace(value, scale=factor, shift=shift, tensor=object())
+        rows = value.rows
+        for shape in (np.shape(factor), np.shape(shift)):
+            if np.prod(shape, dtype=int) > 1:
+                if np.prod(shape[:-1], dtype=int) > 1:
+                    raise InputError(
+                        f"{where} reads a constant of shape {list(shape)}, expected "
+                        "one number, or one of each column"
+                    )
+                rows = self.sized(where, value, shape[-1])
+        factor, shift = np.squeeze(factor), np.squeeze(shift)
+        layer = self.layers[value.layer - 1] if value.layer and rows.plain else None
+        if layer is None or layer.activation is not None or layer.dropout:
+            rows = rows.affine(factor, shift)
+            return dataclasses.replace(value, rows=rows, tensor=object())
+        layer.matrix = layer.matrix * factor[..., np.newaxis]
+        if layer.bias is not None or shift.any():
+            before = np.zeros(len(layer.matrix)) if layer.bias is None else layer.bias
+            layer.bias = shift + before * factor
+        return dataclasses.replace(value, tensor=object())
 
-    def _row(self, where: str, value: Traced, constant: Any) -> Array:
-        """Return a constant, shape [] or [columns]."""
-        row: Array = np.squeeze(constant)
-        if row.ndim and row.shape != np.shape(constant)[-1:]:
+    def sized(self, where: str, value: Traced, n: int | None = None) -> Affine:
+        """Return a value's columns, of which there are n; the input has any n, once."""
+        rows = value.rows
+        if not rows.atoms.ndim:
+            self.n_in = n if self.n_in is None else self.n_in
+            if self.n_in is None:
+                raise InputError(
+                    "the module does more than Linear takes up before the number of "
+                    "its inputs is known: expected Linear, BatchNorm1d or Flatten "
+                    f"first; {ELSEWHERE}"
+                )
+            self._ends = self._ends or [self.n_in]
+            ones = np.ones(self.n_in)
+            rows = Affine(np.arange(self.n_in), rows.scale * ones, rows.bias * ones)
+        if n is not None and len(rows) != n:
             raise InputError(
-                f"{where} reads a constant of shape {list(np.shape(constant))}, "
-                "expected one number, or one of each column"
+                f"{where} takes {counted(n, 'value')}, but reads {len(rows)}"
             )
-        if row.ndim:
-            self.expect(where, value, len(row))
-        return row
-
-    def _width(self, source: int) -> int:
-        """Return the columns of a layer's output, or of the input."""
-        if source:
-            return len(self.layers[source - 1].matrix)
-        if self.n_in is None:
-            raise InputError(
-                "the module does more than Linear takes up before the number of its "
-                "inputs is known: expected Linear, BatchNorm1d or Flatten first; "
-                f"{ELSEWHERE}"
-            )
-        return self.n_in
-
-    def columns(self, value: Traced) -> int:
-        """Return the columns of a value."""
-        return sum(self._width(source) for source in value.sources)
-
-    def expect(self, where: str, value: Traced, n: int) -> None:
-        """Raise InputError unless a value has n columns; the input has any, once."""
-        if value.sources == (0,) and self.n_in is None:
-            self.n_in = n
-        if self.columns(value) != n:
-            raise InputError(
-                f"{where} takes {counted(n, 'value')}, but reads {self.columns(value)}"
-            )
-
-    def _affine(self, value: Traced) -> tuple[Array, Array]:
-        """Return the factor and the shift of each column."""
-        if value.scale is None or value.shift is None:
-            return np.ones(self.columns(value)), np.zeros(self.columns(value))
-        n = self.columns(value)
-        return np.broadcast_to(value.scale, n), np.broadcast_to(value.shift, n)
+        return rows
 
     def _own_layer(self, where: str, value: Traced) -> tuple[TracedLayer, Traced]:
         """Return the layer of which a value is the only use, and its value."""
-        if value.alone and value.scale is None:
-            return self.layers[value.sources[0] - 1], value
+        if value.layer and value.rows.plain:
+            return self.layers[value.layer - 1], value
         return self._between(where, value)
 
     def _between(self, where: str, value: Traced) -> tuple[TracedLayer, Traced]:

@@ -176,11 +176,11 @@ class _Reader:
             if node.op == "output":
                 self.emission.end(self.value("the output", node.args[0]))
             elif node.op == "placeholder":
-                if 0 in (value.sources[0] for value in self.env.values()):
+                if self.env:
                     raise InputError(
                         f"the module takes a second input, {node.name}, expected one"
                     )
-                self.env[node] = Traced((0,))
+                self.env[node] = self.emission.input()
             else:
                 value = self.read(node) if node.users else None
                 if self.in_place(node):
@@ -188,7 +188,7 @@ class _Reader:
                     if isinstance(value, Traced):
                         value = dataclasses.replace(value, tensor=object())
                 if isinstance(value, Traced) and self.readers(node) > 1:
-                    value = dataclasses.replace(value, alone=False)
+                    value = dataclasses.replace(value, layer=None)
                 self.env[node] = value
         dtype = float_type(
             as_floats(name, values) for name, values in self.module.named_parameters()
@@ -358,7 +358,7 @@ class _Reader:
         try:
             if rows != slice(None) or isinstance(columns, int):
                 raise IndexError
-            selection = np.eye(self.emission.columns(value))[columns]
+            selection = np.eye(len(self.emission.sized(where, value)))[columns]
             if selection.ndim != 2 or not selection.size:
                 raise IndexError
         except (IndexError, TypeError):
@@ -445,5 +445,5 @@ class _Reader:
                 "values for each sample"
             )
         if columns != -1:
-            self.emission.expect(where, value, columns)
+            self.emission.sized(where, value, columns)
         return value

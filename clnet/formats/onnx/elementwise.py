@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,11 @@ from clnet.formats.onnx.functions import DOMAIN, GELU
 from clnet.formats.onnx.graph import RefusalError, attributes
 from clnet.formats.onnx.piecewise import Piecewise, chosen, compared, logical
 from clnet.formats.onnx.trace import GraphTrace, Tensor, as_float, scalar
-from clnet.formats.onnx.values import Activated, Affine, Composite, Term, Tracer
+from clnet.formats.onnx.values import Activated, Composite, Term, Tracer
 from clnet.nn.activations import LEAK, SELU_ALPHA, SELU_SCALE, with_parameters
+
+if TYPE_CHECKING:
+    from clnet.formats.affine import Affine
 
 Array = NDArray[Any]
 

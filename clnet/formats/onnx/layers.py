@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from clnet.errors import FormatError, InputError, quoted, reason
+from clnet.formats.affine import NONE, Affine, spread
 from clnet.formats.onnx.elementwise import activated
 from clnet.formats.onnx.graph import ANY_BATCH, FLOATS, Graph, RefusalError, read_graph
 from clnet.formats.onnx.operators import FOLDABLE, OPERATORS
@@ -27,10 +28,8 @@ from clnet.formats.onnx.recognise import (
 )
 from clnet.formats.onnx.trace import GraphTrace, Refused
 from clnet.formats.onnx.values import (
-    NONE,
     Activated,
     Activations,
-    Affine,
     Composite,
     Inputs,
     Linear,
@@ -157,8 +156,7 @@ class _Emission:
         if skipped is not None and not outputs:
             raise RefusalError(skipped.reason)
         self.dtype = max(types)
-        rows = Affine(*(np.concatenate([getattr(part, name) for part in outputs])
-                      for name in ("atoms", "scale", "bias")))
+        rows = Affine.joined(outputs)
         if not len(rows) or (rows.atoms == NONE).all():
             raise RefusalError("the outputs do not depend on the input")
         return rows
@@ -201,8 +199,7 @@ class _Emission:
         record = self.trace.records.owner(rows)
         if (
             record is not None and len(rows) == record.size
-            and (rows.atoms == record.rows().atoms).all()
-            and (rows.scale == 1).all() and (rows.bias == 0).all()
+            and (rows.atoms == record.rows().atoms).all() and rows.plain
         ):
             return record
         return None
@@ -303,9 +300,8 @@ class _Emission:
     def _exact(self, rows: Affine) -> Affine:
         """Return rows as a layer of their own, whose factors are not multiplied."""
         numbers = np.arange(len(rows))
-        ones = Affine(rows.atoms, np.ones(len(rows)), np.zeros(len(rows)))
-        exact = self.trace.linear(
-            ones, Triplets(numbers, numbers, rows.scale), rows.bias)
+        factors = Triplets(numbers, numbers, rows.scale)
+        exact = self.trace.linear(Affine.of(rows.atoms), factors, rows.bias)
         record = self.trace.records.owner(exact)
         assert record is not None
         self._sums.add(record)
@@ -345,8 +341,8 @@ class _Emission:
                 return Form(record.argument, matrix, bias)
         live = np.flatnonzero((rows.atoms != NONE) & (rows.scale != 0))
         unique, columns = np.unique(rows.atoms[live], return_inverse=True)
-        ones = Affine(unique, np.ones(len(unique)), np.zeros(len(unique)))
-        return Form(ones, Triplets(live, columns, rows.scale[live]), rows.bias)
+        factors = Triplets(live, columns, rows.scale[live])
+        return Form(Affine.of(unique), factors, rows.bias)
 
     # --- layers ----------------------------------------------------------------------
 
@@ -386,8 +382,7 @@ class _Emission:
             if shift.any():
                 bias = bias + matrix @ shift
             self.trace.graph.room.take(n_out * n_in * 16)
-            dense = np.zeros((n_out, n_in))
-            np.add.at(dense.T, columns[live], (matrix[:, live] * scale[live]).T)
+            dense = spread(matrix[:, live], columns[live], scale[live], n_in)
             used = np.unique(columns[live])
             if len(used) < n_in:
                 flat = (np.arange(n_out)[:, None] * n_in + used).ravel()

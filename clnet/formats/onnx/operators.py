@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.formats.affine import NONE, Affine
 from clnet.formats.onnx.affine import added, largest, multiplied, negated, normalised
 from clnet.formats.onnx.elementwise import (
     NODES,
@@ -28,7 +29,7 @@ from clnet.formats.onnx.trace import (
     as_float,
     most_elements,
 )
-from clnet.formats.onnx.values import NONE, Activated, Affine, Tracer
+from clnet.formats.onnx.values import Activated, Tracer
 from clnet.nn.activations import LOG_SOFTMAX, SOFTMAX
 
 Array = NDArray[Any]
@@ -155,11 +156,9 @@ def softmax(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]
     name = SOFTMAX if node.op_type == "Softmax" else LOG_SOFTMAX
     atoms = np.full(len(rows), NONE)
     for group in order:
-        part = Affine(rows.atoms[group], rows.scale[group], rows.bias[group])
-        record = Activated(trace.text, len(group), part, name)
+        record = Activated(trace.text, len(group), rows[group], name)
         atoms[group] = trace.records.add(record).atoms
-    result = Affine(atoms, np.ones(len(rows)), np.zeros(len(rows)))
-    return [trace.records.value(result, shape, samples)]
+    return [trace.records.value(Affine.of(atoms), shape, samples)]
 
 
 # --- scikit-learn's ------------------------------------------------------------------
@@ -184,8 +183,7 @@ def normalizer(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tens
         record = trace.records.owner(rows)
         if isinstance(record, Activated):
             whole = len(rows) == record.size == len(np.unique(rows.atoms))
-            plain = (rows.scale == 1).all() and (rows.bias == 0).all()
-            if record.activation == SOFTMAX and whole and plain:
+            if record.activation == SOFTMAX and whole and rows.plain:
                 return [inputs[0]]
             pair = len(rows) == 2 and rows.atoms[0] == rows.atoms[1]
             if (
@@ -225,9 +223,7 @@ def linear_model(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Te
             raise RefusalError("has a softmax of one score")
         # The first class has the rest of the probability, or the opposite score.
         first = rows.affine(-1.0, 1.0 if post == "LOGISTIC" else 0.0)
-        rows = Affine(*(np.concatenate(pair) for pair in (
-            (first.atoms, rows.atoms), (first.scale, rows.scale),
-            (first.bias, rows.bias))))
+        rows = Affine.joined([first, rows])
         shape = (2,)
     outputs = trace.records.value(rows, shape, axis)
     if regressor:

@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import FormatError, quoted, reason
+from clnet.formats.affine import NONE, Affine
 from clnet.formats.onnx.algebra import UnknownError
 from clnet.formats.onnx.graph import Graph, RefusalError, attributes, evaluate
 from clnet.formats.onnx.piecewise import Piecewise, summed
 from clnet.formats.onnx.values import (
     MOST_ROOTS,
-    NONE,
-    Affine,
     AtomTable,
     Curve,
     Inputs,
@@ -62,8 +61,7 @@ class GraphTrace:
         rows, at = self.records.add(record), 0
         for graph_input in self.graph.inputs:
             part = slice(at, at := at + graph_input.size)
-            piece = Affine(rows.atoms[part], rows.scale[part], rows.bias[part])
-            value = self.records.value(piece, graph_input.shape)
+            value = self.records.value(rows[part], graph_input.shape)
             if graph_input.dtype == "int64":
                 value = Tracer(value.codes, value.scale, value.bias, whole=True)
             self.tensors[graph_input.name] = value
@@ -140,25 +138,24 @@ class GraphTrace:
     def sum_rows(self, terms: Sequence[Affine]) -> Affine:
         """Return the sum of rows, element by element."""
         n = len(terms[0])
-        atoms = np.concatenate([term.atoms for term in terms])
-        scale = np.concatenate([term.scale for term in terms])
         bias = np.sum([term.bias for term in terms], axis=0)
         rows = np.tile(np.arange(n), len(terms))
-        live = (atoms != NONE) & (scale != 0)
-        unique, columns = np.unique(atoms[live], return_inverse=True)
-        flat, inverse = np.unique(rows[live] * len(unique) + columns,
-                                    return_inverse=True)
+        every = Affine.joined(terms)
+        live = (every.atoms != NONE) & (every.scale != 0)
+        unique, columns = np.unique(every.atoms[live], return_inverse=True)
+        flat, inverse = np.unique(
+            rows[live] * len(unique) + columns, return_inverse=True)
         values = np.zeros(len(flat))
-        np.add.at(values, inverse, scale[live])
+        np.add.at(values, inverse, every.scale[live])
         rows, columns = np.divmod(flat, max(1, len(unique)))
         if len(np.unique(rows)) == len(rows):  # no element reads two atoms
             read = np.full(n, NONE)
             read[rows] = unique[columns]
-            factors = np.zeros(n)
-            factors[rows] = values
-            return Affine(read, factors, bias)
-        ones = Affine(unique, np.ones(len(unique)), np.zeros(len(unique)))
-        record = Linear(self.text, n, ones, Triplets(rows, columns, values), bias)
+            scale = np.zeros(n)
+            scale[rows] = values
+            return Affine(read, scale, bias)
+        factors = Triplets(rows, columns, values)
+        record = Linear(self.text, n, Affine.of(unique), factors, bias)
         return self.add(record, self.joined(
             [self.records.curves(term) for term in terms], summed))
 

@@ -1,6 +1,6 @@
-"""Values of a graph: affine maps of atoms, which are outputs of layers to be.
+"""Values of a graph: affine maps of atoms, which are rows of records.
 
-An *atom* is one number a sample: an input, or a row of a record. A *record* is a linear
+A *record* is a linear
 map, an activation, a softmax, or a function of one variable that is yet to be
 recognised. Nodes make records; `clnet.formats.onnx.layers` makes layers of those that
 the outputs need.
@@ -14,39 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.formats.affine import NONE, Affine, scaled
 from clnet.formats.onnx.algebra import EXACT, NEAR
 from clnet.formats.onnx.graph import RefusalError
 from clnet.formats.onnx.piecewise import IDENTITY, Piecewise
 
 Array = NDArray[Any]
 
-NONE = -1  # atom of a constant element
 MOST_ROOTS = 6  # arguments that a curve is remembered as a function of
 Term = tuple[Any, str, float, float]
 """Of ``c f(s x + b)``: c, one number or one of each element, f's name, s and b."""
-
-
-def _scaled(bias: Array, scale: Any, atoms: Array) -> Array:
-    """Return ``bias * scale``; no bias of an atom stays none by an infinite scale."""
-    product = bias * scale
-    return np.where((bias == 0) & (atoms != NONE), 0.0, product)
-
-
-@dataclass(frozen=True)
-class Affine:
-    """Numbers of each sample, ``scale * atom + bias``; three arrays [n]."""
-
-    atoms: Array
-    scale: Array
-    bias: Array
-
-    def __len__(self) -> int:
-        return len(self.atoms)
-
-    def affine(self, scale: Any, bias: Any = 0.0) -> Affine:
-        """Return ``scale * self + bias``."""
-        bias = _scaled(self.bias, scale, self.atoms) + bias
-        return Affine(self.atoms, self.scale * scale, bias)
 
 
 @dataclass(frozen=True)
@@ -70,7 +47,7 @@ class Tracer:
         return Tracer(
             np.broadcast_to(self.codes, shape),
             np.broadcast_to(self.scale * scale, shape),
-            np.broadcast_to(_scaled(self.bias, scale, self.codes) + bias, shape),
+            np.broadcast_to(scaled(self.bias, scale, self.codes) + bias, shape),
         )
 
 
@@ -96,8 +73,7 @@ class Record:
 
     def rows(self) -> Affine:
         """Return all rows, as they are."""
-        atoms = np.arange(self.first, self.first + self.size)
-        return Affine(atoms, np.ones(self.size), np.zeros(self.size))
+        return Affine.of(np.arange(self.first, self.first + self.size))
 
 
 @dataclass(eq=False)
