@@ -41,7 +41,7 @@ from clnet.planning.planner import Planner
 from clnet.planning.tuning.search import Search
 from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.binding import Step
-from clnet.variants.member_variants import members_variants
+from clnet.variants.members import members_variants
 from clnet.variants.members.members import exact_factors
 
 from . import picks

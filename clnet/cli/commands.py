@@ -52,31 +52,31 @@ def devices(arguments: argparse.Namespace) -> int:
             raise InputError("--plot draws measured rates: give --measure too")
         picture_file(plot)
     named = devices_of(arguments.device)
-    found = present() if named is None else device_list(named)
+    listed = present() if named is None else device_list(named)
     if arguments.measure:
-        found = _measured(found)
+        listed = _measured(listed)
     if arguments.json:
-        fields = [json_output.device_fields(device) for device in found]
+        fields = [json_output.device_fields(device) for device in listed]
         json_output.show({"devices": fields})
         return 0
-    print(device_table(found))
+    print(device_table(listed))
     if arguments.measure:
         from clnet.cli.device_table import draw_roofline, rate_table
 
-        for device in found:
-            for one in device.places:
-                print(f"\n{rate_table(one)}")
+        for device in listed:
+            for place in device.places:
+                print(f"\n{rate_table(place)}")
         if plot is not None:
-            drawn(lambda axes: draw_roofline(axes, found), plot, None)
+            drawn(lambda axes: draw_roofline(axes, listed), plot, None)
     return 0
 
 
-def _measured(found: Iterable[Device]) -> tuple[Device, ...]:
+def _measured(listed: Iterable[Device]) -> tuple[Device, ...]:
     """Return devices with their rates measured anew."""
     from clnet.opencl.discovery import device
     from clnet.opencl.rate_probes import measured
 
-    return tuple(measured(device(one), again=True) for one in found)
+    return tuple(measured(device(each), again=True) for each in listed)
 
 
 def doctor(arguments: argparse.Namespace) -> int:
@@ -209,7 +209,7 @@ def predict(arguments: argparse.Namespace) -> int:
     ]
     if network.classes is not None:
         rows.append(("classes", counts_of(counts)))
-    found = None if lacking else metrics.evaluation()
+    evaluation = None if lacking else metrics.evaluation()
     if arguments.json:
         shown = {} if arguments.evaluates else {
             "outputs": y, "labels": labels, "written": out,
@@ -218,18 +218,18 @@ def predict(arguments: argparse.Namespace) -> int:
             "devices": [f"{device.index} {device.name}" for device in devices],
             "samples": len(data), "scaled": scale, "classes": network.classes,
             "table": data.notes, "targets": lacking or None,
-            **figures(found), **shown,
+            **figures(evaluation), **shown,
         })
         return 0
-    if found is not None:
-        rows += evaluation_rows(found, len(data) * network.n_out)
+    if evaluation is not None:
+        rows += evaluation_rows(evaluation, len(data) * network.n_out)
     else:
         rows.append(("targets", f"not compared: {lacking}"))
-    rows += [("written", one) for one in (out, arguments.trace) if one is not None]
+    rows += [("written", path) for path in (out, arguments.trace) if path is not None]
     if scaling is not None and not scale:
         rows.append(("note", unused_scaling(arguments.network)))
     print(pairs(rows))
-    for text in [] if found is None else class_texts(found, network):
+    for text in [] if evaluation is None else class_texts(evaluation, network):
         print(f"\n{text}")
     if isinstance(plan, Plan) and arguments.profile:
         from clnet.runtime.profiling import call_times
@@ -455,17 +455,17 @@ def _explanation(
                 "--population is of steps of training: give --training OPTIMISER"
             )
         return _plan(network, arguments, batch, tune).explain()
-    given = (
+    options = (
         arguments.training, arguments.device, batch, tune, arguments.precision,
         sys.stderr.isatty(),
     )
     if arguments.population is not None:
         from clnet.cli.population import explanation as of_many
 
-        return of_many(network, arguments.population, *given)
+        return of_many(network, arguments.population, *options)
     from clnet.training.fit import explain as of_one
 
-    return of_one(network, *given)
+    return of_one(network, *options)
 
 
 def tune(arguments: argparse.Namespace) -> int:
@@ -482,17 +482,17 @@ def tune(arguments: argparse.Namespace) -> int:
             json_output.show({"plans": [], "files": files})
         return 0
     network = load(arguments.network, memory_limit=arguments.memory_limit)
-    found = []
+    plans = []
     for batch in arguments.batch:
         text = _explanation(network, arguments, batch, True)
         if arguments.json:
-            found.append({"batch": batch, **explained(text)})
+            plans.append({"batch": batch, **explained(text)})
         else:
             print(text)
     if arguments.export is not None:
         files += _exported(arguments)
     if arguments.json:
-        json_output.show({"plans": found, "files": files})
+        json_output.show({"plans": plans, "files": files})
     return 0
 
 

@@ -92,19 +92,19 @@ POINTS = (0.1, 1000.0)  # operations a byte, the picture's ends
 
 def rate_table(device: Device) -> str:
     """Return a device's rates beside those of its data sheet, 80 columns at most."""
-    found, sheet = device.rates, data_sheet(device)
+    rates, sheet = device.rates, data_sheet(device)
     shown, rows = _shown(device), []
     for name, (words, unit, size) in ROWS.items():
-        rate, bound = getattr(found, name), sheet.get(name)
+        rate, bound = getattr(rates, name), sheet.get(name)
         if name in shown:
             rows.append((
                 words, f"{rate / size:.4g}", unit,
                 "" if bound is None else f"{bound / size:.4g}",
                 "" if bound is None else f"{rate / bound:.0%}",
             ))
-    kind = "estimated" if device.measured is None else "measured"
+    origin = "estimated" if device.measured is None else "measured"
     table = tabulate(
-        rows, ("rate", kind, "", "data sheet", "share"), disable_numparse=True,
+        rows, ("rate", origin, "", "data sheet", "share"), disable_numparse=True,
         colalign=("left", "right", "left", "right", "right"),
     )
     return f"{device.index} {device.name}\n{table}"
@@ -113,7 +113,7 @@ def rate_table(device: Device) -> str:
 def _shown(device: Device) -> list[str]:
     """Return the names of the rates that a device has."""
     units = matrix_units(device)
-    missing = {name for name, kind in UNITS.items() if kind not in units}
+    missing = {name for name, needed in UNITS.items() if needed not in units}
     if device.type == "cpu":
         missing.update(OF_GPUS)
     return [name for name in ROWS if name not in missing]

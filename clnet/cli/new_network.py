@@ -90,12 +90,12 @@ def _layers(
     cascade = arguments.optimiser == CASCADE
     hidden = "" if cascade else f"-{HIDDEN}"
     layers = arguments.layers or f"{data.x.shape[1]}{hidden}-{data.n_out}"
-    parts = layers.split("-")
-    if len(parts) < 2 or not all(part.isdecimal() and int(part) for part in parts):
+    texts = layers.split("-")
+    if len(texts) < 2 or not all(text.isdecimal() and int(text) for text in texts):
         raise InputError(
             f"--layers is {layers!r}, expected sizes of at least 1, as in 125-32-2"
         )
-    sizes = [int(part) for part in parts]
+    sizes = [int(text) for text in texts]
     if arguments.hidden and len(sizes) == 2:
         raise InputError(
             f"the network {layers} has no hidden layer: leave out --hidden"

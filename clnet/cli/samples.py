@@ -170,8 +170,8 @@ def read(
     suffix = suffix_of(path, suffixes, "data")
     outputs = arguments.outputs
     asked = {
-        name: given for name in (*TABLE_OPTIONS, *TEXT_OPTIONS)
-        if (given := getattr(arguments, name, None)) is not None
+        name: value for name in (*TABLE_OPTIONS, *TEXT_OPTIONS)
+        if (value := getattr(arguments, name, None)) is not None
     }
     if "target" in asked and outputs is not None:
         raise InputError("give --target or --outputs, not both")
@@ -269,9 +269,10 @@ def unknown_targets(network: Network, data: Samples) -> str:
 
 def check_labels(path: str, samples: Samples, classes: Classes | None) -> None:
     """Raise unless all labels are of a network's classes, if it has any."""
-    other = [one for one in samples.classes if one not in (classes or samples.classes)]
-    if other:
+    known = classes or samples.classes
+    unknown = [label for label in samples.classes if label not in known]
+    if unknown:
         raise InputError(
-            f"{path} has the class {quoted(other[0])}, expected one of the network's "
+            f"{path} has the class {quoted(unknown[0])}, expected one of the network's "
             f"classes {quoted(list(classes or ()))}"
         )

@@ -76,7 +76,7 @@ def network_text(network: Network) -> str:
         head.append(("classes", _listed(network.classes)))
     if network.columns is not None:
         head += [
-            ("columns", _listed([_column_text(one) for one in network.columns.inputs])),
+            ("columns", _listed([*map(_column_text, network.columns.inputs)])),
             ("targets", _listed(network.columns.targets) or "not known"),
         ]
     parts = [pairs(head), _columns([headers, *rows])]
@@ -156,23 +156,21 @@ def data_text(x: NDArray[Any], t: NDArray[Any], notes: Sequence[str] = ()) -> st
     ])
 
 
-def evaluation_rows(found: Evaluation, targets: int) -> list[tuple[str, object]]:
+def evaluation_rows(evaluation: Evaluation, targets: int) -> list[tuple[str, object]]:
     """Return the figures of an evaluation of `targets` target values."""
+    accuracy = "accuracy" if evaluation.hamming_loss is None else "subset accuracy"
     rows: list[tuple[str, object]] = [
-        ("MSE", f"{found.mse:.4g}"), ("bit fail", f"{found.bit_fail} of {targets}"),
+        ("MSE", f"{evaluation.mse:.4g}"),
+        ("bit fail", f"{evaluation.bit_fail} of {targets}"),
     ]
-    if found.accuracy is not None:
-        several_hot = found.hamming_loss is not None
-        name = "subset accuracy" if several_hot else "accuracy"
-        rows.append((name, f"{found.accuracy:.6f}"))
-    if found.hamming_loss is not None:
-        rows.append(("Hamming loss", f"{found.hamming_loss:.6f}"))
-    if found.mae is not None:
-        rows.append(("MAE", f"{found.mae:.4g}"))
-    if found.rmse is not None:
-        rows.append(("RMSE", f"{found.rmse:.4g}"))
-    if found.r2 is not None:
-        rows.append(("R²", f"{found.r2:.6f}"))
+    for label, value, form in (
+        (accuracy, evaluation.accuracy, ".6f"),
+        ("Hamming loss", evaluation.hamming_loss, ".6f"),
+        ("MAE", evaluation.mae, ".4g"), ("RMSE", evaluation.rmse, ".4g"),
+        ("R²", evaluation.r2, ".6f"),
+    ):
+        if value is not None:
+            rows.append((label, f"{value:{form}}"))
     return rows
 
 
@@ -222,20 +220,20 @@ def file_rows(arguments: argparse.Namespace) -> list[tuple[str, object]]:
     return [(label, path) for label, path in files if path is not None]
 
 
-def class_texts(found: Evaluation, network: Network) -> list[str]:
+def class_texts(evaluation: Evaluation, network: Network) -> list[str]:
     """Return the tables of an evaluation's classes: their figures, their confusion."""
     names: Sequence[object] | None = network.classes
     if names is None and network.columns is not None:
         targets = network.columns.targets
         names = targets if len(targets) == network.n_out > 1 else None
     texts = []
-    if found.support is not None:
-        figures = {"precision": found.precision, "recall": found.recall,
-                   "F1": found.f1, "AUC": found.auc}
+    if evaluation.support is not None:
+        figures = {"precision": evaluation.precision, "recall": evaluation.recall,
+                   "F1": evaluation.f1, "AUC": evaluation.auc}
         shown = {name: values for name, values in figures.items() if values is not None}
         rows = zip(
-            names or range(len(found.support)), *shown.values(),
-            found.support.tolist(), strict=True,
+            names or range(len(evaluation.support)), *shown.values(),
+            evaluation.support.tolist(), strict=True,
         )
         texts.append(_columns([
             ("class", *(f"{name:>9}" for name in shown), "samples"),
@@ -243,8 +241,8 @@ def class_texts(found: Evaluation, network: Network) -> list[str]:
                *(f"{value:9.4f}" for value in values), samples)
               for name, *values, samples in rows),
         ]))
-    if found.confusion is not None:
-        texts.append(confusion_text(found.confusion, names))
+    if evaluation.confusion is not None:
+        texts.append(confusion_text(evaluation.confusion, names))
     return texts
 
 
@@ -257,7 +255,7 @@ def confusion_text(
     left = WIDTH - n * (counts + 1)  # for the names of rows
     if left < SHORT:
         return f"{head}: of {n} classes not shown"
-    names = [str(one) for one in (range(n) if classes is None else classes)]
+    names = [str(label) for label in (range(n) if classes is None else classes)]
     first = min(max(map(len, names)), WIDTH // 4, left)
     width = min(max(counts, *map(len, names)), (WIDTH - first) // n - 1)
     lines = [
@@ -314,9 +312,9 @@ class Section:
 def sections_of(text: str) -> list[Section]:
     """Return the sections of an explanation."""
     first, *others = text.split("\n\n")
-    found = [Section(first, "", ())]
-    for part in others:
-        title, *lines = part.split("\n")
+    sections = [Section(first, "", ())]
+    for paragraph in others:
+        title, *lines = paragraph.split("\n")
         head = lines.pop(0) if lines and lines[0].startswith("layers") else ""
         entries: list[str] = []
         for line in lines:
@@ -324,8 +322,8 @@ def sections_of(text: str) -> list[Section]:
                 entries[-1] += f"\n{line}"
             else:
                 entries.append(line)
-        found.append(Section(title, head, tuple(entries)))
-    return found
+        sections.append(Section(title, head, tuple(entries)))
+    return sections
 
 
 def brief(text: str) -> str:
@@ -338,7 +336,7 @@ def brief(text: str) -> str:
     for section in sections:
         entries = section.entries
         if section.title == "refused":
-            entries = tuple(one for one in entries if _FAILED in one)
+            entries = tuple(entry for entry in entries if _FAILED in entry)
         most = CHOSEN if section.title == "chosen" else OTHERS
         shown: list[str] = []
         for entry in entries[:most]:

@@ -222,8 +222,8 @@ def _files(
     share = _share(arguments.validation)
     data = _file(arguments, arguments.data, columns)
     if share is None:
-        other = arguments.validation
-        return data, None if other is None else _file(arguments, other, data.columns)
+        path = arguments.validation
+        return data, None if path is None else _file(arguments, path, data.columns)
     if data.source is not None:
         raise InputError(
             f"--validation {arguments.validation} is of data that fit in the buffer, "
@@ -316,13 +316,13 @@ def images_and_labels() -> tuple[NDArray[Any], NDArray[Any]]:
 
     Its file is read: to import scikit-learn takes longer than the training.
     """
-    found = find_spec("sklearn")
-    if found is None:
+    package = find_spec("sklearn")
+    if package is None:
         raise ClnetError(
             f"{DIGITS} needs scikit-learn, which is not installed: pip install "
             "scikit-learn, or with clnet: pip install 'clnet[demo]'"
         )
-    for folder in found.submodule_search_locations or ():
+    for folder in package.submodule_search_locations or ():
         path = Path(folder, "datasets", "data", "digits.csv.gz")
         if path.is_file():
             rows = np.loadtxt(path, delimiter=",")

@@ -45,7 +45,7 @@ from clnet.training.members import members_of, samples_of
 from clnet.training.passes import measures
 from clnet.training.plans import without_backward
 from clnet.training.setup import TrainingSetup, initial_state
-from clnet.variants.member_variants import members_variants
+from clnet.variants.members import members_variants
 from clnet.variants.members.members import exact_factors
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from clnet.variants.mixed.fused_sparse import FusedSparse
 from clnet.variants.mixed.persistent_mixed import PersistentMixed
 from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.host import Host
-from clnet.variants.sparse.csr import Csr
 from clnet.variants.sparse.dia import Dia
 from clnet.variants.sparse.sell import Sell
+from clnet.variants.sparse.sparse import Csr
 from clnet.variants.sparse.sparse_team import SparseTeam
 from clnet.variants.stencil.stencil import Stencil, StencilReduction
 from clnet.variants.stencil.stencil_cpu import StencilCpu

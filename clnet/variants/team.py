@@ -46,11 +46,11 @@ def single_sample_configs(device: Device) -> list[dict[str, int]]:
     """Return all team sizes; the likely ones with a smaller group too."""
     groups = list(dict.fromkeys(team_group(group, device) for group in SINGLE_GROUPS))
     sizes = team_sizes(device, groups[0])
-    found = [{"items": n, "group": groups[0]} for n in sizes]
+    configs = [{"items": n, "group": groups[0]} for n in sizes]
     if device.simd_width > 1:
         likely = [n for n in sizes if sizes[0] // 4 <= n <= sizes[0]]
-        found += [{"items": n, "group": g} for g in groups[1:] for n in likely]
-    return found
+        configs += [{"items": n, "group": g} for g in groups[1:] for n in likely]
+    return configs
 
 
 def team_sizes(device: Device, group: int) -> tuple[int, ...]:

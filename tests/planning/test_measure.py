@@ -34,7 +34,7 @@ from clnet.runtime.executable import Executable
 from clnet.variants.dense.naive import Naive
 from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.host import Host
-from clnet.variants.sparse.csr import Csr
+from clnet.variants.sparse.sparse import Csr
 
 CPU = clnet.device("cpu")
 SESSION = session(CPU)

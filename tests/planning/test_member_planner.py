@@ -22,7 +22,7 @@ from clnet.planning.tuning import times
 from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.member_replay import MemberReplay
 from clnet.training import population
-from clnet.variants.member_variants import members_variants
+from clnet.variants.members import members_variants
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.members import TrainMembers
 from clnet.variants.training.whole_step import LANES

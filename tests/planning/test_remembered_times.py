@@ -147,7 +147,7 @@ def test_another_kernel_source_is_measured_anew(lab, monkeypatch):
         ("clnet.variants.base", {"split", "gemm"}),
         ("clnet.variants.macros", {"split", "gemm"}),
         ("clnet.nn.storage.dense", {"split", "gemm"}),
-        ("clnet.variants.sparse.csr", set()),
+        ("clnet.variants.sparse.sparse", set()),
         ("clnet.planning.planner", set()),
     ],
 )

@@ -26,7 +26,7 @@ from clnet.planning.candidates import eligible
 from clnet.planning.training_planner import TRAINING_VARIANTS
 from clnet.variants import ALL_VARIANTS, VARIANTS
 from clnet.variants.cost import modelled
-from clnet.variants.member_variants import members_variants
+from clnet.variants.members import members_variants
 
 FACTOR = 8.0  # a power of two: nothing is rounded
 CARD = replace(H200, measured=Rates(

@@ -6,8 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from bounds import FLOAT32, FLOAT64, LAMBDA, OVERFLOWS, WITH_PARAMETERS
+from bounds import FLOAT32, FLOAT64, LAMBDA, WITH_PARAMETERS
 from deviations import deviations
+from spans import results_of, samples_for, slot_of
 from storages import entry_matrix
 from training_oracle import DEVICE, SESSION, agree, run_both
 from variant_cases import alternate, selected
@@ -32,9 +33,6 @@ from clnet.nn.regularisation import Regularisation
 from clnet.nn.storage.base import Entries
 from clnet.nn.storage.layout import live_elements
 from clnet.planning.training_planner import TRAINING_VARIANTS
-from clnet.runtime.binding import Step
-from clnet.runtime.replay import Replay
-from clnet.runtime.train_state import TrainState
 from clnet.variants import VARIANTS
 from clnet.variants.reference.generic_backward import GenericBackward
 from clnet.variants.training.outer import Outer
@@ -48,15 +46,7 @@ def check_gradients(
     network, loss, batch, *, weighted=False, planned=False, samples=None
 ):
     program = lower_training(network, loss_function(loss), None, weighted=weighted)
-    rng = np.random.default_rng(4)
-    t = rng.uniform(0, 1, (batch, network.n_out))
-    if LOSSES[loss].fused == "softmax":
-        t /= t.sum(axis=1, keepdims=True)
-    weight = rng.uniform(0, 2, (batch, 1))
-    if weighted:
-        t[0], weight[0] = OVERFLOWS, 0
-    data = {"x": rng.uniform(-1, 1, (batch, network.n_in)), "t": t,
-            "weight": weight}
+    data = samples_for(network, loss, batch, weighted)
     numbers = {"samples": samples or batch, "fresh": 1}
     replay, *_ = run_both(network, program, batch, data, [numbers], planned)
     inputs = {v.name: data[v.name].astype(network.dtype) for v in program.inputs}
@@ -70,8 +60,8 @@ def check_gradients(
 
     flat = replay.read_gradients()
     for op in program.ops:
-        if hasattr(op, "gradient"):
-            slot = op.weights if hasattr(op, "weights") else op.bias
+        slot = slot_of(op)
+        if slot is not None:
             right(op.gradient.name, flat[slot.offset : slot.offset + slot.size])
     assert not flat[~live_elements(network.layout, network.storages)].any()
     totals = replay.read(program.output)[0]
@@ -119,17 +109,13 @@ def test_records_of_many_samples():
     program = lower_training(network, loss_function("mse"), None)
     number = next(i for i, op in enumerate(program.ops) if isinstance(op, Tally))
     span = program.span(number, number + 1, batch)
-    step = Step(span, GenericBackward(), {}, DEVICE)
-    train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
-    replay = Replay(SESSION, [step], network.layout, train_state)
     (record,) = span.inputs
     rows = np.random.default_rng(1).uniform(0, 1, (batch, record.width))
-    replay.write(record, rows.astype(np.float32))
-    replay.set(fresh=1)
-    for _ in range(2):
-        replay.run()
-        replay.set(fresh=0)
-    totals = replay.read(program.output)[0]
+    results = results_of(
+        network, span, GenericBackward(), {}, {record.name: rows}, {"fresh": 1},
+        {"fresh": 0},
+    )
+    totals = results[program.output.name][0]
     agree(totals[:3] + totals[3:], 2 * rows.sum(axis=0), "float32")
 
 
@@ -156,14 +142,7 @@ def test_outer_in_every_configuration(n_in, n_out, batch, dtype):
     configs = list(variant.space(span, DEVICE))
     configs.append({**configs[0], "parts": 3})
     for config in configs:
-        step = Step(span, variant, config, DEVICE)
-        train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
-        replay = Replay(SESSION, [step], network.layout, train_state)
-        for value in op.reads:
-            replay.write(value, data[value.name])
-        replay.run()
-        slot = op.weights
-        found = replay.read_gradients()[slot.offset : slot.offset + slot.size]
+        found = results_of(network, span, variant, config, data)[op.gradient.name][0]
         np.testing.assert_allclose(
             found, values[op.gradient.name][0], rtol=0,
             atol=20 * np.finfo(dtype).eps * np.sqrt(batch),

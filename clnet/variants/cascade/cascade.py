@@ -263,7 +263,7 @@ def _functions(
 ) -> list[tuple[str, str, str]]:
     """Return the distinct functions: function, derivative, the derivative's input."""
     return list(dict.fromkeys(
-        _function(one.activation, candidates, fann_compatible) for one in neurons
+        _function(neuron.activation, candidates, fann_compatible) for neuron in neurons
     ))
 
 
@@ -273,8 +273,8 @@ def _function(
     if not candidates:
         gradient, by_v = gradient_function(name, fann_compatible)
         return kernel_function(name), gradient, "AT_PRE_ACTIVATION" if by_v else "AT_Y"
-    own, reads = candidate_gradient(name)
-    gradient, _ = gradient_function(name, own)
+    fann_gradient, reads = candidate_gradient(name)
+    gradient, _ = gradient_function(name, fann_gradient)
     if name.startswith(("sin", "cos")):
         return f"bounded_{name}", f"bounded_{gradient}", "AT_PRE_ACTIVATION"
     reading = {"y": "AT_Y", "v": "AT_PRE_ACTIVATION", "x": "AT_SUM"}[reads]
@@ -287,13 +287,13 @@ def neuron_table(of: NeuronsTraining | NeuronValues) -> NDArray[Any]:
     functions = _functions(of.neurons, candidates, of.fann_compatible)
     rows = np.zeros(len(of.neurons), NEURON)
     rows["function"] = [
-        functions.index(_function(one.activation, candidates, of.fann_compatible))
-        for one in of.neurons
+        functions.index(_function(neuron.activation, candidates, of.fann_compatible))
+        for neuron in of.neurons
     ]
-    rows["steepness"] = [one.steepness for one in of.neurons]
-    rows["limit"] = [one.limit for one in of.neurons]
+    rows["steepness"] = [neuron.steepness for neuron in of.neurons]
+    rows["limit"] = [neuron.limit for neuron in of.neurons]
     rows["error_scale"] = [
-        0.5 if of.halved and activation(one.activation).symmetric else 1.0
-        for one in of.neurons
+        0.5 if of.halved and activation(neuron.activation).symmetric else 1.0
+        for neuron in of.neurons
     ]
     return rows

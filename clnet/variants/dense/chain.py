@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from clnet.nn.storage.dense import RowStorage
 from clnet.opencl.launch import PARAMETERS, Launches, Packed
+from clnet.variants.base import stored
 from clnet.variants.macros import kernel_function, number, real
 
 if TYPE_CHECKING:
@@ -26,11 +27,7 @@ def chain(span: Span) -> tuple[LayerOps, ...]:
 
 def strides(span: Span) -> tuple[int, ...]:
     """Return the row stride of each layer's A: the inputs, in whole vectors."""
-    found = []
-    for layer in chain(span):
-        assert isinstance(layer.apply.storage, RowStorage)
-        found.append(layer.apply.storage.stride)
-    return tuple(found)
+    return tuple(stored(layer.apply, RowStorage).stride for layer in chain(span))
 
 
 def parameter_count(span: Span) -> int:
@@ -63,14 +60,14 @@ def functions_defines(
     span: Span, functions: Iterable[Nonlinearity]
 ) -> dict[str, int | str]:
     """Return the macros of ``functions.h``: a function's code is its index."""
-    listed = []
+    cases = []
     for code, function in enumerate(functions):
         limit = (function.limits or (float("inf"),))[0]
-        listed.append(
+        cases.append(
             f"X({code}, {kernel_function(function.names[0])}, "
             f"{number(function.steepness[0], span)}, {number(limit, span)})"
         )
-    return {"FUNCTIONS(X)": " ".join(listed)}
+    return {"FUNCTIONS(X)": " ".join(cases)}
 
 
 def packed_before(packings: Iterable[Packing]) -> list[tuple[int, int]]:

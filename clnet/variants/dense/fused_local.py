@@ -62,25 +62,25 @@ class FusedLocal:
         return self._configs(span, device)
 
     def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
-        found: list[Config] = []
+        configs: list[Config] = []
         if span.batch == 1:
-            found += [{**config, "tile": 1} for config in single_sample_configs(device)]
+            configs += [{**c, "tile": 1} for c in single_sample_configs(device)]
         else:
             group = team_group(TILE_GROUP, device)
             sizes = team_sizes(device, group)
-            some = [n for n in sizes if n in (1, sizes[0] // 4, sizes[0])]
+            likely = [n for n in sizes if n in (1, sizes[0] // 4, sizes[0])]
             if device.simd_width == 1:
-                some = some[:1]
+                likely = likely[:1]
             tiles = [tile for tile in TILES if tile < 2 * span.batch]
             # First the largest tile of which every compute unit still gets one.
             units = device.compute_units
             tiles.sort(key=lambda tile: max(0, units - -(-span.batch // tile)))
-            found += [
+            configs += [
                 {"items": n, "group": group, "tile": tile}
-                for tile in tiles for n in some
+                for tile in tiles for n in likely
             ]
         room = device.local_memory
-        return tuple(config for config in found if _local_bytes(config, span) <= room)
+        return tuple(config for config in configs if _local_bytes(config, span) <= room)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count the parameters once per tile of samples, and rounds of teams."""

@@ -116,12 +116,12 @@ class Product:
         self, device: Device, parts: tuple[int, ...] | None = None
     ) -> tuple[Config, ...]:
         """Return the configs to measure, the best by the model first."""
-        found: list[Config] = [c for c in CONFIGS if self.fits(c, device)]
+        configs: list[Config] = [c for c in CONFIGS if self.fits(c, device)]
         if parts is not None:
-            found = [{**c, "parts": p} for c in found for p in parts]
+            configs = [{**c, "parts": p} for c in configs for p in parts]
         # Of equals, the larger tile stays first.
-        found.sort(key=lambda config: self.seconds(config, device))
-        return tuple(found[: MOST_CONFIGS if device.simd_width > 1 else 1])
+        configs.sort(key=lambda config: self.seconds(config, device))
+        return tuple(configs[: MOST_CONFIGS if device.simd_width > 1 else 1])
 
     def cost(
         self, span: Span, config: Config, device: Device, *, launches: int = 1,

@@ -40,21 +40,21 @@ class Split(DenseLayers):
         sizes = team_sizes(device, group)
         # At least half of a tile is filled.
         tiles = [tile for tile in TILES if tile < 2 * span.batch]
-        found = [{"items": n, "group": group, "tile": tiles[0]} for n in sizes]
+        configs = [{"items": n, "group": group, "tile": tiles[0]} for n in sizes]
         if device.simd_width > 1:
-            some = [n for n in sizes if sizes[0] // 2 <= n <= sizes[0] * 2]
-            found += [
+            likely = [n for n in sizes if sizes[0] // 2 <= n <= sizes[0] * 2]
+            configs += [
                 {"items": n, "group": group, "tile": tile}
-                for tile in tiles[1:] for n in some[:2]
+                for tile in tiles[1:] for n in likely[:2]
             ]
             if span.batch == 1:
-                found += [
-                    {"items": n, "group": other, "tile": 1}
-                    for other in OTHER_GROUPS if other <= device.largest_group
-                    for n in some
+                configs += [
+                    {"items": n, "group": size, "tile": 1}
+                    for size in OTHER_GROUPS if size <= device.largest_group
+                    for n in likely
                 ]
         return tuple(
-            config for config in found
+            config for config in configs
             if team_local_bytes(config, span) <= device.local_memory
             and prod(_groups(span, config)) <= INT_MAX
         )

@@ -140,9 +140,9 @@ class GroupMembers(MemberVariant):
         ))
         if matrix:
             return tuple(
-                {"tile": tile, "group": WARP * tile // part}
-                for tile in tiles for part in SLICES
-                if tile % part == 0 and WARP * tile // part <= largest
+                {"tile": tile, "group": WARP * tile // rows}
+                for tile in tiles for rows in SLICES
+                if tile % rows == 0 and WARP * tile // rows <= largest
             )
         widest = max(max(layer.n_in, layer.n_out) for layer in step.layers)
         if few:
@@ -334,17 +334,17 @@ def _spread(layers: NDArray[Any], pitch: int) -> tuple[NDArray[Any], int]:
     first layer, whose parameters are behind the others and not counted. A bias there is
     the weight of one more input.
     """
-    found, allocate = layers.copy(), Allocator(4)
-    for row in found[int(pitch > 0):]:
+    spread, allocate = layers.copy(), Allocator(4)
+    for row in spread[int(pitch > 0):]:
         row["stride"] = round_up(int(row["n_in"]) - 8, 16) + 8
         row["weights"] = allocate(int(row["n_out"]) * int(row["stride"]))
         if row["bias"] >= 0:
             row["bias"] = allocate(int(row["n_out"]))
     if pitch:
-        first = found[0]
+        first = spread[0]
         first["n_in"] += first["bias"] >= 0
         first["stride"], first["weights"], first["bias"] = pitch, allocate.end, -1
-    return found, allocate.end
+    return spread, allocate.end
 
 
 def _packed(step: WholeStep, rows: int, columns: int) -> tuple[Argument, Launches]:

@@ -137,11 +137,11 @@ class LaneMembers(MemberVariant):
     def _tiles(
         self, span: Span, lanes: int, device: Device, shared: bool
     ) -> Sequence[int]:
-        found = [tile for tile in TILES if tile <= lanes and tile < 2 * span.batch]
+        tiles = [tile for tile in TILES if tile <= lanes and tile < 2 * span.batch]
         if shared:
-            found.sort(key=lambda tile: abs(tile - SHARED_TILE))
+            tiles.sort(key=lambda tile: abs(tile - SHARED_TILE))
         # Without PTX exchanges are barriers: programs grow.
-        return found if inline_ptx(device) >= 70 else found[-3:]
+        return tiles if inline_ptx(device) >= 70 else tiles[-3:]
 
     def _teams(
         self, span: Span, lanes: int, device: Device, matrix: int

@@ -26,10 +26,10 @@ from clnet.variants.mixed.products import (
     live_entries,
     refuse_unless_several_layers,
 )
-from clnet.variants.sparse.csr import cpu_tiles
 from clnet.variants.sparse.sparse import (
     ALIGNMENT_SLACK,
     MAX_CONFIGS,
+    cpu_tiles,
     index_type,
     largest_group,
     partial_pitch,
@@ -100,7 +100,7 @@ class FusedSparse:
         best = max(_mean_row_lengths(span)) / ENTRIES
         sizes = sorted(SLICES, key=lambda n: max(n / best, best / n))
         groups = [largest_group(n, device) for n in GROUPS]
-        found: list[Config] = []
+        configs: list[Config] = []
         tiles = [t for t in TILES if t < 2 * span.batch or t == 1]
         units = device.compute_units
         # First the largest tile of which every compute unit still gets one.
@@ -109,11 +109,11 @@ class FusedSparse:
             many = [largest_group(TILE_GROUP, device)]
             for group in dict.fromkeys(groups if span.batch == 1 else many):
                 fitting = [n for n in sizes if n * tile_lanes(tile) <= group]
-                found += [
+                configs += [
                     {"tile": tile, "group": group, "parts": n} for n in fitting[:4]
                 ]
         room = device.local_memory
-        return tuple(c for c in found if _local_bytes(span, c) <= room)
+        return tuple(c for c in configs if _local_bytes(span, c) <= room)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count the entries and dense rows once per tile of samples."""
@@ -149,8 +149,8 @@ class FusedSparse:
         def make(name: str) -> NDArray[Any]:
             if not made:
                 made.append(_tables(layers, offsets, functions, slots))
-            found: NDArray[Any] = getattr(made[0], name)
-            return found
+            table_: NDArray[Any] = getattr(made[0], name)
+            return table_
 
         def table(name: str) -> Table:
             key = f"fused_sparse {weights} {name}"
@@ -225,7 +225,7 @@ def _offsets(span: Span) -> Offsets:
     for number, layer in enumerate(layers):
         for apply in layer.applies:
             until[apply.x] = number
-    found = {x: 0}
+    offsets = {x: 0}
     total = x.width
     for number, layer in enumerate(layers):
         y = layer.act.y
@@ -234,16 +234,16 @@ def _offsets(span: Span) -> Offsets:
         # The first gap between values that this layer or a later one reads.
         start = 0
         for used, value in sorted(
-            ((used, v) for v, used in found.items() if until[v] >= number),
+            ((used, v) for v, used in offsets.items() if until[v] >= number),
             key=lambda pair: pair[0],
         ):
             if start + y.width <= used:
                 break
             start = used + value.width
-        found[y] = start
+        offsets[y] = start
         until.setdefault(y, number)
         total = max(total, start + y.width)
-    return Offsets(found, total)
+    return Offsets(offsets, total)
 
 
 # Lists ------------------------------------------------------------------------------
@@ -308,15 +308,15 @@ def _tables(
                 stride, weights = first.storage.stride, first.weights.offset
                 source = offsets.of[first.x]
             else:
-                found = [live_entries(apply.storage) for apply in applies]
-                rows = np.concatenate([r for r, _, _ in found])
+                entries_of = [live_entries(apply.storage) for apply in applies]
+                rows = np.concatenate([r for r, _, _ in entries_of])
                 column = np.concatenate([
                     c + offsets.of[apply.x]
-                    for (_, c, _), apply in zip(found, applies, strict=True)
+                    for (_, c, _), apply in zip(entries_of, applies, strict=True)
                 ])
                 slot = np.concatenate([
                     s + apply.weights.offset
-                    for (_, _, s), apply in zip(found, applies, strict=True)
+                    for (_, _, s), apply in zip(entries_of, applies, strict=True)
                 ])
                 order = np.argsort(rows, kind="stable")
                 columns.append(column[order])

@@ -28,21 +28,21 @@ class Layer(NamedTuple):
 
 def whole_layers(span: Span) -> tuple[Layer, ...] | None:
     """Return the layers of a span, or None if it is not a sequence of whole layers."""
-    found: list[Layer] = []
+    layers: list[Layer] = []
     applies: list[Apply] = []
     for op in span.ops:
         if isinstance(op, Apply) and op.accumulate == bool(applies):
             applies.append(op)
         elif isinstance(op, BiasAct) and applies:
-            found.append(Layer(tuple(applies), op))
+            layers.append(Layer(tuple(applies), op))
             applies = []
         else:
             return None
         if any(apply.z != applies[0].z for apply in applies):
             return None
-        if found and found[-1].act is op and op.z != found[-1].applies[0].z:
+        if layers and layers[-1].act is op and op.z != layers[-1].applies[0].z:
             return None
-    return tuple(found) if found and not applies else None
+    return tuple(layers) if layers and not applies else None
 
 
 def layers_of(span: Span) -> tuple[Layer, ...]:

@@ -194,14 +194,14 @@ def _row_vectors(layer: Layer) -> NDArray[np.int64]:
 
 def _tables(layer: Layer, groups: int, before: int) -> Tables:
     """Return the tables of one layer; `before` vectors of other layers precede it."""
-    found = [live_entries(apply.storage) for apply in layer.applies]
-    rows = np.concatenate([r for r, _, _ in found])
+    entries = [live_entries(apply.storage) for apply in layer.applies]
+    rows = np.concatenate([r for r, _, _ in entries])
     order = np.argsort(rows, kind="stable")
     rows = rows[order]
-    columns = np.concatenate([c for _, c, _ in found])[order]
+    columns = np.concatenate([c for _, c, _ in entries])[order]
     slots = np.concatenate([
         s + apply.weights.offset
-        for (_, _, s), apply in zip(found, layer.applies, strict=True)
+        for (_, _, s), apply in zip(entries, layer.applies, strict=True)
     ])[order]
     starts = np.concatenate(([0], np.cumsum(_row_vectors(layer))))
     entry_starts = np.searchsorted(rows, np.arange(outputs_of(layer) + 1))

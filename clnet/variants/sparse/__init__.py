@@ -1,4 +1,4 @@
 """Partially connected layers, one module per storage layout and device type.
 
-Start with `csr` (CPU cores) and `sparse_team` (GPUs); `sparse` holds what they share.
+Start with `sparse` (CPU cores, and what all share), then `sparse_team` (GPUs).
 """

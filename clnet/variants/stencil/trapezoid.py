@@ -118,13 +118,13 @@ class Trapezoid:
         offsets = offsets_table(layers)
         launches = []
         for first in range(0, len(layers), config["depth"]):
-            some = layers[first : first + config["depth"]]
-            x, y = some[0].apply.x, some[-1].act.y
-            n_in, n_out, tile = some[0].n_in, some[-1].n_out, group * vec
+            stack = layers[first : first + config["depth"]]
+            x, y = stack[0].apply.x, stack[-1].act.y
+            n_in, n_out, tile = stack[0].n_in, stack[-1].n_out, group * vec
             step = tile if n_in <= tile else tile - round_up(n_in - n_out, vec)
             tiles = -(-n_out // step)
             number = first // config["depth"]
-            last = some[-1] is layers[-1]
+            last = stack[-1] is layers[-1]
             launches.append(Launch(
                 "stencil/trapezoid.cl", "trapezoid",
                 {
@@ -135,7 +135,7 @@ class Trapezoid:
                 },
                 (tiles * group * -(-span.batch // samples),), (group,),
                 (
-                    PARAMETERS, offsets, first, len(some),
+                    PARAMETERS, offsets, first, len(stack),
                     _inner(span, number - 1) if first else x, x.stride,
                     y if last else _inner(span, number), y.stride,
                     n_in, span.batch, tiles, step,

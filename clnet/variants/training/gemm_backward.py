@@ -124,11 +124,11 @@ class Carried:
 
 def carried(span: Span) -> Carried:
     """Return the epilogue of a span that starts with `ApplyT`."""
-    op, *more = span.ops
+    op, *fused = span.ops
     assert isinstance(op, ApplyT)
-    if not more:
+    if not fused:
         return Carried(op.dx, op.dx, None, {"HAS_BIAS": 0})
-    (act,) = more
+    (act,) = fused
     assert isinstance(act, ActGrad)
     function = act.nonlinearity
     name, by_v = gradient_function(function.names[0], function.fann_compatible)
@@ -170,17 +170,17 @@ def _partial_pitch(span: Span) -> int:
 
 
 def _outer(span: Span, config: Config, device: Device) -> Launches:
-    op, *more = span.ops
+    op, *fused = span.ops
     assert isinstance(op, Outer)
     storage, weights, bias = stored(op, RowStorage), op.weights.offset, 0
-    for other in more:
+    for other in fused:
         assert isinstance(other, BiasGrad)
         bias = other.bias.offset
     parts, pitch = config["parts"], _partial_pitch(span)
     partial = Scratch("partial", item_size(span) * pitch * parts)
     several = parts > 1
     defines: dict[str, int | str] = {
-        "REAL": real(span), "OUTER": 1, "HAS_BIAS": len(more),
+        "REAL": real(span), "OUTER": 1, "HAS_BIAS": len(fused),
         "X_PADDED": padded(op.x), **tile_defines(config, device),
     }
     product = Launch(
@@ -196,13 +196,13 @@ def _outer(span: Span, config: Config, device: Device) -> Launches:
     )
     if not several:
         return (product,)
-    reduced = pitch if more else storage.size
+    reduced = pitch if fused else storage.size
     group = min(GROUP, device.largest_group)
     return (
         product,
         Launch(
             SOURCE, "add_splits", defines, (round_up(reduced // 4, group),), (group,),
             (GRADIENTS, weights, bias, partial, storage.size, pitch, parts,
-             storage.n_out if more else 0),
+             storage.n_out if fused else 0),
         ),
     )

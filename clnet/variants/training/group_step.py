@@ -112,14 +112,14 @@ class GroupStep:
                 choices = [(tile, group, 0, 1) for group in groups]
             groups = groups[-1:]  # for the slower kinds
         few = span.batch <= FEW_TILES * tiles[0]
-        one = [
+        resident = [
             (tile, group, 1, 0) for tile, group in _resident(step, span.batch, device)
         ] or [(tile, group, 1, 0) for tile in tiles for group in groups]
         several = [] if alone else [
             (tile, group, 0, 0) for tile in tiles for group in groups
             if span.batch > tile
         ]
-        choices += [*one, *several] if few else [*several, *one]
+        choices += [*resident, *several] if few else [*several, *resident]
         return tuple(
             {"tile": tile, "group": group, "alone": by_one, "together": by_many}
             for tile, group, by_one, by_many in choices

@@ -88,9 +88,9 @@ class MmaBackward:
         for half in _halves(span):
             outer = isinstance(half.ops[0], Outer)
             add = _outer if outer else _apply_t
-            packing, more, macros = add(half, config)
+            packing, operands, macros = add(half, config)
             packings += packing
-            arguments += more
+            arguments += operands
             defines.update(macros)
             computed |= OUTER if outer else APPLY_T
             tiles += _product(half).tiles(config)
@@ -150,13 +150,13 @@ def _apply_t(span: Span, config: Config) -> _Added:
 
 
 def _outer(span: Span, config: Config) -> _Added:
-    op, *more = span.ops
+    op, *fused = span.ops
     assert isinstance(op, Outer)
     storage, product = stored(op, RowStorage), _product(span)
     first, second = product.a(config), product.b(config)
     ds, x = packed_scratch("dsT", first), packed_scratch("xT", second)
     totals = None
-    for other in more:
+    for other in fused:
         assert isinstance(other, BiasGrad)
         totals = GRADIENTS, other.bias.offset
     packings = (

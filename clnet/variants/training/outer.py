@@ -53,14 +53,14 @@ class Outer:
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles that fit the layer, and enough parts to fill the device."""
         op = only_op(span, OuterOp)
-        kind = "cpu" if device.type == "cpu" else "gpu"
+        type_ = "cpu" if device.type == "cpu" else "gpu"
         most = min(op.storage.n_in, VECTOR_BYTES // item_size(span))
-        vectors = [v for v in VECTORS[kind] if v <= most] or [1]
+        vectors = [v for v in VECTORS[type_] if v <= most] or [1]
         configs = []
         for vec in vectors:
             for rows in sorted(ROWS, key=lambda rows: rows > op.storage.n_out):
                 tiles = -(-op.storage.n_in // vec) * -(-op.storage.n_out // rows)
-                filling = -(-ITEMS[kind] * device.compute_units // tiles)
+                filling = -(-ITEMS[type_] * device.compute_units // tiles)
                 parts = max(1, min(filling, span.batch // MIN_PART))
                 configs.append({"vec": vec, "rows": rows, "parts": parts})
         return tuple(configs)

@@ -115,7 +115,7 @@ class OutputLoss:
         groups = -(-span.batch // config["samples"])
         inputs = span.batch * storage.n_in
         columns = -(-storage.n_in // (VECTOR * config["lanes"]))
-        scratch = sum(one.size for one in _scratch(ops, span))
+        scratch = sum(buffer.size for buffer in _scratch(ops, span))
         again = size * (2 * groups * storage.size + inputs) + 2 * scratch
         return span_cost(
             span, device, again, min(groups, columns + 1), 2, scratch, 1.0

@@ -29,7 +29,7 @@ def place_rows(
 
     Its arguments are those of ``place_rows.cl``.
     """
-    x, t = (TYPES[np.dtype(one).str[1:]] for one in types)
+    x, t = (TYPES[np.dtype(type_).str[1:]] for type_ in types)
     rows = max(1, CHUNK // sample_bytes)
     if columns:
         rows = max(TILE, rows // TILE * TILE)

@@ -187,10 +187,10 @@ class StencilGradients:
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return the shapes, none of them larger than the layer."""
         _, outer, _ = _ops(span)
-        kind = "cpu" if device.type == "cpu" else "gpu"
-        team = 1 if kind == "cpu" else team_group(TEAM, device)
+        type_ = "cpu" if device.type == "cpu" else "gpu"
+        team = 1 if type_ == "cpu" else team_group(TEAM, device)
         most = -(-outer.storage.n_out // (team * vector(team, span)))
-        sizes = dict.fromkeys(min(vectors, most) for vectors in VECTORS[kind])
+        sizes = dict.fromkeys(min(vectors, most) for vectors in VECTORS[type_])
         return tuple({"team": team, "vectors": vectors} for vectors in sizes)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:

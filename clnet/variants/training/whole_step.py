@@ -166,19 +166,19 @@ def _backward_kinds(
     layers: list[LayerOps], drops: list[Dropout | None]
 ) -> list[tuple[type[Op], object]]:
     """Return the keys of a chain's backward pass, the last layer first."""
-    found: list[tuple[type[Op], object]] = []
+    keys: list[tuple[type[Op], object]] = []
     for layer, drop in zip(reversed(layers), reversed(drops), strict=True):
         apply, act = layer.apply, layer.act
         if drop is not None:
-            found.append((Dropout, drop.layer))
+            keys.append((Dropout, drop.layer))
         if not act.nonlinearity.plain:
-            found.append((ActGrad, act.bias))
-        found.append((Outer, apply.weights))
+            keys.append((ActGrad, act.bias))
+        keys.append((Outer, apply.weights))
         if act.bias is not None:
-            found.append((BiasGrad, act.bias))
+            keys.append((BiasGrad, act.bias))
         if layer is not layers[0]:
-            found.append((ApplyT, apply.weights))
-    return found
+            keys.append((ApplyT, apply.weights))
+    return keys
 
 
 def accepted_step(span: Span) -> WholeStep:
@@ -243,12 +243,12 @@ def refuse_unless_float32_step(
 
 def functions_of(step: WholeStep) -> list[tuple[str, str, str]]:
     """Return the distinct activations: function, derivative, the derivative's input."""
-    found: dict[tuple[str, str, str], None] = {}
+    functions: dict[tuple[str, str, str], None] = {}
     for layer in step.layers:
         function = layer.act.nonlinearity
         for name in function.names:
-            found[function_of(name, function)] = None
-    return list(found)
+            functions[function_of(name, function)] = None
+    return list(functions)
 
 
 def function_of(name: str, function: Nonlinearity) -> tuple[str, str, str]:
@@ -301,7 +301,7 @@ def layer_table(
 def neuron_table(step: WholeStep) -> NDArray[Any]:
     """Return the kernels' table of neurons."""
     functions = functions_of(step)
-    found = []
+    tables = []
     for layer in step.layers:
         function, n = layer.act.nonlinearity, layer.n_out
         rows = np.zeros(n, NEURON)
@@ -310,9 +310,9 @@ def neuron_table(step: WholeStep) -> NDArray[Any]:
         rows["steepness"] = np.resize(function.steepness, n)
         rows["limit"] = np.resize(function.limits or (np.inf,), n)
         rows["error_scale"] = 1.0
-        found.append(rows)
-    found[-1]["error_scale"] = np.resize(np.where(step.loss.halved, 0.5, 1.0), n)
-    return np.concatenate(found)
+        tables.append(rows)
+    tables[-1]["error_scale"] = np.resize(np.where(step.loss.halved, 0.5, 1.0), n)
+    return np.concatenate(tables)
 
 
 def layer_neurons(step: WholeStep) -> NDArray[Any]:

@@ -79,13 +79,13 @@ class Wide:
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return parts no larger than a sample."""
-        kind = "cpu" if device.type == "cpu" else "gpu"
+        type_ = "cpu" if device.type == "cpu" else "gpu"
         width, team = _values(_op(span))[0].width, 1
-        if kind == "gpu":
+        if type_ == "gpu":
             team = team_group(min(TEAM, -(-width // WIDTH)), device)
         whole, teams = -(-width // _share({"team": team, "vectors": 1}, span)), 1
-        sizes = dict.fromkeys(min(vectors, whole) for vectors in VECTORS[kind])
-        if isinstance(_op(span), Loss) and kind == "gpu":
+        sizes = dict.fromkeys(min(vectors, whole) for vectors in VECTORS[type_])
+        if isinstance(_op(span), Loss) and type_ == "gpu":
             teams = team_group(TEAM, device) // team
         if teams > 1:
             sizes = {whole: None}

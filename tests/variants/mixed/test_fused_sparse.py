@@ -6,14 +6,12 @@ import dataclasses
 
 import numpy as np
 import pytest
-from sparse_devices import CPU, DEVICE, GPU, SESSION, LaunchesFor, close
+from spans import results_of
+from sparse_devices import CPU, DEVICE, GPU, LaunchesFor, close
 
 from clnet import Dense, Local, Network, Sparse
 from clnet.ir import reference
 from clnet.planning.candidates import eligible
-from clnet.runtime.binding import Step
-from clnet.runtime.replay import Replay
-from clnet.runtime.train_state import TrainState
 from clnet.variants.mixed.fused_sparse import FusedSparse
 
 FUSED = FusedSparse()
@@ -54,19 +52,16 @@ def network_of(name, dtype="float32"):
 
 def run(network, span, config, device):
     """Compare a second call with the oracle; the first call's inputs are NaN."""
-    train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
-    step = Step(span, LaunchesFor(FUSED, device), config, DEVICE)
-    replay = Replay(SESSION, [step], network.layout, train_state)
     (x,), (y,) = span.inputs, span.outputs
     rows = np.random.default_rng(span.batch).uniform(-1, 1, (span.batch, x.width))
     rows = rows.astype(network.dtype)
-    for inputs in (np.full_like(rows, np.nan), rows):
-        replay.write(x, inputs)
-        replay.write(y, np.full((span.batch, y.width), np.nan))
-        replay.run()
+    variant = LaunchesFor(FUSED, device)
+    results = results_of(
+        network, span, variant, config, {x.name: rows}, second=True
+    )
     values = {"batch": np.array(span.batch), x.name: rows.astype(np.float64)}
     reference.run_ops(span.ops, values, network.parameters.astype(np.float64))
-    close(replay.read(y), values[y.name], 40.0, 100)
+    close(results[y.name], values[y.name], 40.0, 100)
 
 
 @pytest.mark.parametrize("device", [CPU, GPU], ids=["cpu", "gpu"])

@@ -16,8 +16,7 @@ from clnet.nn.storage.pattern import Pattern
 from clnet.opencl.session import session
 from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
-from clnet.variants.sparse.csr import Csr
-from clnet.variants.sparse.sparse import bounds
+from clnet.variants.sparse.sparse import Csr, bounds
 
 CPU = clnet.device("cpu")
 RNG = np.random.default_rng(1)

@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from spans import program_of
-from sparse_devices import CPU, DEVICE, GPU, SESSION, LaunchesFor, close
+from spans import program_of, results_of
+from sparse_devices import CPU, DEVICE, GPU, LaunchesFor, close
 
 import clnet
 from clnet import Dense, Network, Sparse
@@ -16,12 +16,9 @@ from clnet.ir.activation import BiasAct
 from clnet.ir.product import ApplyT, Outer
 from clnet.ir.program import Span
 from clnet.opencl.launch import Scratch
-from clnet.runtime.binding import Step
-from clnet.runtime.replay import Replay
-from clnet.runtime.train_state import TrainState
-from clnet.variants.sparse.csr import Csr
 from clnet.variants.sparse.dia import Dia
 from clnet.variants.sparse.sell import Sell
+from clnet.variants.sparse.sparse import Csr
 from clnet.variants.sparse.sparse_outer import SparseOuter
 from clnet.variants.sparse.sparse_team import SparseTeam
 
@@ -46,29 +43,18 @@ FORMATS = {  # of each variant: one for each way to find an entry's value
 def run(network, span, variant, config, device):
     """Compare the outputs of a span with the oracle."""
     assert variant.refuse(span, device) is None
-    rng = np.random.default_rng(span.batch)
-    train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
-    step = Step(span, LaunchesFor(variant, device), config, DEVICE)
-    replay = Replay(SESSION, [step], network.layout, train_state)
-    values = {"batch": np.array(span.batch)}
-    for value in (*span.outputs, *span.inputs):
-        if isinstance(span.ops[0], Outer) and value in span.outputs:
-            continue
-        rows = np.full((span.batch, value.width), np.nan)
-        if value in span.inputs:
-            rows = rng.uniform(-1, 1, rows.shape)
-        values[value.name] = rows.astype(network.dtype).astype(np.float64)
-        replay.write(value, values[value.name])
-    replay.run()
-    op = span.ops[0]
+    rng, op = np.random.default_rng(span.batch), span.ops[0]
+    values = {
+        value.name: rng.uniform(-1, 1, (span.batch, value.width)).astype(network.dtype)
+        for value in span.inputs
+    }
+    results = results_of(network, span, LaunchesFor(variant, device), config, values)
+    values = {name: rows.astype(np.float64) for name, rows in values.items()}
+    values["batch"] = np.array(span.batch)
+    flat = results.pop("gradients").copy()
     if isinstance(op, Outer):
-        flat, slot = replay.read_gradients(), op.weights
-        part = flat[slot.offset : slot.offset + slot.size]
-        results = {op.gradient.name: part.copy()}
-        part[op.storage.slots] = 0
+        flat[op.weights.offset + op.storage.slots] = 0
         assert not flat.any(), "a slot without an entry was written"
-    else:
-        results = {value.name: replay.read(value) for value in span.outputs}
     parameters = network.parameters.astype(np.float64)
     sizes = {name: np.abs(array) for name, array in values.items()}
     reference.run_ops(span.ops, values, parameters)

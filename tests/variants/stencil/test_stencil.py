@@ -10,6 +10,7 @@ import pytest
 from bounds import span_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from spans import results_of
 
 import clnet
 from clnet import Dense, Local, Network
@@ -22,8 +23,6 @@ from clnet.nn.losses import loss_function
 from clnet.opencl.session import session
 from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
-from clnet.runtime.replay import Replay
-from clnet.runtime.train_state import TrainState
 from clnet.variants.reference.generic import MAX_ENTRIES, Generic
 from clnet.variants.reference.generic_backward import GenericBackward
 from clnet.variants.stencil.stencil import Stencil, StencilReduction, streams
@@ -239,28 +238,14 @@ def backward(network, batch, device, choose):
             variant = GenericBackward()
         if variant.refuse(span, device) is not None:
             continue
+        (value,), after = span.outputs, dict(values)
+        op.run(after, parameters)
+        exact = after[value.name]
+        bound = tolerance * max(1, np.abs(exact).max())
         for config in choose(list(variant.space(span, device))):
-            train_state = TrainState(
-                session(DEVICE), network.parameters,
-                np.zeros((0, network.layout.size), network.dtype),
-            )
-            step = Step(span, variant, config, DEVICE)
-            run = Replay(session(DEVICE), [step], network.layout, train_state)
-            for value in span.inputs:
-                run.write(value, values[value.name])
-            run.run()
-            (value,) = span.outputs
-            after = dict(values)
-            op.run(after, parameters)
-            exact = after[value.name]
-            if isinstance(op, ApplyT):
-                result = run.read(value)
-            else:
-                slot = op.weights if isinstance(op, Outer) else op.bias
-                result = run.read_gradients()[slot.offset : slot.offset + slot.size]
-                result = result[np.newaxis]
+            results = results_of(network, span, variant, config, values)
             np.testing.assert_allclose(
-                result, exact, atol=tolerance * max(1, np.abs(exact).max()),
+                results[value.name], exact, atol=bound,
                 err_msg=f"{op.signature} {config}",
             )
             tried += 1
@@ -296,17 +281,11 @@ def test_the_loss_of_many_outputs():
     program = lower_training(network, loss_function("mse"), None)
     (number,) = [i for i, op in enumerate(program.ops) if isinstance(op, Loss)]
     op, span = program.ops[number], program.span(number, number + 1, 1)
-    step = Step(span, GenericBackward(), {}, DEVICE)
-    none = np.zeros((0, 0), "float32")
-    train_state = TrainState(session(DEVICE), network.parameters, none)
-    run = Replay(session(DEVICE), [step], network.layout, train_state)
     y, t = RNG.uniform(1, 2, (2, 1, width)).astype("float32")
-    run.write(op.y, y)
-    run.write(op.t, t)
-    run.set(samples=1)
-    run.run()
+    values = {op.y.name: y, op.t.name: t}
+    results = results_of(network, span, GenericBackward(), {}, values, {"samples": 1})
     squares = np.square(y.astype("float64") - t).sum()
-    assert run.read(op.record)[0, 1] == pytest.approx(squares, rel=3e-7)
+    assert results[op.record.name][0, 1] == pytest.approx(squares, rel=3e-7)
 
 
 # Plans ------------------------------------------------------------------------------

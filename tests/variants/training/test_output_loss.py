@@ -6,22 +6,17 @@ import dataclasses
 
 import numpy as np
 import pytest
-from bounds import OVERFLOWS
+from spans import results_of, samples_for
 from variant_cases import selected
 
 import clnet
 from clnet import Dense, Network
 from clnet.ir import reference
-from clnet.ir.activation import ActGrad, BiasGrad
-from clnet.ir.loss import Loss, Tally
+from clnet.ir.loss import Loss
 from clnet.ir.lowering import lower_training
-from clnet.ir.product import Outer
 from clnet.nn.losses import LOSSES, loss_function
 from clnet.opencl.session import session
 from clnet.planning.candidates import BEFORE_LOSS, FROM_LOSS
-from clnet.runtime.binding import Step
-from clnet.runtime.replay import Replay
-from clnet.runtime.train_state import TrainState
 from clnet.variants.training.output_loss import MAX_OUTPUTS, OutputLoss
 
 DEVICE = clnet.device()
@@ -42,64 +37,25 @@ def check(network, loss, batch, *, samples=None, weighted=False, fresh=(1,)):
     """Compare all that the span writes, in every configuration, with the oracle."""
     program, span = span_of(network, loss, batch, weighted=weighted)
     assert VARIANT.refuse(span, GPU) is None
-    rng = np.random.default_rng(batch)
-    t = rng.uniform(0, 1, (batch, network.n_out))
-    if LOSSES[loss].fused == "softmax":
-        t /= t.sum(axis=1, keepdims=True)
-    weight = rng.uniform(0, 2, (batch, 1))
-    if weighted:
-        t[0], weight[0] = OVERFLOWS, 0
-    values = {
-        "x": rng.uniform(-1, 1, (batch, network.n_in)), "t": t,
-        "weight": weight, "batch": np.array(batch),
-        "samples": samples or batch,
-    }
+    values = samples_for(network, loss, batch, weighted, seed=batch)
     values |= {name: values[name].astype(network.dtype) for name in ("x", "t")}
+    values |= {"batch": np.array(batch), "samples": samples or batch}
     for number in fresh:
         values["fresh"] = number
         reference.run_ops(program.ops, values, network.parameters.astype("float64"))
+    inputs = {name: rows for name, rows in values.items() if name[:6] != "totals"}
+    scalars = [{"samples": samples or batch, "fresh": number} for number in fresh]
     configs = list(VARIANT.space(span, GPU))
     assert configs
     for config in configs:
-        found = results_of(span, config, network, values, fresh)
-        for op in span.ops:
-            for value in set(op.writes) & set(span.outputs):
-                exact = values[value.name]
-                tolerance = TOLERANCE[network.dtype] * max(1.0, np.abs(exact).max())
-                np.testing.assert_allclose(
-                    found[value.name].reshape(exact.shape), exact, rtol=0,
-                    atol=tolerance, err_msg=f"{value.name} {config}",
-                )
-
-
-def results_of(span, config, network, values, fresh):
-    """The span's outputs by name, from buffers poisoned before."""
-    train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
-    replay = Replay(
-        SESSION, [Step(span, VARIANT, config, DEVICE)], network.layout, train_state
-    )
-    replay.write_gradients(np.full(network.layout.size, np.nan, network.dtype))
-    for op in span.ops:
-        for value in set(op.writes) & set(span.outputs):
-            if not isinstance(op, (BiasGrad, Outer)):
-                rows = np.full((value.height(span.batch), value.width), np.nan)
-                replay.write(value, rows.astype(network.dtype))
-    for value in span.inputs:
-        if value.name in values and not value.name.startswith("totals"):
-            replay.write(value, values[value.name].astype(network.dtype))
-    for number in fresh:
-        replay.set(samples=values["samples"], fresh=number)
-        replay.run()
-    found = {}
-    for op in span.ops:
-        for value in set(op.writes) & set(span.outputs):
-            if isinstance(op, (BiasGrad, Outer)):
-                slot = op.bias if isinstance(op, BiasGrad) else op.weights
-                flat = replay.read_gradients()
-                found[value.name] = flat[slot.offset : slot.offset + slot.size]
-            elif isinstance(op, (Tally, ActGrad)):
-                found[value.name] = replay.read(value)
-    return found
+        results = results_of(network, span, VARIANT, config, inputs, *scalars)
+        for value in span.outputs:
+            exact = values[value.name]
+            tolerance = TOLERANCE[network.dtype] * max(1.0, np.abs(exact).max())
+            np.testing.assert_allclose(
+                results[value.name].reshape(exact.shape), exact, rtol=0,
+                atol=tolerance, err_msg=f"{value.name} {config}",
+            )
 
 
 def network_of(hidden, n_out, loss, activation="tanh", dtype="float32", **options):

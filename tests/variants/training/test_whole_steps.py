@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from bounds import FLOAT32, LAMBDA, OVERFLOWS
 from deviations import deviations
+from spans import samples_for, slot_of
 from variant_cases import alternate
 
 from clnet import Dense, Network
@@ -73,11 +74,7 @@ on_cpu = pytest.mark.skipif(DEVICE.type != "cpu", reason="a variant for CPUs")
 
 
 def data_of(network, loss, n, seed=4):
-    rng = np.random.default_rng(seed)
-    t = rng.uniform(0, 1, (n, network.n_out))
-    if LOSSES[loss].fused == "softmax":
-        t /= t.sum(axis=1, keepdims=True)
-    return [rng.uniform(-1, 1, (n, network.n_in)), t, rng.uniform(0, 2, (n, 1))]
+    return list(samples_for(network, loss, n, seed=seed).values())
 
 
 def trained(
@@ -185,8 +182,8 @@ def check(network, loss, batch, rule, variant, *, n=None, shuffled=False,
             flat = bound.read_gradients()
             assert not flat[~live].any()
             for op in program.ops:
-                if hasattr(op, "gradient"):
-                    slot = op.weights if hasattr(op, "weights") else op.bias
+                slot = slot_of(op)
+                if slot is not None:
                     part = flat[slot.offset : slot.offset + slot.size]
                     off = np.abs(part - values[op.gradient.name][0])
                     assert (off <= LAMBDA * deviation[op.gradient.name][0]).all()

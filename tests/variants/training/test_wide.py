@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from bounds import OVERFLOWS
+from spans import results_of, samples_for
 from variant_cases import selected
 
 import clnet
@@ -18,11 +18,7 @@ from clnet.ir.lowering import lower_training
 from clnet.ir.product import Apply, Outer
 from clnet.nn.losses import LOSSES, loss_function
 from clnet.nn.storage.layout import live_elements
-from clnet.opencl.session import session
 from clnet.planning.candidates import LONGEST
-from clnet.runtime.binding import Step
-from clnet.runtime.replay import Replay
-from clnet.runtime.train_state import TrainState
 from clnet.variants.training.stencil_backward import StencilGradients
 from clnet.variants.training.wide import Wide
 
@@ -39,18 +35,13 @@ def check(
 ):
     """Compare every accepted span; return the ops of each."""
     program = lower_training(network, loss_function(loss), None, weighted=weighted)
-    rng = np.random.default_rng(4)
-    t = rng.uniform(0, 1, (batch, network.n_out))
-    if LOSSES[loss].fused == "softmax":
-        t /= t.sum(axis=1, keepdims=True)
-    weight = rng.uniform(0, 2, (batch, 1))
-    if weighted:
-        t[0], weight[0] = OVERFLOWS, 0
-    values = {"x": rng.uniform(-1, 1, (batch, network.n_in)), "t": t,
-              "weight": weight, "batch": np.array(batch),
-              "samples": samples or batch, "fresh": 1}
+    values = samples_for(network, loss, batch, weighted)
     values |= {name: values[name].astype(network.dtype) for name in ("x", "t")}
+    scalars = {"samples": samples or batch}
+    values |= {"batch": np.array(batch), "fresh": 1, **scalars}
     reference.run_ops(program.ops, values, network.parameters.astype("float64"))
+    live = live_elements(network.layout, network.storages)
+    tolerance = {"float32": 3e-6, "float64": 1e-13}[network.dtype]
     seen = []
     for start in range(len(program.ops)):
         for stop in range(start + 1, start + 1 + LONGEST[variant.reach]):
@@ -59,34 +50,15 @@ def check(
                 continue
             seen.append([type(op) for op in span.ops])
             for config in list(variant.space(span, device))[-1 if last else 0 :]:
-                train_state = TrainState(
-                    session(DEVICE), network.parameters, np.zeros((0, 0))
-                )
-                step = Step(span, variant, config, DEVICE)
-                replay = Replay(session(DEVICE), [step], network.layout, train_state)
-                for value in span.inputs:
-                    replay.write(value, values[value.name])
-                replay.set(samples=samples or batch)
-                replay.run()
-                for op in span.ops:
-                    compare(op, span, replay, values, network)
+                results = results_of(network, span, variant, config, values, scalars)
+                assert not results["gradients"][~live].any()
+                for value in span.outputs:
+                    exact = values[value.name]
+                    np.testing.assert_allclose(
+                        results[value.name], exact, rtol=tolerance,
+                        atol=tolerance * max(1.0, np.abs(exact).max()),
+                    )
     return seen
-
-
-def compare(op, span, replay, values, network):
-    for value in set(op.writes) & set(span.outputs):
-        exact = values[value.name]
-        if isinstance(op, (BiasGrad, Outer)):
-            slot = op.bias if isinstance(op, BiasGrad) else op.weights
-            flat = replay.read_gradients()
-            result = flat[np.newaxis, slot.offset : slot.offset + slot.size]
-            live = live_elements(network.layout, network.storages)
-            assert not flat[~live].any()
-        else:
-            result = replay.read(value)
-        tolerance = {"float32": 3e-6, "float64": 1e-13}[network.dtype]
-        np.testing.assert_allclose(result, exact, rtol=tolerance,
-                                   atol=tolerance * max(1.0, np.abs(exact).max()))
 
 
 def local(n_out, activation="tanh", bias="shared", dtype="float32", **options):
