@@ -102,7 +102,7 @@ class Bound:
         memory = self.buffers.get(name)
         if memory is None:
             if isinstance(argument, Table):
-                memory = filled_memory(self.session, argument.values())
+                memory = filled_memory(self.session, argument.make())
             elif isinstance(argument, Value):
                 item = np.dtype(argument.type_in(self.dtype)).itemsize
                 size = argument.height(self.batch) * argument.stride * item

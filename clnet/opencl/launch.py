@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import DeviceError
 from clnet.ir.op import Value
 from clnet.nn.random import ROUNDS
 
 if TYPE_CHECKING:
-    from clnet.nn.storage.contents import Contents, Records
     from clnet.opencl.device import Device
 
 When = Literal["call", "parameters", "inputs"]
@@ -129,16 +127,6 @@ class Table:
     name: str  # Equal names within a network mean equal contents
     # Returns the array; called once
     make: Callable[[], NDArray[Any]] = field(compare=False)
-    # What kernels assume of the array; None: they use it as values alone
-    contents: Contents | Records | None = field(default=None, compare=False)
-
-    def values(self) -> NDArray[Any]:
-        """Return the array, checked."""
-        found = self.make()
-        fault = None if self.contents is None else self.contents.fault(found)
-        if fault is not None:
-            raise DeviceError(f"table {self.name!r}: {fault.sentence}")
-        return found
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> Table:

@@ -66,7 +66,7 @@ class ParameterStore:
         """Return the buffer of a constant array, uploaded at its first use."""
         memory = self._tables.get(table.name)
         if memory is None:
-            memory = filled_memory(self._session, table.values())
+            memory = filled_memory(self._session, table.make())
             self._tables[table.name] = memory
         return memory
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from itertools import product
 
 import numpy as np
@@ -10,10 +9,10 @@ import pytest
 from devices import DEVICE, H200, posing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_keys import ALL, FEW, assert_checked, spans_of
+from test_keys import ALL, FEW, NETWORKS, assert_checked, spans_of
+from variants.table_contents import fault
 
 from clnet import Dense, Local, Network, Pattern, Sparse
-from clnet.errors import DeviceError
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Adam
@@ -21,8 +20,6 @@ from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.formats import FORMATS
 from clnet.nn.storage.sparse import EllStorage, SellStorage
 from clnet.opencl.launch import Table
-from clnet.opencl.session import session
-from clnet.runtime.parameter_store import parameter_store
 from clnet.variants.sparse.sell import Sell
 
 PLACES = (DEVICE, posing(3), H200)
@@ -38,9 +35,9 @@ VARIANTS = [
 
 
 def tables_of(program, batch):
-    """Return the tables of these variants and their configurations, by key."""
+    """The tables of these variants and configurations by key, with their launches."""
     return {
-        argument.name: argument
+        argument.name: (argument, launch, span)
         for variant, place in product(VARIANTS, PLACES)
         for span in spans_of(program, variant, batch)
         if len(span.ops) < 7 and variant.refuse(span, place) is None
@@ -88,7 +85,7 @@ def test_tables_of_any_pattern(form, data, dtype):
     tables = tables_of(program, data.draw(st.sampled_from([1, 20])))
     assert tables
     for table in tables.values():
-        assert_checked(table)
+        assert_checked(*table)
 
 
 @settings(max_examples=40, deadline=None)
@@ -104,7 +101,7 @@ def test_slices_name_every_entry_once(data, form):
     for config in Sell().space(span, H200):
         *_, launch = Sell().launches(span, config, H200)
         starts, lengths, order, columns = (
-            a.values() for a in launch.arguments if isinstance(a, Table)
+            a.make() for a in launch.arguments if isinstance(a, Table)
         )
         stride = launch.arguments[launch.arguments.index(
             next(a for a in launch.arguments if isinstance(a, Table))
@@ -168,10 +165,16 @@ def test_the_check_is_its_definition(values, least, most, order, padding):
     assert (contents.fault(np.array(values, np.int64)) is None) == right
 
 
-def test_a_table_that_is_not_as_assumed_is_not_uploaded():
-    network = Network(4, [Dense(2)], seed=1)
-    table = Table("wrong", lambda: np.array([0, 7], np.int32), Contents(2, 6))
-    with pytest.raises(DeviceError, match="table 'wrong': number 1 is 7, expected 0"):
-        parameter_store(session(DEVICE), network).table(table)
-    right = dataclasses.replace(table, make=lambda: np.array([0, 6], np.int32))
-    assert parameter_store(session(DEVICE), network).table(right) is not None
+@pytest.mark.parametrize(
+    "name", ["mixed", "hyb float32", "sell float32", "dia float32"]
+)
+def test_the_check_of_tables_finds_a_wrong_number(name):
+    tables = tables_of(NETWORKS[name]().program, 5)
+    assert tables
+    for table, launch, span in tables.values():
+        wrong = table.make().copy()
+        if wrong.dtype.kind == "f" or wrong.dtype.itemsize < 4:
+            continue
+        numbers = wrong.reshape(-1).view(np.int32)
+        numbers[numbers.size // 2 // 16 * 16] = 1 << 30  # a record's first field
+        assert fault(table, wrong, launch, span) is not None, table.name

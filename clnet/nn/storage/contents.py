@@ -1,14 +1,11 @@
-"""Kernels' assumptions about the numbers in their tables, and the one check of them.
+"""What is assumed of an array of indices, and the one check of it.
 
-A kernel reads and writes wherever its tables say. The comment beside each argument in
-``kernels/`` says what it assumes; a `Contents` says the same of the array, `Records` of
-an array of records. A `Pattern` checks the entries that it is given, and the runtime
-every table before its upload.
+Kernels read and write wherever their tables say, which follow from a `Pattern`: it
+checks the entries that it is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -28,7 +25,7 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True)
 class Contents:
-    """A kernel's assumptions about a table."""
+    """The assumptions about an array."""
 
     size: int  # Numbers
     most: int
@@ -71,47 +68,3 @@ class Contents:
             return None
         index = int(np.argmax(wrong))
         return Fault(index, f"number {index} is {numbers[index]}, expected {expected}")
-
-
-Fields = Mapping[str, NDArray[np.int64]]
-"""The numbers of each field of records, one per record."""
-Bound = int | NDArray[Any]
-"""Of all records, or of each."""
-
-
-class Range(NamedTuple):
-    """Numbers, one per record, with the least and the most that a kernel assumes."""
-
-    numbers: NDArray[Any]
-    least: Bound
-    most: Bound
-
-
-@dataclass(frozen=True)
-class Records:
-    """A kernel's assumptions about a table of records."""
-
-    size: int  # Records
-    record: np.dtype[Any]  # Of one, with named fields of int32
-    # Takes the fields; returns ranges of fields and of their sums, each with its name.
-    # Later ones may rely on earlier ones.
-    ranges: Callable[[Fields], Mapping[str, Range]]
-
-    def fault(self, values: NDArray[Any]) -> Fault | None:
-        """Return the first fault of a table, or None, in time proportional to it."""
-        size = self.size * self.record.itemsize
-        if values.nbytes != size:
-            return Fault(0, f"{values.nbytes} bytes, expected {size}")
-        records = np.ascontiguousarray(values).reshape(-1).view(self.record)
-        names = self.record.names or ()
-        fields = {name: records[name].astype(np.int64) for name in names}
-        for name, assumed in self.ranges(fields).items():
-            numbers, least, most = np.broadcast_arrays(*assumed)
-            wrong = (numbers < least) | (numbers > most)
-            if wrong.any():
-                at = int(np.argmax(wrong))
-                expected = f"{least[at]} to {most[at]}"
-                return Fault(
-                    at, f"{name} of record {at}: {numbers[at]}, expected {expected}"
-                )
-        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.nn.activations import activation
-from clnet.nn.storage.contents import Fields, Range, Records
 from clnet.opencl.launch import (
     PARAMETERS,
     TIMEOUT_FLAG,
@@ -165,7 +164,7 @@ class PersistentMma:
                     Table(
                         f"{key}, {span.batch} samples on {groups} groups, {shape}, "
                         f"cut {schedule.cuts}",
-                        lambda: schedule.tasks, schedule.contents,
+                        partial(getattr, schedule, "tasks"),
                     ),
                     TIMEOUT_FLAG,
                 ),
@@ -342,78 +341,6 @@ class Schedule:
             if tasks:
                 table[group, : len(tasks)] = tasks
         return table
-
-    @property
-    def contents(self) -> Records:
-        """The kernel's assumptions about its table."""
-        return Records(self.groups * self.most_tasks, TASK_RECORD, self._ranges)
-
-    def _ranges(self, task: Fields) -> dict[str, Range]:
-        rows, columns, tiles = (
-            self.config["rows"], self.config["columns"], self.tiles
-        )
-        fragments, parameters = self.fragments[-1], self.span.parameters_end
-        sums = fragments + self.exchanged[-1]
-        size, scales_size = self.packed_bytes
-        blocks, shared = size // SPLIT_BLOCK_BYTES, task["slices"] > 1
-        widest = max(packing.blocks for packing in self.packings)
-        tallest = max(packing.row_blocks for packing in self.packings)
-        end = task["first"] + task["blocks"]  # of its inputs
-        published = np.minimum(task["rows"], task["next"] - task["neuron"] // BLOCK)
-        past_rows = np.maximum(task["rows"] - 1, 0) * task["stride"]
-        return {
-            "blocks": Range(task["blocks"], 0, widest),
-            "first": Range(task["first"], 0, widest),
-            "rows": Range(task["rows"], 0, rows),
-            "reduces": Range(task["reduces"], 0, (1 << rows * columns) - 1),
-            "slices": Range(task["slices"], 0, MOST_SLICES),
-            "slice": Range(task["slice"], 0, np.maximum(task["slices"] - 1, 0)),
-            "scaled": Range(task["scaled"], 0, 1),
-            "out_scaled": Range(task["out_scaled"], 0, 1),
-            "function": Range(task["function"], 0, len(self.functions) - 1),
-            "column": Range(task["column"], 0, tiles - columns),
-            "stride": Range(task["stride"], 0, widest),
-            "weights": Range(task["weights"], 0, blocks),
-            "end of the weights": Range(
-                task["weights"] + past_rows + task["blocks"], 0, blocks
-            ),
-            "values": Range(task["values"], -1, fragments),
-            "end of the inputs": Range(
-                np.where(
-                    (task["values"] < 0) | (task["blocks"] == 0), 0,
-                    task["values"] + (end - 1) * tiles + columns,
-                ),
-                0, fragments,
-            ),
-            "sums": Range(task["sums"], np.where(shared, fragments, 0), sums),
-            "end of the sums": Range(
-                task["sums"] + np.where(
-                    shared, task["rows"] * columns * task["slices"], 0
-                ),
-                0, sums,
-            ),
-            "next": Range(task["next"], 0, widest),
-            "neuron": Range(task["neuron"], 0, BLOCK * tallest),
-            "out": Range(task["out"], 0, fragments),
-            "end of the outputs": Range(
-                np.where(
-                    published > 0, task["out"] + (published - 1) * tiles + columns, 0
-                ),
-                0, fragments,
-            ),
-            "n_out": Range(task["n_out"], 0, np.where(
-                task["next"] > 0, BLOCK * tallest, self.span.outputs[0].width
-            )),
-            "inverse": Range(task["inverse"], 0, scales_size // 4),
-            "end of the scales": Range(
-                task["inverse"] + task["n_out"], 0, scales_size // 4
-            ),
-            "bias": Range(task["bias"], -1, parameters),
-            "end of the biases": Range(
-                np.where(task["bias"] < 0, 0, task["bias"] + task["n_out"]), 0,
-                parameters,
-            ),
-        }
 
     def _task(self, number: int, layer: LayerOps, task: int) -> tuple[int, ...]:
         cut, packing = self.cuts[number], self.packings[number]

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.product import Apply
-from clnet.nn.storage.contents import Contents, Fields, Range, Records
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import live_count
 from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
@@ -154,31 +153,9 @@ class FusedSparse:
 
         def table(name: str) -> Table:
             key = f"fused_sparse {weights} {name}"
-            return Table(key, partial(make, name), contents.get(name))
+            return Table(key, partial(make, name))
 
-        listed = [
-            [a for a in layer.applies if not isinstance(a.storage, RowStorage)]
-            for layer in layers
-        ]
-        entries = sum(live_count(a.storage) for applies in listed for a in applies)
-        rows = sum(
-            layer.act.y.width + 1
-            for layer, applies in zip(layers, listed, strict=True) if applies
-        )
-        ends = [a.weights.offset + a.weights.size for x in listed for a in x]
         count = sum(len(_products(layer)) for layer in layers)
-
-        def ranges(product: Fields) -> dict[str, Range]:
-            return _ranges(
-                product, span, offsets, len(functions), make("starts"), slots
-            )
-
-        contents: dict[str, Contents | Records] = {
-            "starts": Contents.starts(rows - 1, entries),
-            "slots": Contents(entries, max(ends, default=1) - 1, order="distinct"),
-            "columns": Contents(entries, offsets.total - 1),
-            "products": Records(count, PRODUCT, ranges),
-        }
         starts = table("starts")
         arguments = (
             PARAMETERS, table("products"), count, starts,
@@ -338,56 +315,6 @@ def _tables(
         np.concatenate(slots).astype(np.int32) if with_slots else np.zeros(1, np.int32),
         index_array(np.concatenate(columns), offsets.total),
     )
-
-
-def _ranges(
-    product: Fields, span: Span, offsets: Offsets, functions: int,
-    starts: NDArray[np.int32], with_slots: bool,
-) -> dict[str, Range]:
-    """Return what the kernel assumes of products."""
-    n_in, n_out, dense = product["n_in"], product["n_out"], product["stride"] > 0
-    size, widths = span.parameters_end, [x.act.y.width for x in layers_of(span)]
-    last = np.arange(len(n_in)) + 1 == len(n_in)
-    rows = np.where(dense, 0, product["starts"])
-    rows_end = rows + np.where(dense, 0, n_out)
-    first, end = (
-        np.append(starts, 0)[np.clip(at, 0, len(starts))] for at in (rows, rows_end)
-    )
-    bias = product["bias"]
-    weights = np.where(dense | (not with_slots), product["weights"], -first)
-    return {
-        "n_in": Range(n_in, 0, offsets.total),
-        "n_out": Range(n_out, 0, max(widths)),
-        "stride": Range(product["stride"], 0, size),
-        "inputs of a dense row": Range(np.where(dense, n_in, 0), 0, product["stride"]),
-        "starts": Range(product["starts"], 0, len(starts)),
-        "end of the starts": Range(rows_end, 0, max(0, len(starts) - 1)),
-        "weights": Range(product["weights"], -size, size),
-        "first weight": Range(weights + np.where(dense, 0, first), 0, size),
-        "end of the weights": Range(
-            weights + np.where(dense, n_out * product["stride"], end), 0, size
-        ),
-        "source": Range(product["source"], 0, offsets.total),
-        "end of the inputs": Range(
-            np.where(dense, product["source"] + n_in, 0), 0, offsets.total
-        ),
-        "target": Range(product["target"], 0, offsets.total),
-        "end of the outputs": Range(
-            np.where(last & (product["adds"] == 0), 0, product["target"] + n_out), 0,
-            offsets.total,
-        ),
-        "outputs of the last": Range(
-            np.where(last, n_out, 0), 0, span.outputs[0].width
-        ),
-        "adds": Range(product["adds"], 0, 1),
-        "function": Range(product["function"], -1, functions - 1),
-        "bias_step": Range(product["bias_step"], 0, 1),
-        "bias": Range(bias, -1, size - 1),
-        "last bias": Range(
-            np.where(bias < 0, bias, bias + (n_out - 1) * product["bias_step"]), -1,
-            size - 1,
-        ),
-    }
 
 
 # Configs ----------------------------------------------------------------------------

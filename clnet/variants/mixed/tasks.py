@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.op import VALUE_ALIGNMENT
-from clnet.nn.storage.contents import Contents, Fields, Range, Records
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import live_count, round_up
 from clnet.nn.storage.local import LocalStorage
 from clnet.nn.storage.sparse import SparseStorage
 from clnet.opencl.launch import Table
 from clnet.variants.mixed.products import Layer, layers_of, live_entries
-from clnet.variants.packing import LINE_WORDS, WARP
+from clnet.variants.packing import LINE_WORDS
 from clnet.variants.team import warp_team
 
 if TYPE_CHECKING:
@@ -123,6 +122,11 @@ class Tables(NamedTuple):
     columns: NDArray[np.uint16]
 
 
+def _listed(lists: Lists, name: str) -> NDArray[Any]:
+    table: NDArray[Any] = getattr(lists.tables, name)
+    return table
+
+
 @dataclass(frozen=True)
 class Lists:
     """The lists of the sparse and local layers of a span, for a number of groups."""
@@ -143,11 +147,6 @@ class Lists:
         return f"persistent_mixed {offsets}"
 
     @property
-    def starts(self) -> int:
-        """The numbers of the table of that name."""
-        return sum(outputs_of(layer) + 1 for layer in self.layers)
-
-    @property
     def vectors(self) -> int:
         """The vectors of all lists."""
         return sum(int(_row_vectors(layer).sum()) for layer in self.layers)
@@ -156,18 +155,8 @@ class Lists:
         """Return one of `Tables` as an argument."""
         suffix = f" for {self.groups} groups" * (name == "columns")
         return Table(
-            f"{self.key}, {name}{suffix}", lambda: getattr(self.tables, name),
-            self._contents(name),
+            f"{self.key}, {name}{suffix}", partial(_listed, self, name)
         )
-
-    def _contents(self, name: str) -> Contents:
-        if name == "starts":
-            return Contents.starts(self.starts - 1, self.vectors)
-        if name == "sources":
-            slots = [a.weights for layer in self.layers for a in layer.applies]
-            most = max(slot.offset + slot.size for slot in slots) - 1
-            return Contents(VECTOR * self.vectors, most, least=-1)
-        return Contents(VECTOR * self.vectors, VECTOR + self.room - 1)
 
     @cached_property
     def tables(self) -> Tables:
@@ -261,56 +250,7 @@ class Tasks:
         shape += f", rows by {warp_team(self.device)}"
         weights = [a.weights.offset for x in layers_of(self.span) for a in x.applies]
         key = f"persistent_mixed {weights}, tasks of {shape}"
-        size = self.config["groups"] * self.most
-        return Table(key, self._make, Records(size, TASK, self._ranges))
-
-    def _ranges(self, task: Fields) -> dict[str, Range]:
-        """Return what the kernel assumes of tasks."""
-        layers, y = layers_of(self.span), self.span.outputs[0]
-        lists = Lists(self.span, self.config["groups"], 0)
-        words, parameters = sum(words_of(self.span)), self.span.parameters_end
-        room = room_of(self.span, self.config, self.device) // VECTOR
-        inputs = padded_inputs(layers[0])
-        dense, first = task["is_list"] == 0, task["position"] == 0
-        rows, vectors, pads = task["rows"], task["vectors"], task["pads"]
-        number = np.arange(len(rows)) % self.most
-        step = self.config["depth"] << np.clip(task["shift"], 0, WARP)
-        read = task["words"] + VECTOR * task["inputs"]
-        last_bias = task["bias"] + np.maximum(rows - 1, 0) * task["bias_step"]
-        return {
-            "is_list": Range(task["is_list"], 0, 1),
-            "shift": Range(task["shift"], 0, warp_team(self.device).bit_length() - 1),
-            "position": Range(task["position"], 0, 2),
-            "bias_step": Range(task["bias_step"], 0, 1),
-            "function": Range(task["function"], 0, len(functions_of(self.span)) - 1),
-            "rows": Range(rows, 0, np.where(
-                number < len(layers), max(map(outputs_of, layers)), 0
-            )),
-            "padded": Range(task["padded"], 0, room),
-            "inputs": Range(task["inputs"], 0, task["padded"]),
-            "words": Range(task["words"], 0, words + inputs),
-            "words, modulo a vector": Range(
-                np.where(first, 0, task["words"] % VECTOR), 0, 0
-            ),
-            "end of the words": Range(read, 0, np.where(first, inputs, words)),
-            "vectors": Range(vectors, 0, max(map(longest_row, layers))),
-            "vectors of a dense row, in whole steps": Range(
-                np.where(dense, -(-vectors // step) * step, 0), 0, task["padded"]
-            ),
-            "weights": Range(task["weights"], 0, parameters),
-            "end of the weights": Range(
-                task["weights"] + rows * np.where(dense, vectors, 1), 0,
-                np.where(dense, parameters // VECTOR, lists.starts - 1),
-            ),
-            "outputs": Range(task["outputs"], 0, words + y.width),
-            "pads": Range(pads, 0, VALUE_ALIGNMENT),
-            "end of the outputs": Range(
-                task["outputs"] + rows + pads, 0,
-                np.where(task["position"] == 2, y.width, words),
-            ),
-            "bias": Range(task["bias"], -1, parameters - 1),
-            "last bias": Range(last_bias, -1, parameters - 1),
-        }
+        return Table(key, self._make)
 
     def _make(self) -> NDArray[Any]:
         layers, groups = layers_of(self.span), self.config["groups"]

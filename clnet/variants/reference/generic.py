@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from clnet.ir.activation import BiasAct, Nonlinearity, Softmax
 from clnet.ir.product import Apply
-from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.dense import DenseStorage, MaskedStorage
-from clnet.nn.storage.layout import live_count, round_up
+from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import LocalStorage
 from clnet.opencl.launch import PARAMETERS, Launch, Launches, Table
 from clnet.variants.base import GROUP, Config, Reach, Untuned, unsupported_dtype
@@ -21,7 +20,7 @@ from clnet.variants.cost import Cost, span_cost
 from clnet.variants.macros import kernel_function, real
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from clnet.ir.program import Span
     from clnet.nn.storage.base import Storage
@@ -73,9 +72,7 @@ class Generic(Untuned):
                     (
                         PARAMETERS, op.weights.offset,
                         *entry_tables(
-                            key, row_entries, storage,
-                            {"starts": storage.n_out, "slots": storage.size,
-                             "columns": storage.n_in},
+                            key, row_entries, storage, "starts", "slots", "columns"
                         ),
                         op.x, op.x.stride, op.z, op.z.stride, storage.n_out,
                         int(op.accumulate), round_up(storage.n_out, group),
@@ -125,26 +122,15 @@ def refuse_entries(storage: Storage) -> str | None:
 
 
 def entry_tables(
-    key: str, make: Callable[[Storage], Columns], storage: Storage,
-    limits: Mapping[str, int],
+    key: str, make: Callable[[Storage], Columns], storage: Storage, *names: str
 ) -> tuple[Table, ...]:
     """Return the tables of a storage's live entries."""
-    entries = live_count(storage)
-    contents = {
-        name: Contents(
-            entries, limit - 1, order="distinct" if name == "slots" else "any"
-        )
-        for name, limit in limits.items()
-    }
-    if "starts" in limits:
-        contents["starts"] = Contents.starts(limits["starts"], entries)
 
     def column(i: int) -> NDArray[np.int32]:
         return make(storage)[i]
 
     return tuple(
-        Table(f"{key} {name}", partial(column, i), contents[name])
-        for i, name in enumerate(limits)
+        Table(f"{key} {name}", partial(column, i)) for i, name in enumerate(names)
     )
 
 
@@ -160,18 +146,15 @@ def function_tables(
     names = distinct_activations(function)
     codes = [names.index(name) for name in function.names]
 
-    def table(
-        what: str, values: Any, kind: str, contents: Contents | None = None
-    ) -> Table:
+    def table(what: str, values: Any, dtype: str) -> Table:
         return Table(
             f"{function!r} {width} {what}",
             # `numpy.resize` takes seconds for millions of neurons.
-            lambda: np.broadcast_to(np.asarray(values, kind), width).copy(),
-            contents,
+            lambda: np.broadcast_to(np.asarray(values, dtype), width).copy(),
         )
 
     return (
-        table("codes", codes, "int32", Contents(width, len(names) - 1)),
+        table("codes", codes, "int32"),
         table("steepness", function.steepness, dtype),
         table("limits", function.limits or (np.inf,), dtype),
     )

@@ -169,9 +169,7 @@ def _apply_t(op: ApplyT, span: Span, device: Device) -> Launches:
             (
                 PARAMETERS, op.weights.offset,
                 *entry_tables(
-                    key, column_entries, storage,
-                    {"starts": storage.n_in, "slots": storage.size,
-                     "rows": storage.n_out},
+                    key, column_entries, storage, "starts", "slots", "rows"
                 ),
                 op.dz, op.dz.stride, op.dx, op.dx.stride, storage.n_in,
                 int(op.accumulate), row_items,
@@ -190,9 +188,7 @@ def _outer(op: Outer, span: Span, device: Device) -> Launches:
             (
                 GRADIENTS, op.weights.offset,
                 *entry_tables(
-                    key, live_entries, storage,
-                    {"slots": storage.size, "rows": storage.n_out,
-                     "columns": storage.n_in},
+                    key, live_entries, storage, "slots", "rows", "columns"
                 ),
                 op.dz, op.dz.stride, op.x, op.x.stride, entries, span.batch,
             ),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.sparse import DiaStorage
 from clnet.opencl.launch import Launch, Launches, Table
 from clnet.variants.cost import Cost, item_size, span_bytes, span_cost, span_flops
@@ -87,10 +86,6 @@ class Dia:
             Table(
                 f"dia {product.weights.offset} offsets",
                 partial(storage.indices.__getitem__, "offsets"),
-                Contents(
-                    storage.offsets.size, storage.n_in - 1, 1 - storage.n_out,
-                    order="ascending",
-                ),
             ),
             storage.offsets.size, storage.n_out, product.x, product.x.stride,
             product.columns, *product.outputs(), rows, span.batch,

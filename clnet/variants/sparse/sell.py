@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.product import ApplyT
-from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.sparse import SLICE, EllStorage, SellStorage
 from clnet.opencl.launch import Launch, Launches, Table
 from clnet.variants.cost import Cost, item_size
@@ -112,18 +111,8 @@ class Sell:
 
         def table(name: str) -> Table:
             key = product.csr.key(f"of slices, {name}")
-            return Table(key, partial(_table, storage, name), contents[name])
+            return Table(key, partial(_table, storage, name))
 
-        lanes = slices * height
-        contents = {
-            "slices": Contents(slices, storage.size, order="sorted"),
-            "lengths": Contents(lanes, product.longest),
-            "order": Contents(
-                lanes, product.rows - 1, order="distinct",
-                padding=lanes - product.rows,
-            ),
-            "columns": Contents(storage.size, product.columns - 1),
-        }
         return (
             *before,
             Launch(

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from clnet.ir.activation import BiasAct
 from clnet.ir.product import Apply, ApplyT
 from clnet.ir.program import LayerOps, Span
-from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
 from clnet.opencl.launch import PARAMETERS, Argument, Launch, Launches, Scratch, Table
 from clnet.variants.base import MIXED_ACTIVATIONS, VECTOR_BYTES, refuse_op
@@ -96,21 +95,11 @@ class CsrTables:
             table: NDArray[np.int32] = getattr(built[0], name)
             return table
 
-        def named(name: str, contents: Contents) -> Table:
-            return Table(self.key(name), partial(build, name), contents)
+        def named(name: str) -> Table:
+            return Table(self.key(name), partial(build, name))
 
-        entries = len(self.storage.pattern)
-        padding = -entries % VECTOR
-        size = entries + padding
-        slots = Contents(
-            size, self.storage.size - 1, order="distinct", padding=padding
-        )
-        columns = Contents(size, self.columns - 1, padding=padding)
-        starts = named("starts", Contents.starts(self.rows, entries))
-        return (
-            starts, starts if self.direct else named("slots", slots),
-            named("columns", columns),
-        )
+        starts = named("starts")
+        return starts, starts if self.direct else named("slots"), named("columns")
 
     @property
     def rows(self) -> int:
@@ -138,15 +127,13 @@ class CsrTables:
             counts = np.bincount(rows * stages + stage, minlength=len(lengths) * stages)
             return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
-        contents = Contents.starts(self.rows * stages, len(self.storage.pattern))
-        return Table(self.key(f"segments {stages} {width}"), make, contents)
+        return Table(self.key(f"segments {stages} {width}"), make)
 
     def bounds(self, runs: int) -> Table:
         """Return the table of the first rows of runs."""
         starts = self.tables()[0]
         return Table(
-            self.key(f"bounds {runs}"), lambda: bounds(starts.make(), runs),
-            Contents.starts(runs, self.rows),
+            self.key(f"bounds {runs}"), lambda: bounds(starts.make(), runs)
         )
 
 

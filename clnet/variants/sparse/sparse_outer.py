@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from clnet.checks import INT_MAX
 from clnet.ir.product import Outer
-from clnet.nn.storage.contents import Contents, Order
 from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
 from clnet.opencl.launch import GRADIENTS, Launch, Launches, Scratch, Table
 from clnet.variants.base import (
@@ -111,14 +110,7 @@ class SparseOuter:
         direct = isinstance(storage, (CooStorage, CsrStorage))
 
         def table(name: str) -> Table:
-            limits = {
-                "rows": storage.n_out, "columns": storage.n_in, "slots": storage.size
-            }
-            order: Order = "distinct" if name == "slots" else "any"
-            return Table(
-                f"{key} {name}", partial(_table, storage, name),
-                Contents(entries, limits[name] - 1, order=order),
-            )
+            return Table(f"{key} {name}", partial(_table, storage, name))
 
         return (
             *before,

@@ -10,7 +10,6 @@ import numpy as np
 
 from clnet.ir.activation import BiasAct
 from clnet.ir.product import Apply
-from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import BAND_ALIGNMENT, LocalStorage
 from clnet.opencl.launch import PARAMETERS, Launch, Launches, Table
@@ -238,7 +237,6 @@ def offsets_table(layers: tuple[LayerOps, ...]) -> Table:
     return Table(
         f"offsets of local layers {offsets[0]} to {offsets[-1]}",
         lambda: np.asarray(offsets, np.int32),
-        Contents(2 * len(offsets), max(map(max, offsets))),
     )
 
 

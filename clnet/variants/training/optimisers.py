@@ -18,7 +18,6 @@ from clnet.nn.optimisers import (
     RPROP_LEAST_STEP,
     SARPROP_LEAST_STEP,
 )
-from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.layout import live_elements, round_up
 from clnet.opencl.launch import (
     GRADIENTS,
@@ -148,7 +147,6 @@ def live_table(op: Update | GradientNorm) -> Table:
     return Table(
         f"live elements of {op.layout.size}",
         lambda: live_elements(op.layout, op.storages).astype(np.uint8),
-        Contents(op.layout.size, 1),
     )
 
 
