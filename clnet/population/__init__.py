@@ -31,6 +31,7 @@ from clnet.population.cross_validation import cross_validation
 from clnet.training.fit_options import PopulationOptions, takes
 
 if TYPE_CHECKING:
+    from clnet.formats.sources import Source
     from clnet.nn.folds import CrossValidation
     from clnet.nn.metrics import Evaluation
     from clnet.opencl.device import Device
@@ -268,8 +269,9 @@ class Population:
 
         Parameters
         ----------
-        x, t, loss, batch_size, shuffle, stop, scale, precision, tune
-            As for `Network.fit`.
+        x, t, loss, batch_size, shuffle, stop, scale, precision, tune, buffer
+            As for `Network.fit`. Networks train one after the other on a source that is
+            read by parts; a generator is read once, which is for one network.
         optimiser, epochs, seed, desired_error, schedule, l1, l2, clip_norm, clip_value
             As for `Network.fit`: one value for all, or a list of one for each network.
         learning_rate : float, list of float, or None
@@ -279,7 +281,7 @@ class Population:
             copied. Steps and orders are those of a training on these samples alone.
         sample_weight : array_like, shape [samples] or [networks, samples], or None
             As for `Network.fit`.
-        validation : (x, t), "rest" or None
+        validation : (x, t), (x, t, sample_weight), source, "rest" or None
             Measured after each epoch: samples for all, or for each network the samples
             that are not among its `rows`.
         patience : int or None
@@ -287,6 +289,9 @@ class Population:
             epochs, and give it the parameters of its best epoch, as `EarlyStopping`.
         device : str, Device or None
             As for `clnet.device`.
+        devices : list of these, ``"all"`` or None
+            Devices that train a share of the networks each, instead of `device`.
+            Networks of devices of one kind have the bits of one device.
         progress : bool or None
             True: show the progress of measurements and epochs on stderr; None: of
             measurements.
@@ -324,7 +329,9 @@ class Population:
         self._replace(parameters)
         return histories
 
-    def explain(self, x: ArrayLike, t: ArrayLike, **options: Any) -> str:
+    def explain(
+        self, x: ArrayLike | Source, t: ArrayLike | None = None, **options: Any
+    ) -> str:
         """Return how `fit` with these arguments would train, and why.
 
         Kernels are built, compared and measured as `fit` would; nothing is trained.

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
     from clnet.network import Network
-    from clnet.training.members import Member
-    from clnet.training.population import MemberGroup
+    from clnet.training.member_training import MemberTraining
+    from clnet.training.options import TrainingOptions
 
 Array = NDArray[Any]
 
@@ -56,7 +56,8 @@ class _Start:
 
     fit: Fit
     progress: Progress
-    member: Member
+    options: TrainingOptions
+    seed: int
 
 
 class _Shape:
@@ -98,13 +99,13 @@ class _Shape:
         If `share`, estimators of one dropout have one network, and parameters apart.
         """
         from clnet.opencl.session import device_errors, session
+        from clnet.training.member_training import MemberTraining, kinds_of
         from clnet.training.members import Members, Samples
-        from clnet.training.population import MemberGroup, kinds_of
 
         kinds: dict[Any, list[_Start]] = {}
         for start, kind in zip(self._starts, kinds_of(
-            [one.member.options for one in self._starts],
-            [len(one.fit.rows) for one in self._starts],
+            [start.options for start in self._starts],
+            [len(start.fit.rows) for start in self._starts],
         ), strict=True):
             drops = dropout_of(start.fit.estimator.network_).any()
             kinds.setdefault((kind, drops), []).append(start)
@@ -112,68 +113,54 @@ class _Shape:
         networks: dict[tuple[float, ...], Network] = {}
         for starts in kinds.values():
             begin = time.perf_counter()
-            dropout = np.stack([
-                dropout_of(one.fit.estimator.network_) for one in starts
-            ])
-            members = Members.of([one.member for one in starts], dropout)
-            group = MemberGroup(
-                with_dropout(self.network, dropout.max(axis=0)),
-                members, np.arange(len(starts)), samples, self.device,
+            own = [start.fit.estimator.network_ for start in starts]
+            dropout = np.stack([dropout_of(network) for network in own])
+            options = list(dict.fromkeys(start.options for start in starts))
+            training = MemberTraining(
+                with_dropout(self.network, dropout.max(axis=0)), Members(
+                    options,
+                    np.array([options.index(start.options) for start in starts]),
+                    np.array([start.seed for start in starts]), dropout,
+                    [start.fit.rows.astype(np.int32) for start in starts],
+                ), samples, self.device,
             )
-            if group.refusal is None:
-                with device_errors(session(self.device)):
-                    trained = _fit(group, starts)
-                for one, parameters in trained:
-                    one.seconds = (time.perf_counter() - begin) / len(starts)
-                    if share:
-                        own = one.estimator.network_
-                        one.estimator.network_ = networks.setdefault(
-                            tuple(dropout_of(own)), own
-                        )
-                        one.estimator._shared = parameters
-                    else:
-                        one.estimator.network_.parameters = parameters
+            if training.refusal is not None:
+                continue
+            with device_errors(session(self.device)):
+                finite = training.fit(
+                    np.stack([network.parameters for network in own]),
+                    [_Rules(starts)],
+                )
+            if training.interrupted:
+                raise KeyboardInterrupt
+            for start in starts:
+                start.fit.estimator._converged = start.progress.stopped
+            for i in np.flatnonzero(finite).tolist():
+                fit, parameters = starts[i].fit, training.parameters[i]
+                fit.seconds = (time.perf_counter() - begin) / len(starts)
+                if share:
+                    fit.estimator.network_ = networks.setdefault(
+                        tuple(dropout[i]), own[i]
+                    )
+                    fit.estimator._shared = parameters
+                else:
+                    own[i].parameters = parameters
 
 
-def _fit(group: MemberGroup, starts: Sequence[_Start]) -> list[tuple[Fit, Array]]:
-    """Train until scikit-learn's rules stop each.
+class _Rules:
+    """A callback of `MemberTraining`: scikit-learn's rules stop each fit."""
 
-    Return the fits that are finite, and their parameters.
-    """
-    from clnet.opencl.session import session
-    from clnet.runtime.train_state import TrainState
-    from clnet.training.member_bound import Rates
+    def __init__(self, starts: Sequence[_Start]) -> None:
+        self._starts = starts
 
-    members = [one.member for one in starts]
-    parameters = np.stack([one.fit.estimator.network_.parameters for one in starts])
-    count, size = parameters.shape
-    state = members[0].options.rule.initial_state(size, parameters.dtype.name)
-    train_state = TrainState(
-        session(group.device), parameters.reshape(-1),
-        state, members=count,
-    )
-    replay = group.launches.training_replay(train_state)
-    most = np.array([one.options.epochs for one in members])
-    rates = Rates(group.members)
-    done, finite = np.zeros(count, int), np.ones(count, bool)
-    active = np.arange(count)
-    while active.size:
-        schedule = rates.schedule(active, done[active], 1)
-        launch = replay.run_members(active, done[active], *schedule)
-        losses = group.measures(launch.last, replay.samples[active])[:, 0]
-        parameters = train_state.member_parameters()
-        done[active] += 1
-        finite[active] = np.isfinite(losses)
-        stays = finite[active] & (done < most)[active]
-        for at, i in enumerate(active.tolist()):
-            if finite[i] and starts[i].progress.ended(losses[at], parameters[i]):
-                stays[at] = False
-        active = active[stays]
-    parameters = train_state.member_parameters()
-    finite &= np.isfinite(parameters).all(axis=1)
-    for one in starts:
-        one.fit.estimator._converged = one.progress.stopped
-    return [(starts[i].fit, parameters[i]) for i in np.flatnonzero(finite).tolist()]
+    def __call__(self, training: MemberTraining, active: Array) -> Array:
+        """Return which fits stop [active]."""
+        parameters, losses = training.parameters, training.last[active, 0]
+        return np.array([
+            bool(np.isfinite(loss))
+            and self._starts[i].progress.ended(float(loss), parameters[i])
+            for i, loss in zip(active.tolist(), losses, strict=True)
+        ])
 
 
 def fit_together(fits: Sequence[Fit], samples: int, share: bool = False) -> None:
@@ -215,7 +202,6 @@ def _started(fit: Fit) -> tuple[_Start, Array, Array] | None:
     Only where the learning rate is constant and the loss of the training stops it.
     """
     from clnet.training.fit_options import FitOptions
-    from clnet.training.members import Member
     from clnet.training.options import resolved
 
     estimator = fit.estimator
@@ -237,9 +223,8 @@ def _started(fit: Fit) -> tuple[_Start, Array, Array] | None:
     chosen = resolved(network, FitOptions(
         samples.x, samples.t, epochs=estimator.max_iter, **options
     ), len(samples))
-    member = Member(chosen, seed, fit.rows.astype(np.int32), None, None)
     t = samples.t.astype(network.dtype)
-    return _Start(fit, progress, member), samples.x, t
+    return _Start(fit, progress, chosen, seed), samples.x, t
 
 
 def _classes(estimator: BaseEstimator) -> Any:

@@ -6,9 +6,11 @@ ended leaves them to the next one of the same plans in this process.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from clnet.ir.loss import Tally
 from clnet.ir.lowering import lower_training
 from clnet.opencl.session import KEPT_BYTES
 from clnet.planning.format_planner import NetworkView
@@ -55,6 +57,13 @@ def program_of(
             _programs.pop(next(iter(_programs)), None)
         _programs[key] = lowered()
     return _programs[key]
+
+
+@lru_cache(MAX_PROGRAMS)
+def without_backward(program: Program) -> Program:
+    """Return a training program up to its totals: the forward pass and the loss."""
+    stop = next(i for i, op in enumerate(program.ops) if isinstance(op, Tally)) + 1
+    return replace(program, ops=program.ops[:stop], outputs=(program.output,))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning.search import Search
 from clnet.training.callbacks import progress_bar
 from clnet.training.data_set import advice
-from clnet.training.history import interrupted_after
+from clnet.training.history import all_done, interrupted_after
 from clnet.training.options import default_loss, rule_of
 from clnet.training.plans import Planning
 from clnet.training.saved import take_state
@@ -146,9 +146,7 @@ def _train(training: Training, setup: TrainingSetup) -> None:
                     checkpoint(training, epoch)
                 if training.stopped:
                     return
-        n = len(history)
-        subject = f"all {n} epochs are" if n > 1 else "the epoch is"
-        history.stopped = f"{subject} done"
+        history.stopped = all_done(len(history))
     except KeyboardInterrupt:
         if setup.ranks is not None:
             raise  # it ends all ranks

@@ -100,8 +100,8 @@ class FitOptions:
 class PopulationOptions:
     """The arguments of `Population.fit`."""
 
-    x: ArrayLike
-    t: ArrayLike
+    x: ArrayLike | Source
+    t: ArrayLike | None = None
     _: KW_ONLY
     optimiser: Any = None
     learning_rate: Any = None
@@ -122,11 +122,13 @@ class PopulationOptions:
     clip_norm: Any = None
     clip_value: Any = None
     device: str | Device | None = None
+    devices: Devices = None
     progress: bool | None = None
     scale: bool | None = None
     precision: str = PRECISIONS[0]
     tune: bool | None = None
     comm: Any = None
+    buffer: int | None = None
 
     def __post_init__(self) -> None:
         if self.comm is None:
@@ -136,6 +138,8 @@ class PopulationOptions:
         """Raise InputError for an argument that is wrong with any network and data."""
         check_flag("tune", self.tune, optional=True)
         check_flag("progress", self.progress, optional=True)
+        if self.device is not None and self.devices is not None:
+            raise InputError("give device or devices, not both")
 
     def each(self) -> FitOptions:
         """Return the options that all networks share; others have their defaults."""

@@ -33,6 +33,12 @@ def interrupted_after(epochs: int) -> str:
     return f"{INTERRUPTED} after {done}; the trained parameters are kept"
 
 
+def all_done(epochs: int) -> str:
+    """Return why a training ended that took all its epochs."""
+    subject = f"all {epochs} epochs are" if epochs > 1 else "the epoch is"
+    return f"{subject} done"
+
+
 @dataclass(frozen=True)
 class Measures:
     """Errors of the outputs over one pass of a data set.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,8 +24,8 @@ from clnet.training.data_set import (
 from clnet.training.fit_options import EACH
 from clnet.training.history import SEEDS
 from clnet.training.options import chosen_optimiser, resolved, rule_of
-from clnet.training.setup import chosen_seed
-from clnet.training.streaming import any_set
+from clnet.training.setup import chosen_seed, validation_of, validation_set
+from clnet.training.streaming import AnySet, StreamedSet, any_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,64 +41,25 @@ REST = "rest"  # a validation by the samples that are not among a network's rows
 
 
 @dataclass(frozen=True)
-class Member:
-    """The training of one network of a population."""
-
-    options: TrainingOptions  # Its arguments, resolved for its samples
-    seed: int  # Of the order of samples and of the optimiser
-    # The samples that it trains on, and those of its validation; None: all
-    rows: Array | None
-    rest: Array | None
-    weight: Array | None  # The weights of all samples
-
-
-@dataclass(frozen=True)
-class Members(Sequence[Member]):
+class Members:
     """The trainings of many networks, as columns."""
 
-    options: Sequence[TrainingOptions]  # Those that differ
+    options: Sequence[TrainingOptions]  # Those that differ, each for its samples
     which: Array  # The options of each network, by their numbers
-    seeds: Array  # As `Member.seed`
+    seeds: Array  # Of the order of samples and of the optimiser
     dropout: Array  # Fractions of outputs that are dropped [networks, layers]
-    # Those of each network; None: all samples
-    rows: Sequence[Array | None] | None = None
-    rests: Sequence[Array | None] | None = None
-    weights: Array | None = None  # As `Member.weight`
-
-    @classmethod
-    def of(cls, members: Sequence[Member], dropout: Array) -> Members:
-        """Return members without weights as columns."""
-        options = {id(one.options): one.options for one in members}
-        numbers = {key: number for number, key in enumerate(options)}
-        return cls(
-            list(options.values()),
-            np.array([numbers[id(one.options)] for one in members]),
-            np.array([one.seed for one in members]), dropout,
-            [one.rows for one in members], [one.rest for one in members],
-        )
+    # The samples that each trains on, and those of its validation; None: all
+    rows: Sequence[Array] | None = None
+    rests: Sequence[Array] | None = None
+    weights: Array | None = None  # Of all samples [networks, samples]
 
     def __len__(self) -> int:
         return len(self.which)
 
-    @overload
-    def __getitem__(self, index: int) -> Member: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Member]: ...
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(len(self))[index]]
-        return Member(
-            self.options[self.which[index]], int(self.seeds[index]),
-            *(None if one is None else one[index]
-              for one in (self.rows, self.rests, self.weights)),
-        )
-
     def part(self, numbers: Array) -> Members:
         """Return some of the members."""
-        def of(one: Sequence[Array | None] | None) -> list[Array | None] | None:
-            return None if one is None else [one[i] for i in numbers.tolist()]
+        def of(lists: Sequence[Array] | None) -> list[Array] | None:
+            return None if lists is None else [lists[i] for i in numbers.tolist()]
 
         chosen, which = np.unique(self.which[numbers], return_inverse=True)
         return Members(
@@ -113,7 +74,7 @@ class Members(Sequence[Member]):
             return [samples] * len(self.options)
         found = [0] * len(self.options)
         for number, rows in zip(self.which.tolist(), self.rows, strict=True):
-            found[number] = samples if rows is None else len(rows)
+            found[number] = len(rows)
         return found
 
     def balanced_weights(self) -> Array:
@@ -144,8 +105,8 @@ class Members(Sequence[Member]):
 class Samples:
     """The data of a population's training."""
 
-    training: DataSet  # The samples of all members
-    validation: DataSet | None
+    training: AnySet  # The samples of all members
+    validation: AnySet | None
     # Epochs without a smaller loss of the validation before a member stops. It then has
     # the parameters of its best epoch.
     patience: int | None
@@ -154,37 +115,36 @@ class Samples:
 def samples_of(network: Model, options: PopulationOptions) -> Samples:
     """Return the checked data of a training, whose labels set the network's classes."""
     scaling = scaling_to_apply(network.scaling, options.scale)
-
-    def checked(samples: Sequence[Any], what: str = "") -> DataSet:
-        data, network.classes, network.columns = any_set(
-            network, (*samples, None)[:3], network.classes, network.columns, scaling,
-            check_buffer(None), what,
-        )
-        if not isinstance(data, DataSet):
-            raise InputError(
-                f"{what}x is a source that is read by parts, and a population takes "
-                "arrays"
-            )
-        return data
-
-    data = checked((options.x, options.t))
-    validation, patience = options.validation, options.patience
+    room, patience = check_buffer(options.buffer), options.patience
+    data, network.classes, network.columns = any_set(
+        network, (options.x, options.t, None), network.classes, network.columns,
+        scaling, room,
+    )
+    given, validation = options.validation, None
     if patience is not None:
         patience = as_whole("patience", patience)
-    if validation is None:
-        if patience is not None:
+        if given is None:
             raise InputError("patience takes a validation, and there is none")
-        return Samples(data, None, patience)
-    if isinstance(validation, str):
-        if validation != REST:
+    if isinstance(data, StreamedSet):
+        for name in "rows", "sample_weight":
+            if getattr(options, name) is not None:
+                raise InputError(
+                    f"{name} numbers the samples of arrays, and x is a source that is "
+                    f"read by parts: leave it out{data.hint}"
+                )
+    if isinstance(given, str):
+        if given != REST:
             raise InputError(
-                f'validation must be (x, t) or "rest", not {quoted(validation)}'
+                f'validation must be (x, t) or "rest", not {quoted(given)}'
             )
-        return Samples(data, data, patience)
-    if not isinstance(validation, (tuple, list)) or len(validation) not in (2, 3):
-        raise InputError('validation must be (x, t), (x, t, sample_weight) or "rest"')
-    other = checked(validation, "validation ")
-    return Samples(data, other.balanced(len(other)), patience)
+        validation = data
+    elif given is not None:
+        validation, network.classes, _ = any_set(
+            network, validation_of(given), network.classes, network.columns, scaling,
+            room, "validation ",
+        )
+        validation = validation_set(validation)
+    return Samples(data, validation, patience)
 
 
 def members_of(
@@ -222,7 +182,8 @@ def members_of(
         which[i] = number
     for one in resolutions:
         warn_of_reach(network, one.reach, samples.training.t)
-    warn_of_classes(network, options.t, resolutions[0].loss)
+    if isinstance(samples.training, DataSet):
+        warn_of_classes(network, options.t, resolutions[0].loss)
     weights = _weights(options.sample_weight, count, n, lists)
     return Members(resolutions, which, seeds, dropout, lists, rests, weights)
 
@@ -236,9 +197,9 @@ def _seeds(listed: list[Any] | None, shared: int | None, count: int) -> Array:
     return np.frombuffer(os.urandom(8 * count), np.uint64) % SEEDS
 
 
-def _rests(lists: list[Array] | None, n: int, count: int) -> list[Array | None]:
+def _rests(lists: list[Array] | None, n: int, count: int) -> list[Array]:
     """Return the samples that are not among the rows of each network."""
-    found: list[Array | None] = []
+    found: list[Array] = []
     for i in range(count):
         kept = np.ones(n, bool)
         kept[... if lists is None else lists[i]] = False

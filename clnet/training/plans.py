@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from clnet.errors import warn
-from clnet.ir.loss import Tally
 from clnet.planning.training_planner import plan_as_saved, plan_training
 from clnet.planning.tuning.search import Search
-from clnet.training.bound import MAX_PROGRAMS, program_of
+from clnet.training.bound import program_of, without_backward
 from clnet.training.data_set import VALIDATION_BATCH
 from clnet.training.streaming import StreamedSet
 
@@ -130,10 +127,3 @@ class Planning:
         if self._tune is not None:
             options["tune"] = self._tune
         return plan_training(network, program, device, batch, **options)
-
-
-@lru_cache(MAX_PROGRAMS)
-def without_backward(program: Program) -> Program:
-    """Return a training program up to its totals: the forward pass and the loss."""
-    stop = next(i for i, op in enumerate(program.ops) if isinstance(op, Tally)) + 1
-    return replace(program, ops=program.ops[:stop], outputs=(program.output,))

@@ -1,71 +1,47 @@
 """`fit_population`: trainings of many networks of one shape, side by side.
 
-Members whose steps are the same program train in one launch (`MemberReplay`). They may
-differ in parameters, seed, rates, samples, limits and the number of epochs. Those that
-differ in more form groups. Where no kernel takes a group, its members train one after
-the other as `Network.fit` does, and so does one whose training is not finite.
+Networks of one kind train in one launch (`MemberTraining`). Where no kernel takes a
+kind, its networks train one after the other as `Network.fit` does, and so does one
+whose training is not finite. Ranks and devices train a share of the networks each.
 """
 
 from __future__ import annotations
 
 import textwrap
-import time
+import threading
 import zlib
-from collections.abc import Sequence
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import all_finite
-from clnet.errors import WIDTH, DeviceError, OutOfMemoryError, counted
+from clnet.errors import WIDTH, counted
 from clnet.nn.conversion import with_dropout
 from clnet.nn.schedules import schedule as find_schedule
-from clnet.opencl.discovery import device as find_device
+from clnet.opencl.discovery import device_list
 from clnet.opencl.session import device_errors, session
-from clnet.planning.training_planner import plan_training
-from clnet.planning.tuning.search import Search
 from clnet.runtime.data_parallel import device_of_rank
 from clnet.runtime.ranks import cut, joined
-from clnet.runtime.replay import RUN_SECONDS
-from clnet.training.bound import program_of
 from clnet.training.callbacks import EarlyStopping, progress_bar
-from clnet.training.histories import Histories, MemberLog
-from clnet.training.history import (
-    INTERRUPTED,
-    History,
-    TrainingState,
-    diverged_state,
-    interrupted_after,
-)
-from clnet.training.member_bound import MemberLaunches, Rates
+from clnet.training.data_set import DataSet
+from clnet.training.histories import Histories
+from clnet.training.history import INTERRUPTED, History, interrupted_after
 from clnet.training.members import members_of, samples_of
-from clnet.training.passes import measures
-from clnet.training.plans import without_backward
 from clnet.training.setup import TrainingSetup, initial_state
-from clnet.variants.members import members_variants
-from clnet.variants.members.members import exact_factors
+from clnet.training.streaming import StreamedSet
 
 if TYPE_CHECKING:
-    from clnet.ir.program import Program
     from clnet.nn.model import Model
-    from clnet.nn.regularisation import Regularisation
     from clnet.opencl.device import Device
-    from clnet.planning.training_planner import TrainingPlan
-    from clnet.training.data_set import DataSet
     from clnet.training.fit_options import PopulationOptions
-    from clnet.training.members import Member, Members, Samples
-    from clnet.training.options import TrainingOptions
+    from clnet.training.member_training import MemberTraining
+    from clnet.training.members import Members, Samples
+    from clnet.training.streaming import AnySet
 
 Array = NDArray[Any]
-
-TOTALS_SHARE = 16  # of a device's memory is for totals that are not read yet
-# Why a member has stopped.
-RUNNING, ALL_DONE, REACHED, WAITED, DIVERGED = range(5)
-PENALTY = 1e-3  # of a program's weights, whose networks have penalties of their own
-GROWTH = 8  # of a launch's epochs, at most: the first ones also compile
 
 
 def fit_population(
@@ -77,78 +53,64 @@ def fit_population(
     layers], are those of all.
     """
     if options.comm is None:
-        return _fit(network, dropout, start, options, slice(None))
+        return _fit(network, dropout, start, options, slice(0, len(start)))
     with joined(options.comm, "Population.fit") as ranks:
         assert ranks is not None
         ranks.check_alike({
             "networks": len(start), "parameters of checksum": zlib.crc32(start.data),
         })
-        part = cut(len(start), ranks.size)[ranks.rank]
+        share = cut(len(start), ranks.size)[ranks.rank]
 
         def trained() -> tuple[list[History], Array]:
             options.check()
-            if part.start == part.stop:
-                return [], start[part]
-            device: Any = device_of_rank(ranks.local, options.device)
+            if share.start == share.stop:
+                return [], start[share]
+            device: Any = options.device
+            if options.devices is None:
+                device = device_of_rank(ranks.local, device)
             histories, parameters = _fit(network, dropout, start, replace(
                 options, device=device,
                 progress=options.progress if ranks.first else False,
-            ), part)
+            ), share)
             return list(histories), parameters
 
-        histories, parameters = ranks.together(trained)
-        every = list(chain.from_iterable(ranks.gathered(histories)))
+        own, parameters = ranks.together(trained)
+        every = list(chain.from_iterable(ranks.gathered(own)))
         return Histories(len(every), every.__getitem__), ranks.stacked(parameters)
 
 
 def _fit(
     network: Model, dropout: Array, start: Array, options: PopulationOptions,
-    part: slice,
+    rows: slice,
 ) -> tuple[Histories, Array]:
-    """Train some networks; return their histories and parameters."""
-    from clnet.training.fit import train  # for few populations
-
-    groups, members, samples = _groups(network, dropout, options, part)
-    start, device = start[part], groups[0].device
-    position = np.full(len(members), -1)  # of a member in its group
-    group_of = np.zeros(len(members), int)
-    interrupted = False
-    trained: Array | None = None
-    whole = len(groups) == 1
-    total = int(members.each(lambda one: one.epochs).sum())
+    """Train some networks, a share on each device."""
+    shares = _shares(network, dropout, options, rows)
+    total = sum(int(share.members.each(lambda one: one.epochs).sum())
+                for share in shares)
     with progress_bar(total, "epochs", options.progress) as bar:
-        for number, group in enumerate(groups):
-            numbers = group.numbers
-            group_of[numbers] = number
-            if group.refusal is None and not interrupted:
-                with device_errors(session(device)):
-                    finite = group.fit(start if whole else start[numbers], bar)
-                interrupted = group.interrupted
-                if whole and finite.all():
-                    trained = group.parameters
-                else:
-                    trained = start.copy() if trained is None else trained
-                    trained[numbers[finite]] = group.parameters[finite]
-                position[numbers[finite]] = np.flatnonzero(finite)
-        trained = start.copy() if trained is None else trained
-        others: dict[int, History] = {}
-        for i in np.flatnonzero(position < 0).tolist():
-            single = with_dropout(network, members.dropout[i])
-            single.parameters = start[i]
-            if interrupted:
-                others[i] = History(initial_state(
-                    single, members[i].options, members[i].seed
-                ))
-                others[i].stopped = interrupted_after(0)
-                continue
-            others[i] = train(_setup(single, members[i], samples, device, options.tune))
-            trained[i] = single.parameters
-            interrupted = others[i].stopped.startswith(INTERRUPTED)
-            if bar is not None:
-                bar.update(len(others[i]))
-    return Histories(len(members), lambda i: (
-        others[i] if i in others else groups[group_of[i]].history(int(position[i]))
-    )), trained
+        trainings = [
+            _Training(share, start[share.rows], bar, options.tune) for share in shares
+        ]
+        if len(shares) == 1:
+            trainings[0].run()
+        else:
+            halt = threading.Event()
+            with ThreadPoolExecutor(len(shares)) as pool:
+                runs = [pool.submit(training.run, halt) for training in trainings]
+                try:
+                    for run in runs:
+                        run.result()
+                except BaseException as error:
+                    halt.set()
+                    if not isinstance(error, KeyboardInterrupt):
+                        raise
+    owner = np.repeat(np.arange(len(shares)), [len(share.members) for share in shares])
+    return Histories(len(owner), lambda i: (
+        trainings[owner[i]].history(i - int(np.searchsorted(owner, owner[i])))
+    )), (
+        trainings[0].parameters if len(shares) == 1
+        else np.concatenate([training.parameters for training in trainings])
+    )
 
 
 def explain_population(
@@ -157,336 +119,168 @@ def explain_population(
     """Return how `fit_population` would train, and why."""
     return "\n\n".join(
         group.explanation if group.refusal is None else textwrap.fill(
-            f"{counted(len(group.numbers), 'network')} one after the other: "
+            f"{counted(len(group.members), 'network')} one after the other: "
             f"{group.refusal}", WIDTH,
         )
-        for group in _groups(network, dropout, options, slice(None))[0]
+        for share in _shares(network, dropout, options, slice(0, len(dropout)))
+        for group, _ in share.groups
     )
 
 
-def _groups(
-    network: Model, dropout: Array, options: PopulationOptions, part: slice
-) -> tuple[list[MemberGroup], Members, Samples]:
-    """Return the groups of members that may train in one launch."""
-    device = find_device(options.device)
+@dataclass
+class _Share:
+    """Networks that train on one device."""
+
+    network: Model  # Whose layers, but for dropout, are those of all
+    members: Members
+    samples: Samples
+    device: Device
+    rows: slice  # The networks among all
+    # Those that may train in one launch, and their numbers in the share
+    groups: list[tuple[MemberTraining, Array]] = field(default_factory=list)
+
+    def group(self, options: PopulationOptions) -> None:
+        """Plan the launches of each kind."""
+        from clnet.training.member_training import MemberTraining, kinds_of
+
+        members = self.members
+        widest = with_dropout(self.network, members.dropout.max(axis=0))
+        kinds = kinds_of(members.options, members.sizes(len(self.samples.training)))
+        number_of = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+        group_of = np.array([number_of[kind] for kind in kinds])[members.which]
+        for number in number_of.values():
+            numbers = np.flatnonzero(group_of == number)
+            alike = members if len(number_of) == 1 else members.part(numbers)
+            self.groups.append((MemberTraining(
+                widest, alike, self.samples, self.device, options.tune, options.progress
+            ), numbers))
+
+
+def _shares(
+    network: Model, dropout: Array, options: PopulationOptions, rows: slice
+) -> list[_Share]:
+    """Return the networks of each device, of some of all."""
+    devices = device_list(
+        options.device if options.devices is None else options.devices
+    )
     samples = samples_of(network, options)
     members = members_of(network, samples, dropout, options)
-    if part != slice(None):
-        members = members.part(np.arange(len(members))[part])
-    network = with_dropout(network, members.dropout.max(axis=0))
-    kinds = kinds_of(members.options, members.sizes(len(samples.training)))
-    number_of = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
-    group_of = np.array([number_of[kind] for kind in kinds])[members.which]
-    return [
-        MemberGroup(
-            network, members, np.flatnonzero(group_of == number), samples, device,
-            options.tune, options.progress,
+    for data, epochs in (
+        (samples.training, int(members.each(lambda one: one.epochs).sum())),
+        (samples.validation, len(members)),
+    ):
+        if isinstance(data, StreamedSet):
+            data.check(epochs, 1)  # a generator is read once, by one network
+    numbers = np.arange(len(members))[rows]
+    shares = []
+    for device, part in zip(devices, cut(len(numbers), len(devices)), strict=True):
+        own = numbers[part]
+        if own.size:
+            share = _Share(
+                network, members if own.size == len(members) else members.part(own),
+                samples, device, slice(int(own[0]), int(own[-1]) + 1),
+            )
+            share.group(options)
+            shares.append(share)
+    return shares
+
+
+class _Training:
+    """The training of the networks of one device."""
+
+    def __init__(
+        self, share: _Share, start: Array, bar: Any, tune: bool | None
+    ) -> None:
+        self._share, self._start, self._bar, self._tune = share, start, bar, tune
+        # The group of each network, and its number there; -1: it trains by itself.
+        self._group = np.zeros(len(start), int)
+        self._position = np.full(len(start), -1)
+        self._singles: dict[int, History] = {}
+        self.parameters: Array = start
+
+    def run(self, halt: threading.Event | None = None) -> None:
+        """Train all networks; `halt` ends all devices' trainings as Ctrl-C does."""
+        share, start, interrupted = self._share, self._start, False
+        for index, (group, numbers) in enumerate(share.groups):
+            self._group[numbers] = index
+            if group.refusal is not None or interrupted:
+                continue
+            whole = len(share.groups) == 1
+            with device_errors(session(share.device)):
+                finite = group.fit(
+                    start if whole else start[numbers], bar=self._bar, halt=halt
+                )
+            interrupted = group.interrupted
+            if whole and finite.all():
+                self.parameters = group.parameters
+            else:
+                if self.parameters is start:
+                    self.parameters = start.copy()
+                self.parameters[numbers[finite]] = group.parameters[finite]
+            self._position[numbers[finite]] = np.flatnonzero(finite)
+        for i in np.flatnonzero(self._position < 0).tolist():
+            if self.parameters is start:
+                self.parameters = start.copy()
+            interrupted |= halt is not None and halt.is_set()
+            interrupted = self._train_alone(i, interrupted)
+
+    def _train_alone(self, i: int, interrupted: bool) -> bool:
+        """Train a network by itself; return whether an interrupt ended it."""
+        from clnet.training.fit import train  # for few populations
+
+        share = self._share
+        network = with_dropout(share.network, share.members.dropout[i])
+        network.parameters = self._start[i]
+        setup = _setup(
+            network, share.members, i, share.samples, share.device, self._tune
         )
-        for number in number_of.values()
-    ], members, samples
+        if interrupted:
+            history = self._singles[i] = History(setup.state)
+            history.stopped = interrupted_after(0)
+            return True
+        history = self._singles[i] = train(setup)
+        self.parameters[i] = network.parameters
+        if self._bar is not None:
+            self._bar.update(len(history))
+        return history.stopped.startswith(INTERRUPTED)
+
+    def history(self, i: int) -> History:
+        """Return the history of one network."""
+        if i in self._singles:
+            return self._singles[i]
+        training, _ = self._share.groups[int(self._group[i])]
+        return training.history(int(self._position[i]))
 
 
 def _setup(
-    network: Model, member: Member, samples: Samples, device: Device,
+    network: Model, members: Members, i: int, samples: Samples, device: Device,
     tune: bool | None,
 ) -> TrainingSetup:
     """Return the setup of one member's training by itself."""
-    def of(data: DataSet, rows: Array | None) -> DataSet:
-        return data if rows is None else data.subset(rows)
-
-    options, weight = member.options, member.weight
-    data, validation = of(samples.training, member.rows), samples.validation
-    if weight is not None:
-        weight = weight if member.rows is None else weight[member.rows]
-        data = replace(data, weight=weight[:, np.newaxis] / weight.max())
-    if validation is not None:
-        validation = of(validation, member.rest)
-        validation = validation.balanced(len(validation))
-    # Plans are of a network's program, which its dropout is part of.
+    options = members.options[members.which[i]]
+    data: AnySet = samples.training
+    if isinstance(data, StreamedSet):
+        data = data.balanced(options.batch)
+        data.check_batch()
+    else:
+        rows = slice(None) if members.rows is None else members.rows[i]
+        data = data if members.rows is None else data.subset(rows)
+        if members.weights is not None:
+            weight = members.weights[i][rows]
+            data = replace(data, weight=weight[:, np.newaxis] / weight.max())
+        if not options.shuffled:
+            data = data.balanced(options.batch)
+    validation = samples.validation
+    if members.rests is not None:
+        assert isinstance(validation, DataSet)
+        validation = validation.subset(members.rests[i])
     return TrainingSetup(
-        network=network, options=replace(options, plans={}),
-        data=data if options.shuffled else data.balanced(options.batch),
+        # Plans are of a network's program, which its dropout is part of.
+        network=network, options=replace(options, plans={}), data=data,
         validation=validation, rates=find_schedule(options.schedule, options.epochs),
         epochs=options.epochs, callbacks=[] if samples.patience is None else [
             EarlyStopping(patience=samples.patience)
         ],
-        state=initial_state(network, options, member.seed), devices=(device,),
-        classes=network.classes, columns=network.columns, tune=tune,
+        state=initial_state(network, options, int(members.seeds[i])),
+        devices=(device,), classes=network.classes, columns=network.columns, tune=tune,
     )
-
-
-def kinds_of(options: Sequence[TrainingOptions], sizes: Sequence[int]) -> list[Any]:
-    """Return what the members of one launch have in common: a key of each options.
-
-    `sizes` are the samples of a training by each.
-    """
-    penalises = any(one.regularisation.penalises for one in options)
-
-    def kind(one: TrainingOptions, n: int) -> Any:
-        rule = one.rule
-        if hasattr(rule, "learning_rate"):
-            rule = replace(rule, learning_rate=0.0)  # type: ignore[call-arg]
-        return (
-            rule, _shared(one.regularisation, penalises), one.loss.name, one.precision,
-            one.shuffled, None if one.batch == n else one.batch,
-        )
-
-    return [kind(one, n) for one, n in zip(options, sizes, strict=True)]
-
-
-def _shared(regularisation: Regularisation, penalises: bool) -> Regularisation:
-    """Return the regularisation of a program whose networks have their own penalties.
-
-    `penalises`: whether any of them has.
-    """
-    factor = PENALTY if penalises else 0.0
-    return replace(regularisation, l1=factor, l2=factor)
-
-
-class MemberGroup:
-    """Members of one kind, and the program of their steps."""
-
-    members: Members  # Of one kind
-    numbers: Array  # Of these among all
-    device: Device  # Where they train
-    launches: MemberLaunches  # Of the steps, where there is no refusal
-    parameters: Array  # Those that `fit` has trained
-    explanation: str  # Of the plan, where there is no refusal
-
-    def __init__(
-        self, network: Model, members: Members, numbers: Array, samples: Samples,
-        device: Device, tune: bool | None = None, progress: bool | None = False,
-    ) -> None:
-        if len(numbers) < len(members):
-            members = members.part(numbers)
-        self.numbers = numbers
-        self._network, self.members, self._samples = network, members, samples
-        self.device, self._tune, self._progress = device, tune, progress
-        self.interrupted: bool = False
-        self.refusal: str | None = None
-        first, data = members.options[0], samples.training
-        batch = max(one.batch for one in members.options)
-        subsets, weighted = members.rows is not None, members.weights is not None
-        gathers = subsets or weighted or batch < len(data)
-        penalises = any(one.regularisation.penalises for one in members.options)
-        self._program = program_of(
-            network, first.loss, first.rule, first.precision,
-            samples=len(data) if gathers else None, shuffled=first.shuffled,
-            weighted=weighted,
-            regularisation=_shared(first.regularisation, penalises),
-        )
-        same_order = not first.shuffled or len(set(members.seeds.tolist())) == 1
-        if not all(one.predictable for one in members.options):
-            self.refusal = "a schedule reads the training"
-            return
-        try:
-            plans = [self._plan(self._program, batch, data, subsets, same_order)]
-            if samples.validation is not None:
-                plans.append(self._validation_plan(samples.validation))
-        except OutOfMemoryError:
-            raise
-        except DeviceError as error:
-            self.refusal = str(error)
-            return
-        self.launches = MemberLaunches(
-            network, members, samples, device, self._program,
-            *(one.steps[0] for one in plans),
-        )
-        self.explanation = plans[0].explain()
-
-    def _plan(
-        self, program: Program, batch: int, data: DataSet, subsets: bool, alike: bool
-    ) -> TrainingPlan:
-        """Return plan of a program; `subsets`, `alike` as for `members_variants`."""
-        exact = exact_factors(data.x, self.device)
-        variants: list[Any] = [
-            one.of_data(exact) for one in members_variants(
-                self.device, len(self.members), len(data), subsets, alike
-            )
-        ]
-        epochs = max(one.epochs for one in self.members.options)
-        with Search(progress=self._progress) as search:
-            if not self._tune:
-                search.runs = epochs * -(-len(data) // batch)
-            return plan_training(
-                self._network, program, self.device, batch, tune=self._tune,
-                variants=variants, search=search,
-            )
-
-    def fit(self, start: Array, bar: Any = None) -> Array:
-        """Train all members; return which ones are finite [members].
-
-        `start` are the initial parameters [members, size].
-        """
-        count = len(start)
-        members = self.members
-        bound = self.launches.bound(start)
-        train_state, replay = bound.train_state, bound.replay
-        validation = self.launches.validation_replay(train_state)
-        rates = Rates(members)
-        patience = self._samples.patience
-        most = members.each(lambda one: one.epochs)
-        self._start = start
-        self._log = MemberLog(count, self.device.global_memory // TOTALS_SHARE)
-        self._best = best = _Best(start if patience is None else start.copy())
-        self._targets = [
-            replay.samples, replay.samples if validation is None else validation.samples
-        ]
-        self._done = done = np.zeros(count, int)
-        self._stopped = np.full(count, RUNNING)
-        active = np.arange(count)
-        try:
-            while active.size:
-                before = done[active]
-                left = int((most[active] - before).min())
-                epochs = min(bound.epochs, replay.epochs, left)
-                schedule = rates.schedule(active, before, epochs)
-                begin = time.perf_counter()
-                launch = replay.run_members(active, before, *schedule)
-                seconds = time.perf_counter() - begin
-                done[active] += launch.ran
-                last = self.measures(launch.last, replay.samples[active])
-                stopped = np.where(done[active] == most[active], ALL_DONE, RUNNING)
-                stopped[self._reached(active, last)] = REACHED
-                if validation is None:
-                    self._log.add(active, launch, seconds / epochs)
-                    fitting = int(epochs * RUN_SECONDS / seconds)
-                    bound.epochs = max(1, min(GROWTH * bound.epochs, fitting))
-                else:
-                    totals = validation.run_members(active, before, schedule[0][:1, :2])
-                    self._log.add_checked(
-                        active, before, launch.last, totals.last, seconds
-                    )
-                    checks = self.measures(totals.last, validation.samples[active])
-                    if patience is not None:
-                        better = checks[:, 0] < best.loss[active]
-                        if better.any():
-                            numbers = active[better]
-                            found = train_state.member_parameters()
-                            best.take(
-                                numbers, checks[better, 0], done[numbers],
-                                found[numbers],
-                            )
-                        waited = done[active] - best.epoch[active]
-                        stopped[waited >= patience] = WAITED
-                stopped[~np.isfinite(last[:, :2]).all(axis=1)] = DIVERGED
-                self._stopped[active] = stopped
-                if bar is not None:
-                    bar.update(int(launch.ran.sum()))
-                active = active[stopped == RUNNING]
-        except KeyboardInterrupt:
-            self.interrupted = True
-        self.parameters = train_state.member_parameters()
-        self._states = train_state.member_states()
-        if bound.keeps and not self.interrupted:
-            self.launches.keep(bound)
-        if patience is not None:
-            best.write()
-            improved = best.loss < np.inf
-            self.parameters[improved] = best.parameters[improved]
-        finite = np.isfinite(self.parameters).all(axis=1)
-        return np.asarray(finite & (self._stopped != DIVERGED))
-
-    def _reached(self, active: Array, last: Array) -> Array:
-        """Return which members [active] have their desired error, by measures."""
-        found = np.zeros(len(active), bool)
-        which = self.members.which[active]
-        for number, options in enumerate(self.members.options):
-            if options.desired is not None:
-                own = which == number
-                found[own] = options.desired.reached_by(last[own])
-        return found
-
-    def history(self, number: int) -> History:
-        """Return the history of one member."""
-        member, epochs = self.members[number], int(self._done[number])
-        options, start = member.options, self._start[number]
-        history = History(TrainingState(
-            options.rule_text, 0, 0, member.seed, start.copy(),
-            options.rule.initial_state(start.size, start.dtype.name),
-            self._network.formats,
-        ))
-        self._log.fill(history, number, epochs, np.array([
-            [int(samples[number]), self._network.n_out] for samples in self._targets
-        ]))
-        history.stopped = self._reason(number, history)
-        if self._samples.patience is not None and self._best.loss[number] < np.inf:
-            history.best_epoch = int(self._best.epoch[number])
-            history.stopped += (
-                f"; epoch {history.best_epoch} was the best by validation_loss, and "
-                "its parameters are restored"
-            )
-        history.tell_validation()
-        samples = self._samples.training if member.rows is None else member.rows
-        history.state = replace(
-            history.state, epoch=epochs,
-            count=epochs * -(-len(samples) // member.options.batch),
-            parameters=self.parameters[number].copy(),
-            values=self._states.of(number),
-        )
-        if not all_finite(history.state.values):
-            history.diverged, history.stopped = True, diverged_state(epochs)
-        history.plan = self.explanation
-        return history
-
-    def _reason(self, number: int, history: History) -> str:
-        """Return why a member has stopped."""
-        epochs, code = len(history), self._stopped[number]
-        if code == RUNNING:
-            return interrupted_after(epochs)
-        if code == WAITED:
-            return f"EarlyStopping stopped after epoch {epochs}"
-        if code == REACHED:
-            desired = self.members[number].options.desired
-            assert desired is not None
-            return str(desired.reached(history[-1]))
-        subject = f"all {epochs} epochs are" if epochs > 1 else "the epoch is"
-        return f"{subject} done"
-
-    def _validation_plan(self, samples: DataSet) -> TrainingPlan:
-        """Return the plan of the validation, as `_plan` does."""
-        lists, first = self.members.rests, self.members.options[0]
-        batch = len(samples) if lists is None else max(
-            len(samples) if rows is None else len(rows) for rows in lists
-        )
-        program = without_backward(program_of(
-            self._network, first.loss, None, first.precision, dropout=False,
-            samples=None if lists is None and not samples.weighted else len(samples),
-            weighted=samples.weighted,
-        ))
-        return self._plan(
-            program, batch, samples, lists is not None, lists is None
-        )
-
-    def measures(self, totals: Array, samples: Array) -> Array:
-        """Return the `Measures` of an epoch of each member [active, 3]."""
-        found = measures(totals, 1, 1)
-        found[:, :2] /= samples[:, np.newaxis]
-        found[:, 1] /= self._network.n_out
-        return found
-
-
-class _Best:
-    """The best epoch of each member, by the loss of its validation."""
-
-    def __init__(self, parameters: Array) -> None:
-        self.parameters = parameters
-        self.loss = np.full(len(parameters), np.inf)
-        self.epoch = np.zeros(len(parameters), int)
-        none = np.zeros(0, int)
-        self._last = none, self.loss[none], self.epoch[none], parameters[none]
-
-    def take(
-        self, members: Array, loss: Array, epoch: Array, parameters: Array
-    ) -> None:
-        """Take an epoch of some members, which is their best."""
-        self._last = members, loss, epoch, parameters
-        self.write()
-
-    def write(self) -> None:
-        """Write the last ones that were taken, again after an interrupt amid."""
-        members, *found = self._last
-        for one, values in zip(
-            (self.loss, self.epoch, self.parameters), found, strict=True
-        ):
-            one[members] = values

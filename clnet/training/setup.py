@@ -107,14 +107,10 @@ def training_setup(
     epochs, validation = chosen.epochs, None
     if options.validation is not None:
         validation, classes, _ = any_set(
-            network, _validation(options.validation), classes, columns, scaling, room,
+            network, validation_of(options.validation), classes, columns, scaling, room,
             "validation ", alone,
         )
-        validation = (
-            validation.balanced(min(VALIDATION_BATCH, validation.rows), whole=True)
-            if isinstance(validation, StreamedSet)
-            else validation.balanced(len(validation))
-        )
+        validation = validation_set(validation)
     callbacks = checked_callbacks(options.callbacks)
     if isinstance(data, StreamedSet):
         data = data.balanced(chosen.batch)
@@ -162,7 +158,14 @@ def training_setup(
     )
 
 
-def _validation(samples: Any) -> tuple[Any, Any, Any]:
+def validation_set(data: AnySet) -> AnySet:
+    """Return the samples of a validation, with weights of mean 1 in all of them."""
+    if isinstance(data, StreamedSet):
+        return data.balanced(min(VALIDATION_BATCH, data.rows), whole=True)
+    return data.balanced(len(data))
+
+
+def validation_of(samples: Any) -> tuple[Any, Any, Any]:
     """Return the inputs, targets and weights of the argument `validation`."""
     if is_batches(samples) or lists_batches(samples):
         return samples, None, None

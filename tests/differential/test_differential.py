@@ -19,7 +19,7 @@ from clnet.nn.optimisers import SGD
 from clnet.opencl.discovery import device
 from clnet.runtime.executable import Executable
 from clnet.runtime.replay import Replay
-from clnet.training.population import MemberGroup
+from clnet.training.member_training import MemberTraining
 
 from . import pytorch
 from .__main__ import _todo
@@ -207,10 +207,10 @@ def test_a_wrong_network_of_a_population_is_found(monkeypatch, variant):
     case = dataclasses.replace(
         SIMPLE, task="population", options=options, only=(variant, {})
     )
-    fit = MemberGroup.fit
+    fit = MemberTraining.fit
 
-    def wrong(self, *arguments):
-        finite = fit(self, *arguments)
+    def wrong(self, *arguments, **options):
+        finite = fit(self, *arguments, **options)
         self.parameters[-1] *= 1.0001
         return finite
 
@@ -218,7 +218,7 @@ def test_a_wrong_network_of_a_population_is_found(monkeypatch, variant):
     assert outcome.fault is None
     if device().type == "cpu" or variant == "group_members":
         assert {name for name, _ in outcome.steps} == {variant}
-    monkeypatch.setattr(MemberGroup, "fit", wrong)
+    monkeypatch.setattr(MemberTraining, "fit", wrong)
     assert "times its bound" in Runner(device()).run(case).fault
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,7 @@ import clnet
 from clnet import Dense, EarlyStopping, InputError, Network, Population, Sparse
 from clnet.opencl.session import session
 from clnet.runtime import member_replay
-from clnet.training import member_bound
-from clnet.training import population as module
+from clnet.training import member_training
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
 from clnet.variants.members.members import TrainMembers
@@ -117,7 +117,7 @@ def test_networks_of_any_dropout(kind, monkeypatch):
     variant = kind(N)
     if isinstance(variant, TrainMembers) and clnet.device().type != "cpu":
         pytest.skip("a CPU-only kernel")
-    monkeypatch.setattr(module, "members_variants", lambda *_: (variant,))
+    monkeypatch.setattr(member_training, "members_variants", lambda *_: (variant,))
     fractions = [0.3, 0.0, 0.1, 0.5, 0.7]
     networks = [
         Network.mlp([3, 9, 7, 2], "tanh", seed=seed, dropout=fraction)
@@ -212,7 +212,9 @@ KERNELS = [
 def test_weights_by_each_kernel(options, kernel, monkeypatch):
     if kernel is KERNELS[2] and ("rows" in options or clnet.device().type != "cpu"):
         pytest.skip("refused")
-    monkeypatch.setattr(module, "members_variants", lambda *given: (kernel(*given),))
+    monkeypatch.setattr(
+        member_training, "members_variants", lambda *given: (kernel(*given),)
+    )
     options = {"epochs": 3, "seed": 4, "sample_weight": WEIGHTS, **options}
     histories = compare_with_oracle(Population(shape(), N), X, T, options)
     assert "networks together" in histories[0].plan
@@ -267,8 +269,8 @@ def test_interrupts_keep_what_is_trained(monkeypatch, cores):
         "tune": False,
     }
     population.explain(X, T, **options)  # the kernels are compared with the oracle
-    original = member_bound.MemberReplay.run_members
-    monkeypatch.setattr(member_bound.MemberReplay, "run_members", run)
+    original = member_training.MemberReplay.run_members
+    monkeypatch.setattr(member_training.MemberReplay, "run_members", run)
     histories = population.fit(X, T, **options)
     assert all(one.stopped.startswith("interrupted after") for one in histories)
     assert [len(one) > 0 for one in histories] == [True, True, False]
@@ -313,7 +315,7 @@ def test_a_training_takes_the_launches_of_an_earlier_one_alike(monkeypatch, weig
     session(clnet.device()).kept.clear()
     losses, parameters = train(rates, X[::-1], WEIGHTS[::-1])
     train(0.5, X, WEIGHTS)
-    monkeypatch.setattr(member_bound, "MemberReplay", None)
+    monkeypatch.setattr(member_training, "MemberReplay", None)
     again, parameters_again = train(rates, X[::-1], WEIGHTS[::-1])
     assert again == losses
     np.testing.assert_array_equal(parameters_again, parameters)
@@ -346,7 +348,7 @@ def test_a_launch_of_unknown_time_is_cut_between_members(
     original = member_replay.MemberReplay.run
 
     def run(self):
-        calls.append(self._numbers["members"])
+        calls.append(self.bound.numbers["members"])
         original(self)
 
     options = {"epochs": 3, "optimiser": "rprop", "seed": 0}
@@ -356,3 +358,55 @@ def test_a_launch_of_unknown_time_is_cut_between_members(
     monkeypatch.setattr(member_replay.MemberReplay, "run", run)
     compare(options)
     assert calls[:N] == [1] * N and set(calls[N:]) <= {1, N}
+
+
+def test_a_validation_after_a_training_without_one_is_of_each_epoch():
+    options = {"optimiser": "rprop", "epochs": 50, "seed": 0}
+    compare(options)
+    compare({**options, "validation": (X[:7], T[:7])})
+
+
+@pytest.mark.parametrize("options", [
+    {"optimiser": "rprop", "rows": ROWS, "validation": "rest", "patience": 3},
+    {"optimiser": ["adam", "sgd"] * 2 + ["adam"], "batch_size": 16},
+])
+def test_devices_train_a_share_each(options):
+    other = replace(clnet.device(), fine_svm=False, companions=())
+    options = {"epochs": 9, "seed": 2, **options}
+    found = []
+    for where in {}, {"devices": [clnet.device(), other]}:
+        population = Population(shape(), N)
+        histories = population.fit(X, T, **options, **where)
+        found.append((
+            population.parameters.tobytes(),
+            [(one.loss, one.stopped, one.state.values.tobytes()) for one in histories],
+        ))
+    assert found[0] == found[1]
+
+
+def batches():
+    return [(X[:25], T[:25]), (X[25:], T[25:])]
+
+
+@pytest.mark.parametrize("read_by_parts", ["training", "validation"])
+def test_sources_train_one_after_the_other(read_by_parts, same_rounding):
+    population = Population(shape(), 3)
+    singles = list(population)
+    x = [batches()] if read_by_parts == "training" else [X, T]
+    validation = batches() if read_by_parts == "validation" else (X[:7], T[:7])
+    options = {"epochs": 4, "batch_size": 8, "validation": validation, "tune": False}
+    histories = population.fit(*x, seed=[1, 2, 3], **options)
+    for i, single in enumerate(singles):
+        history = single.fit(*x, seed=i + 1, **options)
+        np.testing.assert_array_equal(population.parameters[i], single.parameters)
+        assert histories[i].validation_loss == history.validation_loss
+    assert "read by parts" in " ".join(population.explain(*x, **options).split())
+
+
+def test_sources_have_no_numbered_samples():
+    population = Population(shape(), 3)
+    for options in {"rows": [[0, 1]] * 3}, {"sample_weight": np.ones(SAMPLES)}:
+        with pytest.raises(InputError, match="numbers the samples of arrays"):
+            population.fit(batches(), **options)
+    with pytest.raises(InputError, match="can be read once"):
+        population.fit(iter(batches()), epochs=1)
