@@ -7,14 +7,16 @@ geometry is written once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 from clnet.ir.op import Op
 from clnet.ir.product import Apply, ApplyT, Outer
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.local import LocalStorage
 from clnet.nn.storage.sparse import SparseStorage
+from clnet.opencl.launch import Table
 
 if TYPE_CHECKING:
     from clnet.ir.program import LayerOps, Span
@@ -225,6 +227,23 @@ def refuse_unless_forward_progress(device: Device) -> str | None:
         f"it needs forward progress between work-groups, which {device.name} does not "
         "guarantee"
     )
+
+
+def tables(
+    key: str, names: Iterable[str], make: Callable[[], Any]
+) -> dict[str, Table]:
+    """Return tables that are made together, when the first of them is uploaded.
+
+    `make` returns their arrays as attributes of these names.
+    """
+    made = cache(make)
+    return {
+        name: Table(f"{key} {name}", partial(_attribute, made, name)) for name in names
+    }
+
+
+def _attribute(made: Callable[[], Any], name: str) -> Any:
+    return getattr(made(), name)
 
 
 def dense_layer(span: Span) -> LayerOps:

@@ -23,8 +23,7 @@ from clnet.variants.dense.persistent_mma import (
 )
 from clnet.variants.mixed import fused_sparse
 from clnet.variants.mixed.fused_sparse import PRODUCT
-from clnet.variants.mixed.products import layers_of
-from clnet.variants.mixed.tasks import (
+from clnet.variants.mixed.persistent_mixed import (
     TASK,
     VECTOR,
     Lists,
@@ -36,6 +35,7 @@ from clnet.variants.mixed.tasks import (
     room_of,
     words_of,
 )
+from clnet.variants.mixed.products import layers_of
 from clnet.variants.packing import WARP
 from clnet.variants.team import warp_team
 

@@ -14,8 +14,8 @@ from clnet.ir.product import Apply
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import live_count
 from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
-from clnet.opencl.launch import PARAMETERS, Launch, Launches, Scratch, Table
-from clnet.variants.base import Config, Reach, unsupported_dtype
+from clnet.opencl.launch import PARAMETERS, Launch, Launches, Scratch
+from clnet.variants.base import Config, Reach, tables, unsupported_dtype
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.dense.chain import functions_defines
 from clnet.variants.macros import real
@@ -143,23 +143,12 @@ class FusedSparse:
             **functions_defines(span, functions),
         }
         weights = [a.weights.offset for layer in layers for a in layer.applies]
-        made: list[Tables] = []
-
-        def make(name: str) -> NDArray[Any]:
-            if not made:
-                made.append(_tables(layers, offsets, functions, slots))
-            table_: NDArray[Any] = getattr(made[0], name)
-            return table_
-
-        def table(name: str) -> Table:
-            key = f"fused_sparse {weights} {name}"
-            return Table(key, partial(make, name))
-
+        make = partial(_tables, layers, offsets, functions, slots)
+        named = tables(f"fused_sparse {weights}", Tables._fields, make)
         count = sum(len(_products(layer)) for layer in layers)
-        starts = table("starts")
         arguments = (
-            PARAMETERS, table("products"), count, starts,
-            table("slots") if slots else starts, table("columns"),
+            PARAMETERS, named["products"], count, named["starts"],
+            named["slots" if slots else "starts"], named["columns"],
             x, x.stride, x.width, y, y.stride, span.batch,
         )
         if device.type == "cpu":

@@ -110,7 +110,7 @@ class Sell:
         x, before = tiled_input(span, tile, device)
 
         def table(name: str) -> Table:
-            key = product.csr.key(f"of slices, {name}")
+            key = f"{product.csr.key} of slices, {name}"
             return Table(key, partial(_table, storage, name))
 
         return (

@@ -15,7 +15,7 @@ from clnet.ir.product import Apply, ApplyT
 from clnet.ir.program import LayerOps, Span
 from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
 from clnet.opencl.launch import PARAMETERS, Argument, Launch, Launches, Scratch, Table
-from clnet.variants.base import MIXED_ACTIVATIONS, VECTOR_BYTES, refuse_op
+from clnet.variants.base import MIXED_ACTIVATIONS, VECTOR_BYTES, refuse_op, tables
 from clnet.variants.cost import Cost, item_size, span_bytes, span_cost, span_flops
 from clnet.variants.macros import layer_defines, real
 
@@ -80,26 +80,18 @@ class CsrTables:
         by_row = isinstance(self.storage, (CooStorage, CsrStorage))
         return by_row and not self.transposed
 
-    def key(self, name: str) -> str:
-        """Return a table's key."""
+    @property
+    def key(self) -> str:
+        """The key of the tables, before their names."""
         order = " transposed" * self.transposed
-        return f"rows {self.storage.signature}@{self.weights.offset}{order} {name}"
+        return f"rows {self.storage.signature}@{self.weights.offset}{order}"
 
     def tables(self) -> tuple[Table, Table, Table]:
         """Return starts, slots (the starts again where values are direct), columns."""
-        built: list[CsrIndices] = []
-
-        def build(name: str) -> NDArray[np.int32]:
-            if not built:  # once for all three
-                built.append(csr_indices(self.storage, self.transposed))
-            table: NDArray[np.int32] = getattr(built[0], name)
-            return table
-
-        def named(name: str) -> Table:
-            return Table(self.key(name), partial(build, name))
-
-        starts = named("starts")
-        return starts, starts if self.direct else named("slots"), named("columns")
+        make = partial(csr_indices, self.storage, self.transposed)
+        named = tables(self.key, ("starts", "slots", "columns"), make)
+        starts = named["starts"]
+        return starts, starts if self.direct else named["slots"], named["columns"]
 
     @property
     def rows(self) -> int:
@@ -127,14 +119,12 @@ class CsrTables:
             counts = np.bincount(rows * stages + stage, minlength=len(lengths) * stages)
             return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
-        return Table(self.key(f"segments {stages} {width}"), make)
+        return Table(f"{self.key} segments {stages} {width}", make)
 
     def bounds(self, runs: int) -> Table:
         """Return the table of the first rows of runs."""
         starts = self.tables()[0]
-        return Table(
-            self.key(f"bounds {runs}"), lambda: bounds(starts.make(), runs)
-        )
+        return Table(f"{self.key} bounds {runs}", lambda: bounds(starts.make(), runs))
 
 
 def bounds(starts: NDArray[np.int32], runs: int) -> NDArray[np.int32]:
