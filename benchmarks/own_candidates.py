@@ -14,12 +14,9 @@ from clnet.opencl.commands import NANOSECOND
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import devices
 from clnet.opencl.session import session
-from clnet.planning.tuning.measure import (
-    WrongResultError,
-    quiet_errors,
-    ready,
-    timing,
-)
+from clnet.planning.tuning.calls import CallTrial
+from clnet.planning.tuning.measure import timing
+from clnet.planning.tuning.oracle import WrongResultError, quiet_errors
 from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
 from clnet.runtime.plan import Plan
@@ -128,9 +125,8 @@ class ByVariant(Candidate):
         for number, config in enumerate(space):
             step = Step(span, self.variant, config, target)
             try:
-                run = ready(
-                    session(device), case.network, [step], span.inputs, span.outputs,
-                    on_device=True,
+                run = CallTrial(case.network, case.network.program, device).ready(
+                    [step], span.inputs, span.outputs, on_device=True
                 )
                 with quiet_errors(session(device)):
                     found = timing(run)

@@ -39,7 +39,7 @@ from clnet.planning.cover import (
 from clnet.planning.explain import Explanation
 from clnet.planning.room import check_batch, check_training
 from clnet.planning.search import incumbent, search, search_all
-from clnet.planning.tuning.measure import CallTrial, representative
+from clnet.planning.tuning.calls import CallTrial, representative
 from clnet.planning.tuning.search import CANDIDATE_SECONDS, SHARE, Search
 from clnet.planning.tuning.times import Times
 from clnet.runtime.binding import Step

@@ -15,7 +15,7 @@ from clnet.opencl.store import Timing
 from clnet.planning import inference, planner
 from clnet.planning.planner import Planner
 from clnet.planning.tuning import times
-from clnet.planning.tuning.measure import CallTrial
+from clnet.planning.tuning.calls import CallTrial
 from clnet.variants.dense.naive import Naive
 
 NETWORK = Network.mlp([5, 7, 6, 3], seed=1)

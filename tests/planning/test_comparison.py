@@ -22,7 +22,7 @@ from clnet.planning import inference
 from clnet.planning.planner import Planner
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import times
-from clnet.planning.tuning.measure import CallTrial
+from clnet.planning.tuning.calls import CallTrial
 from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.binding import Step
 from clnet.variants.dense.naive import Local, Naive

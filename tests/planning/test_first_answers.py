@@ -17,7 +17,7 @@ from clnet.planning import inference, planner, training_planner
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import search as searching
 from clnet.planning.tuning import times
-from clnet.planning.tuning.measure import CallTrial
+from clnet.planning.tuning.calls import CallTrial
 from clnet.planning.tuning.search import CANDIDATE_SECONDS, SHARE, Search
 from clnet.planning.tuning.trial import StepTrial
 from clnet.training import plans

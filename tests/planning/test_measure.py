@@ -17,17 +17,13 @@ from clnet import Dense, Network, Sparse
 from clnet.errors import BuildError, DeviceError
 from clnet.opencl.session import device_errors, session
 from clnet.planning.tuning import measure as measuring
-from clnet.planning.tuning.measure import (
-    PERIOD,
+from clnet.planning.tuning.calls import PERIOD, CallTrial, representative
+from clnet.planning.tuning.measure import Run, timing, timings
+from clnet.planning.tuning.oracle import (
     TOLERANCE,
-    Run,
     WrongResultError,
-    check,
     difference,
-    ready,
-    representative,
-    timing,
-    timings,
+    quiet_errors,
 )
 from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
@@ -38,6 +34,15 @@ from clnet.variants.sparse.sparse import Csr
 
 CPU = clnet.device("cpu")
 SESSION = session(CPU)
+
+
+def check(network, *steps):
+    return CallTrial(network, network.program, CPU).check(*steps)
+
+
+def ready(network, *steps, device=CPU, on_device=True):
+    trial = CallTrial(network, network.program, device)
+    return trial.ready(*steps, on_device=on_device)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +93,7 @@ def test_parameters_replaced_meanwhile_are_no_fault(monkeypatch):
 
     monkeypatch.setattr(Executable, "run", replace_after)
     for _ in range(2):
-        check(SESSION, network, *whole(network, Naive(), 3))
+        check(network, *whole(network, Naive(), 3))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -97,8 +102,8 @@ def test_right_results_pass(dtype, batch):
     if dtype == "float64" and not CPU.fp64:
         pytest.skip("the device has no float64")
     network = Network.mlp([20, 30, 10], ["tanh", "gelu"], seed=1, dtype=dtype)
-    check(SESSION, network, *layer(network, Naive(), batch))
-    check(SESSION, network, *whole(network, Naive(), batch))
+    check(network, *layer(network, Naive(), batch))
+    check(network, *whole(network, Naive(), batch))
 
 
 @pytest.mark.parametrize("batch", [1, 4, 9])
@@ -112,7 +117,7 @@ def test_wrong_results_are_noticed(defines, batch):
     network = Network.mlp([20, 30, 10], "tanh", seed=1)
     network.parameters = network.parameters + np.float32(0.01)
     with pytest.raises(WrongResultError, match=r"naive differs from the oracle by \d"):
-        check(SESSION, network, *layer(network, Changed(defines=defines), batch))
+        check(network, *layer(network, Changed(defines=defines), batch))
 
 
 def test_one_neuron_left_out_is_noticed():
@@ -123,7 +128,7 @@ def test_one_neuron_left_out_is_noticed():
     arguments = tuple(1000 if a == 1001 else a for a in launch.arguments)
     wrong = Changed(change={"arguments": arguments})
     with pytest.raises(WrongResultError):
-        check(SESSION, network, [Step(steps[0].span, wrong, {}, CPU)], inputs, outputs)
+        check(network, [Step(steps[0].span, wrong, {}, CPU)], inputs, outputs)
 
 
 @pytest.mark.parametrize("batch", [2, 9, 31, 32, 62, 100])
@@ -134,7 +139,7 @@ def test_the_last_sample_left_out_is_noticed(batch):
     (items,) = launch.global_size
     fewer = Changed(change={"global_size": (items // batch * (batch - 1),)})
     with pytest.raises(WrongResultError, match=f"in row {batch - 1}, at most"):
-        check(SESSION, network, [Step(steps[0].span, fewer, {}, CPU)], inputs, outputs)
+        check(network, [Step(steps[0].span, fewer, {}, CPU)], inputs, outputs)
 
 
 @pytest.mark.parametrize("tolerance", TOLERANCE.values())
@@ -168,15 +173,15 @@ def test_results_that_are_not_numbers_are_wrong():
     network = Network.mlp([20, 30], "sigmoid", seed=1)
     wrong = Changed(defines={"STEEPNESS": "NAN"})
     with pytest.raises(WrongResultError, match="by nan in norm"):
-        check(SESSION, network, *layer(network, wrong))
+        check(network, *layer(network, wrong))
 
 
 def test_a_jump_hides_no_wrong_kernel():
     network = Network.mlp([20, 300], "threshold", seed=1)
-    check(SESSION, network, *layer(network, Naive()))
+    check(network, *layer(network, Naive()))
     wrong = Changed(defines={"ACTIVATION": "act_threshold_symmetric"})
     with pytest.raises(WrongResultError):
-        check(SESSION, network, *layer(network, wrong))
+        check(network, *layer(network, wrong))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -186,16 +191,16 @@ def test_a_jump_hides_no_wrong_kernel():
 )
 def test_networks_that_magnify_roundings_pass(layer, seed):
     network = Network(40, [layer] * 3, seed=seed)
-    check(SESSION, network, *whole(network, Naive(), 8))
+    check(network, *whole(network, Naive(), 8))
     steps = host_steps(network)
-    check(SESSION, network, steps, [network.program.input], [network.program.output])
+    check(network, steps, [network.program.input], [network.program.output])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
 def test_overflowing_results_are_not_compared(value):
     network = Network.mlp([20, 30, 10], ["identity", "sigmoid"], seed=1)
     network.parameters = np.full(network.parameters.shape, value)
-    check(SESSION, network, *whole(network, Naive()))
+    check(network, *whole(network, Naive()))
 
 
 def test_single_ops_are_checked():
@@ -203,7 +208,7 @@ def test_single_ops_are_checked():
     for i in range(3):
         span = network.program.span(i, i + 1, 3)
         steps = [Step(span, Generic(), {}, CPU)]
-        check(SESSION, network, steps, span.inputs, span.outputs)
+        check(network, steps, span.inputs, span.outputs)
 
 
 # Failing kernels ------------------------------------------------------------------
@@ -224,10 +229,10 @@ def test_errors_of_opencl_are_device_errors(variant, sentence):
     name = re.escape(CPU.name)
     expected = f"^{name} failed while running: .*{sentence}"
     with pytest.raises(DeviceError, match=expected):
-        ready(SESSION, NETWORK, *layer(NETWORK, variant), on_device=True)
+        ready(NETWORK, *layer(NETWORK, variant))
 
 
-@pytest.mark.parametrize("errors", [device_errors, measuring.quiet_errors])
+@pytest.mark.parametrize("errors", [device_errors, quiet_errors])
 def test_an_error_keeps_no_memory(errors):
     """A device's buffers are free when the error is."""
     assert_keeps_nothing(errors(SESSION), MemoryError, DeviceError)
@@ -236,14 +241,14 @@ def test_an_error_keeps_no_memory(errors):
 def test_a_kernel_that_does_not_build_is_a_build_error():
     wrong = Changed(defines={"ACTIVATION": "no_such_function"})
     with pytest.raises(BuildError, match=r"naive.cl does not build"):
-        ready(SESSION, NETWORK, *layer(NETWORK, wrong), on_device=True)
+        ready(NETWORK, *layer(NETWORK, wrong))
 
 
 def test_too_little_memory_is_a_device_error():
     small = dataclasses.replace(CPU, global_memory=1000)
     steps, inputs, outputs = layer(NETWORK, Naive(), device=small)
     with pytest.raises(DeviceError, match=r"no room for \d+ bytes"):
-        ready(session(small), NETWORK, steps, inputs, outputs, on_device=True)
+        ready(NETWORK, steps, inputs, outputs, device=small)
 
 
 # Times ----------------------------------------------------------------------------
@@ -253,7 +258,7 @@ def test_too_little_memory_is_a_device_error():
 def test_a_measured_time_is_positive(monkeypatch, on_device):
     monkeypatch.setattr(measuring, "ROUND_SECONDS", 1e-5)
     monkeypatch.setattr(measuring, "WARM_UP_SECONDS", 1e-5)
-    run = ready(SESSION, NETWORK, *layer(NETWORK, Naive()), on_device=on_device)
+    run = ready(NETWORK, *layer(NETWORK, Naive()), on_device=on_device)
     found = timing(run)
     assert found.seconds > 0
     assert found.latency > 0
@@ -263,7 +268,7 @@ def test_a_measured_time_is_positive(monkeypatch, on_device):
 def test_the_host_is_measured_likewise():
     steps = host_steps(NETWORK)
     run = ready(
-        SESSION, NETWORK, steps, [NETWORK.program.input], [NETWORK.program.output],
+        NETWORK, steps, [NETWORK.program.input], [NETWORK.program.output],
         on_device=False,
     )
     assert timing(run).seconds > 0
@@ -365,4 +370,4 @@ def test_accumulators_are_inputs_and_outputs():
     assert set(span.outputs) < set(span.inputs)
     for variant, config in ((Generic(), {}), (Csr(), {"runs": 1, "tile": 8})):
         steps = [Step(span, variant, config, CPU)]
-        assert check(SESSION, network, steps, span.inputs, span.outputs).compared
+        assert check(network, steps, span.inputs, span.outputs)

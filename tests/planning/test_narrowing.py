@@ -15,9 +15,10 @@ from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Adam
 from clnet.nn.regularisation import Regularisation
 from clnet.planning.training_planner import plan_training
-from clnet.planning.tuning import narrowing, trial
-from clnet.planning.tuning.measure import WrongResultError
+from clnet.planning.tuning import narrowing, oracle
 from clnet.planning.tuning.narrowing import narrowed
+from clnet.planning.tuning.oracle import WrongResultError
+from clnet.planning.tuning.trial import StepTrial
 from clnet.variants.sparse.sparse_input import SparseInput
 
 DEVICE = clnet.device()
@@ -67,11 +68,11 @@ def test_oracles_have_few_inputs_and_find_faults(monkeypatch):
         sizes.append(parameters.size)
         return run_perturbed(op, values, parameters, *given)
 
-    run_perturbed = trial.run_perturbed
-    monkeypatch.setattr(trial, "run_perturbed", counted)
+    run_perturbed = oracle.run_perturbed
+    monkeypatch.setattr(oracle, "run_perturbed", counted)
     net = network(3000, 5)  # another than in the store
     plan = plan_training(net, program_of(net), DEVICE, 16, tune=False)
-    tried = trial.StepTrial(net, program_of(net), DEVICE)
+    tried = StepTrial(net, program_of(net), DEVICE)
     tried.check(plan.steps, (), plan.program.outputs)
     assert max(sizes) < 1500
 

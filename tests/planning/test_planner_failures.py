@@ -13,7 +13,8 @@ from clnet import Dense, Network
 from clnet.errors import BuildError, ClnetWarning, DeviceError, OutOfMemoryError
 from clnet.planning import inference
 from clnet.planning.tuning import times
-from clnet.planning.tuning.measure import CallTrial, WrongResultError
+from clnet.planning.tuning.calls import CallTrial
+from clnet.planning.tuning.oracle import WrongResultError
 from clnet.variants.dense.naive import Naive
 from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.host import Host

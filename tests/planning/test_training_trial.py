@@ -14,7 +14,8 @@ from clnet.nn.optimisers import OPTIMISERS, Rprop
 from clnet.opencl.launch import Scalar
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import trial
-from clnet.planning.tuning.measure import WrongResultError, timing
+from clnet.planning.tuning.measure import timing
+from clnet.planning.tuning.oracle import WrongResultError
 from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.binding import Step
 from clnet.variants.reference.generic_backward import GenericBackward

@@ -17,22 +17,15 @@ from clnet.planning.tuning.fingerprint import (
     fingerprint,
     program_fingerprint,
 )
-from clnet.planning.tuning.measure import (
-    SPIN_SECONDS,
-    CallTrial,
-    Run,
-    WrongResultError,
-    names_of,
-    quiet_errors,
-    timing,
-    timings,
-)
+from clnet.planning.tuning.measure import SPIN_SECONDS, Run, timing, timings
+from clnet.planning.tuning.oracle import WrongResultError, names_of, quiet_errors
 
 if TYPE_CHECKING:
     from clnet.ir.op import Value
     from clnet.ir.program import Program, Span
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
+    from clnet.planning.tuning.calls import CallTrial
     from clnet.planning.tuning.search import Search
     from clnet.planning.tuning.trial import StepTrial
     from clnet.runtime.binding import Step

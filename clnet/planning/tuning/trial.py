@@ -26,23 +26,21 @@ from clnet.nn.storage.layout import Slot, live_elements
 from clnet.opencl.launch import EPOCH
 from clnet.opencl.session import session
 from clnet.planning.tuning import measure
-from clnet.planning.tuning.measure import (
-    Run,
-    WrongResultError,
-    difference,
-    names_of,
-    quiet_errors,
-    tolerance_of,
-    uses_threads,
-)
+from clnet.planning.tuning.measure import Run
 from clnet.planning.tuning.narrowing import Narrowed, Parameters, narrowed
 from clnet.planning.tuning.oracle import (
     ATTEMPTS,
     CHECKED_FLOPS,
+    WrongResultError,
+    difference,
     farthest,
+    names_of,
     overflows,
-    run_perturbed,
+    quiet_errors,
+    run_ops,
     tame_rate,
+    tolerance_of,
+    uses_threads,
 )
 from clnet.runtime.member_replay import MAX_EPOCHS, MemberLaunch, MemberReplay
 from clnet.runtime.replay import Replay
@@ -406,17 +404,9 @@ class StepTrial:
                 }
                 for values, _ in sides:
                     values.update(scalars)
-                for op in network.ops:
-                    for draw, (values, parameters) in enumerate(sides):
-                        run_perturbed(
-                            op, values, parameters, tolerance if draw else 0.0,
-                            self.program.dtype, draw,
-                        )
-                    for value in op.writes:
-                        numbers = sides[0][0][value.name]
-                        largest = np.fmax.reduce(numbers, axis=None, initial=largest)
-                        least = np.fmin.reduce(numbers, axis=None, initial=0.0)
-                        largest = max(largest, -least)
+                largest = run_ops(
+                    network.ops, sides, tolerance, self.program.dtype, largest
+                )
         results: list[dict[str, Array]] = []
         for values, parameters in sides:
             result = {value.name: values[value.name] for value in outputs}
@@ -425,7 +415,7 @@ class StepTrial:
                 result[PARAMETERS] = parameters[self._live]
                 result["state"] = values["state"][:, self._live]
             results.append(result)
-        return _Oracle(results[0], farthest(results[0], results[1:]), float(largest))
+        return _Oracle(results[0], farthest(results[0], results[1:]), largest)
 
     def _scaled_weights(
         self, network: _Network, first: int, samples: int, words: Array

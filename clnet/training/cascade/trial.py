@@ -8,26 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.errors import DeviceError, OutOfMemoryError, warn
+from clnet.opencl.child_trial import death, survives
 from clnet.opencl.session import session
+from clnet.opencl.store import store_of
 from clnet.planning.tuning.fingerprint import (
     launches_fingerprint,
     programs_fingerprint,
 )
-from clnet.planning.tuning.first_use import FirstUse, refusal_of_kernels
-from clnet.planning.tuning.measure import (
+from clnet.planning.tuning.oracle import (
+    ATTEMPTS,
+    CHECKED_FLOPS,
     TOLERANCE,
     WrongResultError,
     difference,
+    farthest,
     perturb,
     quiet_errors,
+    tame_rate,
 )
-from clnet.planning.tuning.oracle import ATTEMPTS, CHECKED_FLOPS, farthest, tame_rate
 from clnet.training.cascade.launches import CascadeBinding, Parts, Population
 from clnet.training.cascade.reference import ReferenceBinding, ReferencePopulation
 from clnet.variants.cascade.cascade import TILE
@@ -51,24 +56,26 @@ def bound(parts: Parts, session: Session) -> CascadeBinding | ReferenceBinding:
     A kept binding is taken if there is one. Right kernels are remembered: comparing
     costs once per device. Wrong ones are left out with a warning.
     """
-    found: CascadeBinding | None = session.kept.pop(parts, None)
-    if found is not None:
-        return found
-    device = session.device
-
-    def first_use() -> FirstUse:
+    kept: CascadeBinding | None = session.kept.pop(parts, None)
+    if kept is not None:
+        return kept
+    device, store = session.device, store_of(session.device)
+    fact = f"compared cascade {_key_of(parts, device)}"
+    if not store.fact(fact):
+        kernel, few = parts.outputs.launch(device).kernel, reduced(parts)
         programs = programs_fingerprint(parts.launches(device), device)
-        few = reduced(parts)
-        return FirstUse(
-            f"cascade {programs}", (_run, few, device), partial(check, few, session)
-        )
-
-    refusal = refusal_of_kernels(
-        device, parts.outputs.launch(device).kernel,
-        f"cascade {_key_of(parts, device)}", first_use,
-    )
-    if refusal is not None:
-        return ReferenceBinding(parts)
+        try:
+            if device.untested and not survives(
+                store, f"cascade {programs}", _run, few, device
+            ):
+                raise DeviceError(death(kernel, device))
+            check(few, session)
+        except OutOfMemoryError:
+            raise
+        except (DeviceError, WrongResultError) as error:
+            warn(f"{kernel} is left out: {error}")
+            return ReferenceBinding(parts)
+        store.put_fact(fact, True)
     return CascadeBinding(session, parts)
 
 
@@ -77,25 +84,24 @@ def _key_of(parts: Parts, device: Device) -> str:
     return launches_fingerprint(parts, parts.launches(device), device)
 
 
-def check(parts: Parts, session: Session) -> bool:
-    """Compare the results of launches with the reference's; return True."""
+def check(parts: Parts, session: Session) -> None:
+    """Compare the results of launches with the reference's."""
     tolerance = TOLERANCE[parts.outputs.dtype]
     for seed, draws in ATTEMPTS:
-        fault = None
         with quiet_errors(session):
-            found = results(CascadeBinding(session, parts), parts, seed)
+            actual = results(CascadeBinding(session, parts), parts, seed)
             exact = results(ReferenceBinding(parts), parts, seed)
             perturbed = farthest(exact, [
                 results(ReferenceBinding(parts), parts, seed, tolerance, draw + 1)
                 for draw in range(draws)
             ])
-        for name, result in found.items():
+        for name, result in actual.items():
             fault = difference(result, exact[name], perturbed[name], tolerance)
             if fault is not None:
                 fault = f"{fault}, in {name}"
                 break
-        if fault is None:
-            return True
+        else:
+            return
     raise WrongResultError(f"{parts.outputs.launch(session.device).kernel} {fault}")
 
 
@@ -104,7 +110,7 @@ def results(
     relative: float = 0.0, draw: int = 1,
 ) -> dict[str, Array]:
     """Run all launches on random samples, and return their results [rows, width]."""
-    rng, found = np.random.default_rng(seed), dict[str, Array]()
+    rng, by_name = np.random.default_rng(seed), dict[str, Array]()
     rows, outputs = parts.outputs.samples.rows, parts.outputs.samples.outputs
     half = (rows + 1) // 2
     errors: Sequence[_Call] = binding.errors
@@ -131,8 +137,8 @@ def results(
             n_in, EPOCHS, lambda done: EPOCHS, judge, error=ERROR, steps=0, seed=seed
         )
         of = f"of {training.name} that read {n_in} values"
-        found[f"records {of}"] = np.concatenate(records).reshape(EPOCHS, -1).T
-        found[f"weights {of}"] = population.weights(read)
+        by_name[f"records {of}"] = np.concatenate(records).reshape(EPOCHS, -1).T
+        by_name[f"weights {of}"] = population.weights(read)
 
     for number, samples in enumerate(parts.samples):
         n = samples.samples
@@ -143,12 +149,12 @@ def results(
             for output in range(outputs):
                 error(output, n_in, output)
             of = f"of {parts.samples[number].name} by {n_in} values"
-            found[f"residuals {of}"] = binding.residuals(number)
+            by_name[f"residuals {of}"] = binding.residuals(number)
         train(binding.candidates, parts.candidates, n_in, n_in + outputs)
         for install in installs:
             for row in range(n_in, rows):  # by as many candidates, read from now on
                 install(row % len(parts.added), n_in, row)
-    return found
+    return by_name
 
 
 def reduced(parts: Parts) -> Parts:
@@ -166,7 +172,7 @@ def reduced(parts: Parts) -> Parts:
             n = most // TILE * TILE + n % TILE
         return replace(samples, samples=n)
 
-    samples = tuple(fewer(one) for one in parts.samples)
+    samples = tuple(map(fewer, parts.samples))
 
     def brief(training: NeuronsTraining) -> NeuronsTraining:
         rule = training.rule
