@@ -129,7 +129,7 @@ class BiasAct(Op):
         """``dz = dy f'(v) steepness``, or dy itself, and the biases' gradient."""
         dy = d[self.y]
         if self.nonlinearity.plain:
-            d.known[self.z] = dy
+            d[self.z] = dy
         else:
             reads = {activation(name).reads for name in self.nonlinearity.names}
             yield ActGrad(

@@ -8,7 +8,7 @@ width]``. Its kernel on every device is a row of `variants.reference.generic`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -57,16 +57,32 @@ def gradient_of(slot: Slot) -> Value:
     return Value(f"gradient{slot.offset}", slot.size, slot.size, rows=1)
 
 
-@dataclass(frozen=True)
 class Derivatives:
     """The derivatives of the loss by the values of a program, as rules name them."""
 
-    inner: frozenset[Value]  # Values that depend on parameters; others need none
-    known: dict[Value, Value] = field(default_factory=dict)  # Those begun so far
+    def __init__(self, ops: Sequence[Op], y: Value, dy: Value) -> None:
+        # Names of the values that depend on parameters; others need no derivative.
+        self._inner = {value.name for op in ops for value in op.writes}
+        self._known = {y.name: dy}
+
+    def __contains__(self, value: Value) -> bool:
+        """Return whether a value depends on parameters."""
+        return value.name in self._inner
 
     def __getitem__(self, value: Value) -> Value:
         """Return the derivative by a value."""
-        return self.known.setdefault(value, replace(value, name=f"d{value.name}"))
+        name = value.name
+        if name not in self._known:
+            self._known[name] = Value(f"d{name}", value.width, value.stride, value.rows)
+        return self._known[name]
+
+    def __setitem__(self, value: Value, derivative: Value) -> None:
+        """Take another value's derivative as that by this value."""
+        self._known[value.name] = derivative
+
+    def reach(self, op: Op) -> bool:
+        """Return whether the loss depends on what an op writes."""
+        return any(value.name in self._known for value in op.writes)
 
 
 @dataclass(frozen=True)
@@ -117,8 +133,9 @@ class Op:
     def backward(self, d: Derivatives) -> Iterable[Op]:
         """Return the ops that take the derivative by the output to all that it reads.
 
-        They write `d` of values that are `Derivatives.inner`, and `gradient_of` slots.
-        Each writes as if it were the only one; those that add have `accumulate`.
+        They write ``d[value]`` of values in `d`, and `gradient_of` slots. The first of
+        the `READS` of each is the derivative that it takes. Each writes as if it were
+        the only one; those that may have to add have a field `accumulate`.
         """
         raise NotImplementedError(f"no gradient rule for {type(self).__name__}")
 
@@ -142,22 +159,22 @@ def gradients(ops: Sequence[Op], y: Value, dy: Value) -> tuple[Op, ...]:
     layer's gradients together, and a product with the derivative of the function below.
     Where several ops write one value, all but the first add to it.
     """
-    d = Derivatives(frozenset(v for op in ops for v in op.writes), {y: dy})
+    d = Derivatives(ops, y, dy)
     rules = [
         (number, rule) for number, op in reversed(tuple(enumerate(ops)))
-        if not d.known.keys().isdisjoint(op.writes) for rule in op.backward(d)
+        if d.reach(op) for rule in op.backward(d)
     ]
-    derivatives = frozenset(d.known.values())
-
-    def derivative_read(rule: tuple[int, Op]) -> Value:
-        return next(value for value in rule[1].reads if value in derivatives)
-
     ordered: list[Op] = []
-    written: set[Value] = set()
-    for _, readers in groupby(rules, derivative_read):
+    written: set[str] = set()
+    for _, readers in groupby(rules, lambda rule: getattr(rule[1], rule[1].READS[0])):
         for _, op in sorted(readers, key=lambda x: (not x[1].gradient_slots, x[0])):
-            if not written.isdisjoint(op.writes):
-                op = replace(op, **{ACCUMULATE: True})
-            ordered.append(op)
-            written.update(op.writes)
+            names = [value.name for value in op.writes]
+            if written.isdisjoint(names):
+                ordered.append(op)
+            elif hasattr(op, ACCUMULATE):
+                ordered.append(replace(op, **{ACCUMULATE: True}))
+            else:
+                name = type(op).__name__
+                raise NotImplementedError(f"{name} cannot add to what another op wrote")
+            written.update(names)
     return tuple(ordered)

@@ -69,7 +69,7 @@ class Apply(Op):
         yield Outer(
             d[self.z], self.x, gradient_of(self.weights), self.storage, self.weights
         )
-        if self.x in d.inner:
+        if self.x in d:
             yield ApplyT(d[self.z], d[self.x], self.storage, self.weights)
 
     def flops(self, batch: int) -> int:

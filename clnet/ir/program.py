@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any
 from clnet.checks import PRECISIONS, check_precision
 from clnet.errors import InputError
 from clnet.ir.activation import BiasAct
+from clnet.ir.batch import Gather
+from clnet.ir.loss import Loss
+from clnet.ir.op import ACCUMULATE, gradients
 from clnet.ir.product import Apply
+from clnet.ir.update import GradientNorm, Update
 from clnet.nn.storage.base import rounded_size
 
 if TYPE_CHECKING:
@@ -66,6 +70,30 @@ class Span:
         """The end of its layers' weights and biases in the flat buffer."""
         slots = (slot for op in self.ops for slot in op.parameter_slots)
         return max(slot.offset + slot.size for slot in slots)
+
+    @cached_property
+    def shares_weights(self) -> bool:
+        """Whether an op adds to a gradient, as of weights that layers share."""
+        return any(
+            getattr(op, ACCUMULATE, False) and op.gradient_slots for op in self.ops
+        )
+
+    @cached_property
+    def derived(self) -> bool:
+        """Whether a step has no gradients, or those of its forward pass, unshared.
+
+        Kernels of whole steps derive them from the forward pass alone.
+        """
+        at = next((i for i, op in enumerate(self.ops) if isinstance(op, Loss)), None)
+        if at is None or self.shares_weights:
+            return False
+        loss = self.ops[at]
+        assert isinstance(loss, Loss)
+        forward = [op for op in self.ops[:at] if not isinstance(op, Gather)]
+        rest = self.ops[at + 2 :]  # behind the loss and its tally
+        ends = (GradientNorm, Update)
+        backward = tuple(op for op in rest if not isinstance(op, ends))
+        return not backward or backward == gradients(forward, loss.y, loss.dy)
 
     @cached_property
     def layers(self) -> tuple[LayerOps, ...] | None:
@@ -179,3 +207,14 @@ class Program:
         """The last op that reads a value, by its name; of outputs, the end."""
         found = {v.name: i for i, op in enumerate(self.ops) for v in op.reads}
         return {**found, **{v.name: len(self.ops) for v in self.outputs}}
+
+
+def split_program(program: Program) -> tuple[Program, Program]:
+    """Return the program of a step's gradients and the program of its update."""
+    start = next(
+        i for i, op in enumerate(program.ops) if isinstance(op, (GradientNorm, Update))
+    )
+    (update,) = (op for op in program.ops if isinstance(op, Update))
+    outputs = (update.totals, *update.gradients)
+    gradients = replace(program, ops=program.ops[:start], outputs=outputs)
+    return gradients, replace(program, ops=program.ops[start:], inputs=outputs)

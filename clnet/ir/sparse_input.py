@@ -178,6 +178,7 @@ class SparseInputOuter(Op):
     Padding of the gradient is unspecified, as of `Outer`.
     """
 
+    READS: ClassVar[tuple[str, ...]] = ("dz",)
     WRITES: ClassVar[tuple[str, ...]] = ("gradient",)
 
     dz: Value

@@ -7,7 +7,7 @@ so that a span knows those that are read outside it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -19,7 +19,6 @@ from clnet.nn.storage.layout import copy_live, live_elements
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clnet.ir.program import Program
     from clnet.nn.optimisers import Optimiser
     from clnet.nn.storage.base import Storage
     from clnet.nn.storage.layout import Layout, Slot
@@ -127,14 +126,3 @@ def _penalised(op: GradientNorm | Update, values: Values, parameters: Array) -> 
     return op.regularisation.penalised(
         parameters, flat, samples, op.layout.biases_start
     )
-
-
-def split_program(program: Program) -> tuple[Program, Program]:
-    """Return the program of a step's gradients and the program of its update."""
-    start = next(
-        i for i, op in enumerate(program.ops) if isinstance(op, (GradientNorm, Update))
-    )
-    (update,) = (op for op in program.ops if isinstance(op, Update))
-    outputs = (update.totals, *update.gradients)
-    gradients = replace(program, ops=program.ops[:start], outputs=outputs)
-    return gradients, replace(program, ops=program.ops[start:], inputs=outputs)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from clnet.checks import as_whole
 from clnet.errors import DeviceError, InputError, counted
-from clnet.ir.update import split_program
+from clnet.ir.program import split_program
 from clnet.opencl.session import session
 from clnet.opencl.store import store_of
 from clnet.planning.training_planner import plan_as_saved, plan_training, saved_plan

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from clnet.errors import InputError
 from clnet.ir.batch import Gather
-from clnet.ir.update import Update, split_program
+from clnet.ir.program import split_program
+from clnet.ir.update import Update
 from clnet.opencl.session import session
 from clnet.planning.training_planner import TrainingPlan, plan_training
 from clnet.runtime.data_parallel import alike, min_seconds, shares, shares_text

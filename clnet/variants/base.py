@@ -31,6 +31,7 @@ Stored = TypeVar("Stored")
 NO_WHOLE_LAYERS = "it computes whole layers, and these ops are not whole layers"
 MORE_OUTPUTS = "it stores only the last layer's output, and more is read later"
 MIXED_ACTIVATIONS = "it applies one activation per layer, and here neurons differ"
+SHARED_WEIGHTS = "it overwrites gradients, and here layers share weights"
 
 GROUP = 64  # work-items: two warps or a wavefront, and every device has such groups
 SERIAL_GROUP = 64  # likewise, where they run one after another: more only cost time
@@ -146,6 +147,8 @@ def refuse_op(
         assert isinstance(op, (Apply, ApplyT, Outer))
         if not isinstance(op.storage, storage):
             return f"it {verb} of {LAYERS[storage]} layers, not {op.storage.name}"
+    if span.shares_weights:
+        return SHARED_WEIGHTS
     return unsupported_dtype(span, device)
 
 

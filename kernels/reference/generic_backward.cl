@@ -86,7 +86,11 @@ __kernel void apply_t(__global const REAL *parameters, const int weights,
     dx[sample * lddx + column] = sum;
 }
 
-// gradients[weights + slot] = sum over b: ds[b, row] * x[b, column], at each live entry
+// Layers that share weights add their gradients: `accumulate` is 1 but for the first.
+#define ADD_GRADIENT(to, sum) to = accumulate ? to + (sum) : (sum);
+
+// gradients[weights + slot] (+)= sum over b: ds[b, row] * x[b, column], at each live
+// entry
 //
 // slots, rows, columns [entries]   slots each once, for they are written; rows and
 //                                  columns below the widths of dz and x
@@ -95,7 +99,7 @@ __kernel void outer(__global REAL *gradients, const int weights,
                     __global const int *slots, __global const int *rows,
                     __global const int *columns, __global const REAL *ds,
                     const int ldds, __global const REAL *x, const int ldx,
-                    const int entries, const int batch)
+                    const int entries, const int batch, const int accumulate)
 {
     const int e = get_global_id(0);
     if (e >= entries) return;
@@ -108,14 +112,14 @@ __kernel void outer(__global REAL *gradients, const int weights,
         for (size_t b = start; b < stop; ++b) part += ds[b * ldds] * x[b * ldx];
         sum += part;
     }
-    gradients[weights + slots[e]] = sum;
+    ADD_GRADIENT(gradients[weights + slots[e]], sum)
 }
 
-// gradients[bias + j] = sum over b:  ds[b, j]
+// gradients[bias + j] (+)= sum over b:  ds[b, j]
 // index map: work-item j
 __kernel void bias_grad(__global REAL *gradients, const int bias,
                         __global const REAL *ds, const int ldds, const int width,
-                        const int batch)
+                        const int batch, const int accumulate)
 {
     const int j = get_global_id(0);
     if (j >= width) return;
@@ -126,7 +130,7 @@ __kernel void bias_grad(__global REAL *gradients, const int bias,
         for (size_t b = start; b < stop; ++b) part += ds[b * ldds + j];
         sum += part;
     }
-    gradients[bias + j] = sum;
+    ADD_GRADIENT(gradients[bias + j], sum)
 }
 
 #ifdef PARTIALS
@@ -147,11 +151,11 @@ __kernel void shared_bias_parts(__global const REAL *ds, const int ldds,
     partial[i] = sum;
 }
 
-// gradients[bias] = sum of partial [PARTIALS]
+// gradients[bias] (+)= sum of partial [PARTIALS]
 // index map: one group of TEAM work-items: thread-private sums, then a tree
 __kernel __attribute__((reqd_work_group_size(TEAM, 1, 1)))
 void shared_bias_grad(__global REAL *gradients, const int bias,
-                      __global const REAL *partial)
+                      __global const REAL *partial, const int accumulate)
 {
     __local REAL sums[TEAM];
     const int i = get_local_id(0);
@@ -162,7 +166,7 @@ void shared_bias_grad(__global REAL *gradients, const int bias,
         barrier(CLK_LOCAL_MEM_FENCE);
         if (i < step) sums[i] += sums[i + step];
     }
-    if (i == 0) gradients[bias] = sums[0];
+    if (i == 0) ADD_GRADIENT(gradients[bias], sums[0])
 }
 #endif
 

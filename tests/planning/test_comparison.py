@@ -14,7 +14,7 @@ import clnet
 from clnet import Dense, Network, Sparse
 from clnet.errors import ClnetWarning, DeviceError
 from clnet.ir.lowering import lower_training
-from clnet.ir.update import split_program
+from clnet.ir.program import split_program
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Adam, Rprop
 from clnet.opencl.store import Timing

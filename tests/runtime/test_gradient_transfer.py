@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from clnet import Network
 from clnet.ir.lowering import lower_training
-from clnet.ir.update import split_program
+from clnet.ir.program import split_program
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import SGD
 from clnet.runtime.binding import Step

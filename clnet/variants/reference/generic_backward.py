@@ -191,6 +191,7 @@ def _outer(op: Outer, span: Span, device: Device) -> Launches:
                     key, live_entries, storage, "slots", "rows", "columns"
                 ),
                 op.dz, op.dz.stride, op.x, op.x.stride, entries, span.batch,
+                int(op.accumulate),
             ),
         ),
     )
@@ -202,7 +203,10 @@ def _bias_grad(op: BiasGrad, span: Span, device: Device) -> Launches:
     return (
         _launch(
             "bias_grad", span, device, op.dz.width,
-            (GRADIENTS, op.bias.offset, op.dz, op.dz.stride, op.dz.width, span.batch),
+            (
+                GRADIENTS, op.bias.offset, op.dz, op.dz.stride, op.dz.width, span.batch,
+                int(op.accumulate),
+            ),
         ),
     )
 
@@ -223,7 +227,7 @@ def _shared_bias_grad(op: BiasGrad, span: Span, device: Device) -> Launches:
         ),
         Launch(
             SOURCE, "shared_bias_grad", defines, (team,), (team,),
-            (GRADIENTS, op.bias.offset, partial),
+            (GRADIENTS, op.bias.offset, partial, int(op.accumulate)),
         ),
     )
 

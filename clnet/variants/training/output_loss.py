@@ -18,7 +18,13 @@ from clnet.opencl.launch import (
     Scalar,
     Scratch,
 )
-from clnet.variants.base import Config, Reach, team_group, unsupported_dtype
+from clnet.variants.base import (
+    SHARED_WEIGHTS,
+    Config,
+    Reach,
+    team_group,
+    unsupported_dtype,
+)
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import number, padded, real
 from clnet.variants.packing import WARP
@@ -92,6 +98,8 @@ class OutputLoss:
             return "it stores no outputs of the layer, and they are read later"
         if ops.bias_grad.shared or not padded(ops.apply.x):
             return "it needs a bias for each output, and padded inputs"
+        if span.shares_weights:
+            return SHARED_WEIGHTS
         return unsupported_dtype(span, device) or GemmBackward().refuse(
             _below(span), device
         )

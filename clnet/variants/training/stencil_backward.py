@@ -20,6 +20,7 @@ from clnet.opencl.launch import (
 )
 from clnet.variants.base import (
     MIXED_ACTIVATIONS,
+    SHARED_WEIGHTS,
     VECTOR_BYTES,
     Config,
     Reach,
@@ -180,6 +181,8 @@ class StencilGradients:
                 f"it computes windows of at most {WIDEST}, and here is "
                 f"{outer.storage.window}"
             )
+        if span.shares_weights:
+            return SHARED_WEIGHTS
         if not act.nonlinearity.uniform:
             return MIXED_ACTIVATIONS
         return unsupported_dtype(span, device)

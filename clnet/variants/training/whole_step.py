@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.activation import ActGrad, BiasAct, BiasGrad, Nonlinearity
+from clnet.ir.activation import BiasAct, Nonlinearity
 from clnet.ir.batch import Dropout, Gather
 from clnet.ir.loss import RECORD, Loss, Tally
-from clnet.ir.product import Apply, ApplyT, Outer
+from clnet.ir.product import Apply
 from clnet.ir.program import LayerOps, Span
 from clnet.ir.update import GradientNorm, Update
 from clnet.nn.storage.dense import DenseStorage
@@ -32,7 +32,7 @@ from clnet.variants.training.optimisers import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.op import Op, Value
+    from clnet.ir.op import Value
     from clnet.opencl.device import Device
 
 LANES = 8  # values of a vector of CPU kernels (WIDTH)
@@ -145,40 +145,12 @@ def whole_step(span: Span) -> WholeStep | None:
     clipped = update is not None and update.norm is not None
     if clipped and not (ops and isinstance(ops.pop(), GradientNorm)):
         return None
-    if backward and [_kind(op) for op in ops] != _backward_kinds(layers, drops):
+    if not span.derived:
         return None
     assert gather is None or isinstance(gather, Gather)
     return WholeStep(
         gather, tuple(layers), tuple(drops), loss, tally, backward, update, span.batch
     )
-
-
-def _kind(op: Op) -> tuple[type[Op], object]:
-    """Return the key that identifies an op of the backward pass."""
-    if isinstance(op, (ApplyT, Outer)):
-        return type(op), op.weights
-    if isinstance(op, Dropout):
-        return type(op), op.layer
-    return type(op), op.bias if isinstance(op, (ActGrad, BiasGrad)) else None
-
-
-def _backward_kinds(
-    layers: list[LayerOps], drops: list[Dropout | None]
-) -> list[tuple[type[Op], object]]:
-    """Return the keys of a chain's backward pass, the last layer first."""
-    keys: list[tuple[type[Op], object]] = []
-    for layer, drop in zip(reversed(layers), reversed(drops), strict=True):
-        apply, act = layer.apply, layer.act
-        if drop is not None:
-            keys.append((Dropout, drop.layer))
-        if not act.nonlinearity.plain:
-            keys.append((ActGrad, act.bias))
-        keys.append((Outer, apply.weights))
-        if act.bias is not None:
-            keys.append((BiasGrad, act.bias))
-        if layer is not layers[0]:
-            keys.append((ApplyT, apply.weights))
-    return keys
 
 
 def accepted_step(span: Span) -> WholeStep:

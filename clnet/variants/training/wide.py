@@ -20,6 +20,7 @@ from clnet.opencl.launch import (
 )
 from clnet.variants.base import (
     MIXED_ACTIVATIONS,
+    SHARED_WEIGHTS,
     VECTOR_BYTES,
     Config,
     Reach,
@@ -66,6 +67,8 @@ class Wide:
             return "it computes a loss, derivatives or a bias gradient, and no other"
         if isinstance(op, BiasGrad) and not op.shared:
             return "it computes the gradient of a bias that all neurons share"
+        if span.shares_weights:
+            return SHARED_WEIGHTS
         width, least = _values(op)[0].width, MIN_WIDTH
         if isinstance(op, Loss) and device.type != "cpu":
             least = MIN_WIDTH_LOSS
