@@ -1,4 +1,4 @@
-"""Copies: of records, without what they cache; of arrays, by several threads."""
+"""Caches, and copies: of records without their caches, of arrays by several threads."""
 
 from __future__ import annotations
 
@@ -31,6 +31,25 @@ class Uncached:
         return {
             name: value for name, value in self.__dict__.items() if name not in cached
         }
+
+
+class Cache(dict[Any, Any]):
+    """A dict of the latest keys: beyond a number, the oldest ones go.
+
+    To take a value that one user has at a time is to `pop` it, and to set it again
+    makes it the latest. Threads share it: each call is atomic or harmless.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most: int = most
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.pop(key, None)
+        if len(self) >= self.most:
+            for oldest in list(self)[: len(self) + 1 - self.most]:
+                self.pop(oldest, None)
+        super().__setitem__(key, value)
 
 
 @cache

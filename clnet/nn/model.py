@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.checks import as_items, as_numbers, as_whole, check_kind, is_among
 from clnet.errors import InputError, counted, quoted
 from clnet.nn.columns import Columns
+from clnet.nn.copies import Cache
 from clnet.nn.description import Description
 from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.initialisers import WIDROW_NGUYEN, Draw, initialiser, widrow_nguyen
@@ -22,6 +23,7 @@ from clnet.nn.storage.layout import copy_live, live_elements
 if TYPE_CHECKING:
     from clnet.nn.layers import Layer
 
+RESULTS = 16  # that a network keeps
 MASKED = 1 << 12  # parameters below which a mask of all is faster than layer by layer
 
 
@@ -99,9 +101,9 @@ class Model(Description):
         self._version += 1
 
     @cached_property
-    def results(self) -> dict[Any, Any]:
+    def results(self) -> Cache:
         """Results that follow from the description, kept for later calls by keys."""
-        return {}
+        return Cache(RESULTS)
 
     def become(self, other: Model) -> None:
         """Take the description and parameters of another network, which has grown.

@@ -7,10 +7,11 @@ import os
 import threading
 import weakref
 from contextlib import AbstractContextManager
-from functools import cache, lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clnet.errors import ASK_DOCTOR, DeviceError
+from clnet.nn.copies import Cache
 from clnet.opencl import target_cpu
 from clnet.opencl.process import check_process
 from clnet.opencl.program import build, source_text
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.launch import Launch
 
-MAX_KEPT = 8  # bindings
+BINDINGS = 8  # that a session keeps
 KEPT_BYTES = 1 << 24  # of data and parameters: to bind more is a small part of the time
-PROGRAMS = 256  # built programs in a session's least-recently-used cache
+PROGRAMS = 256  # that a session keeps built
 
 
 class Buffer(Protocol):
@@ -57,10 +58,8 @@ class Session:
             ) from error
         self.queue: Any = self.queues[device]
         self._sizes: dict[weakref.ref[Buffer], int] = {}  # of all buffers, in bytes
-        context = self.context
-        # Kernels in use hold their programs.
-        self._program = lru_cache(PROGRAMS)(lambda *parts: build(context, *parts))
-        self.kept: dict[Any, Any] = {}
+        self._programs = Cache(PROGRAMS)  # kernels in use hold theirs
+        self.kept: Cache = Cache(BINDINGS)  # for later trainings, which take them out
         self.unread: weakref.WeakSet[Any] = weakref.WeakSet()
         self.parameter_stores: weakref.WeakKeyDictionary[Any, Any] = (
             weakref.WeakKeyDictionary()
@@ -103,12 +102,6 @@ class Session:
         if len(self.queues) > 1:
             self.finish()
 
-    def keep(self, key: Any, binding: Any) -> None:
-        """Keep a binding for later use; the oldest ones go."""
-        while len(self.kept) >= MAX_KEPT:
-            self.kept.pop(next(iter(self.kept)), None)
-        self.kept[key] = binding
-
     def release(self) -> None:
         """Free the memory of what is kept for later use, and of results."""
         self.kept.clear()
@@ -123,7 +116,9 @@ class Session:
         check_process()
         text = source_text(launch.source, launch.defines, device)
         parts = device, text, launch.source, launch.registers
-        return cl.Kernel(self._program(*parts), launch.kernel)
+        program = self._programs.get(parts) or build(self.context, *parts)
+        self._programs[parts] = program
+        return cl.Kernel(program, launch.kernel)
 
 
 def session(device: Device, profiling: bool = False) -> Session:

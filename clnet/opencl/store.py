@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import platformdirs
 
 from clnet.errors import reason, warn
+from clnet.nn.copies import Cache
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
 
 SCHEMA = 1  # version of the file's tables; each has a file of its own
+PLANS = 64  # of trainings that a process keeps
 BUSY_SECONDS = 10.0  # maximum wait for writes of other processes
 _CREATE = """
 CREATE TABLE IF NOT EXISTS times (
@@ -76,7 +78,7 @@ class Store:
         })
         self._spans: dict[str, dict[str, Timing]] = {}
         self._facts: dict[str, bool] = {}
-        self.kept: dict[Any, Any] = {}
+        self.plans: Cache = Cache(PLANS)  # of trainings, by what they follow from
         self._readable = self._writable = True
         self._checked = False
 

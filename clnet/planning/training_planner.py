@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from clnet.runtime.binding import Step
     from clnet.variants.base import Variant
 
-MAX_KEPT = 64  # plans of a device
 FLOAT32_BYTES = 4
 
 TRAINING_VARIANTS: tuple[Variant, ...] = (
@@ -85,12 +84,13 @@ def plan_training(
     last = program.ops[-1]
     if isinstance(last, Update) and last.optimiser.uses_offset:
         lowered = None
-    kept: dict[Any, dict[bool, _Kept]] = store_of(device).kept
+    kept = store_of(device).plans
     tried = variants and chosen  # all variants take longer to hash than all else
     key = program, batch, tried, lowered is None, *map(is_auto, network.layers)
     if tune is None:
         # Short trainings keep their plan, though a longer one has measured since.
-        for short, known in sorted(kept.get(key, {}).items(), reverse=True):
+        plans: dict[bool, _Kept] = kept.get(key, {})
+        for short, known in sorted(plans.items(), reverse=True):
             if not (short and search.pays(known.seconds)):
                 return known.plan(network)
 
@@ -105,12 +105,11 @@ def plan_training(
     )
     plan = _training_plan(best)
     if tune is not False:
-        while len(kept) >= MAX_KEPT:
-            kept.pop(next(iter(kept)), None)
         seconds = best.report.covers[0].seconds
-        kept.setdefault(key, {})[best.short] = _Kept(
+        known = _Kept(
             _format_of(plan), plan.program, plan.steps, plan.explanation, seconds
         )
+        kept[key] = {**kept.get(key, {}), best.short: known}
     return plan
 
 

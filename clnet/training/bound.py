@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clnet.ir.loss import Tally
 from clnet.ir.lowering import lower_training
+from clnet.nn.copies import Cache
 from clnet.opencl.session import KEPT_BYTES
 from clnet.planning.format_planner import NetworkView
 from clnet.runtime.train_state import TrainState
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 MAX_PROGRAMS = 64
 
-_programs: dict[Any, Program] = {}
+_programs = Cache(MAX_PROGRAMS)
 
 
 def program_of(
@@ -52,11 +53,10 @@ def program_of(
         network.n_in, network.layers, network.dtype, network.fann_compatible, limit,
         loss.name, rule, precision, *options.items(),
     )
-    if key not in _programs:
-        while len(_programs) >= MAX_PROGRAMS:
-            _programs.pop(next(iter(_programs)), None)
-        _programs[key] = lowered()
-    return _programs[key]
+    program: Program | None = _programs.get(key)
+    if program is None:
+        program = _programs[key] = lowered()
+    return program
 
 
 @lru_cache(MAX_PROGRAMS)
@@ -117,4 +117,4 @@ def keep(session: Session, used: Bound) -> None:
         return
     for one in used.passes:
         one.release()
-    session.keep(used.key, used)
+    session.kept[used.key] = used

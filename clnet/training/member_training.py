@@ -337,7 +337,7 @@ class MemberTraining:
         self._values = self.parameters
         self._ended, self._states = True, bound.train_state.member_states()
         if bound.keeps and not self.interrupted:
-            session(self.device).keep(self._key(), bound)
+            session(self.device).kept[self._key()] = bound
         if self._best is not None:
             self._best.restore(self)
         finite = np.isfinite(self.parameters).all(axis=1)

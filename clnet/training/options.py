@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from clnet.planning.training_planner import TrainingPlan
     from clnet.training.fit_options import FitOptions
 
-MAX_KEPT = 16  # options of a network
 
 # The limits of an epoch's sums: positive numbers of float32.
 TINY, LARGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max) / 2
@@ -127,8 +126,6 @@ def resolved(network: Model, options: FitOptions, n: int) -> TrainingOptions:
         return _resolved(network, options, n)
     if found is None:
         found = _resolved(network, options, n)
-        while len(kept) >= MAX_KEPT:
-            kept.pop(next(iter(kept)), None)
         kept[key] = found
     return found
 

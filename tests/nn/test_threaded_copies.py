@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from children import run_python
 
-from clnet.nn.copies import COPY_THREADS, FEWEST_PIECES, by_threads, pieces
+from clnet.nn.copies import COPY_THREADS, FEWEST_PIECES, Cache, by_threads, pieces
 
 
 def test_all_items_are_done_when_it_returns():
@@ -54,3 +54,16 @@ def test_a_fork_has_threads_of_its_own():
         "if child: assert os.waitpid(child, 0)[1] == 0\n"
     )
     run_python("-c", code, check=True)
+
+
+def test_a_cache_keeps_the_latest():
+    cache = Cache(3)
+    for key in "abcd":
+        cache[key] = key.upper()
+    assert list(cache) == ["b", "c", "d"]
+    cache["b"] = "again"  # the latest now
+    cache["e"] = "E"
+    assert cache == {"d": "D", "b": "again", "e": "E"}
+    assert cache.pop("d", None) == "D"
+    cache["f"] = "F"
+    assert list(cache) == ["b", "e", "f"]

@@ -12,7 +12,7 @@ import pytest
 from clnet import Dense, Network
 from clnet.opencl.discovery import device
 from clnet.opencl.memory import Memory
-from clnet.opencl.session import MAX_KEPT, session
+from clnet.opencl.session import BINDINGS, session
 from clnet.planning.training_planner import plan_training
 from clnet.training import bound, passes
 from clnet.training import plans as training_plans
@@ -104,9 +104,9 @@ def test_an_interrupted_training_is_not_kept(binds):
 
 
 def test_few_and_small_bindings_are_kept(monkeypatch):
-    for n in range(10, 10 + MAX_KEPT + 3):
+    for n in range(10, 10 + BINDINGS + 3):
         fitted(X[:n], T[:n])
-    assert len(SESSION.kept) == MAX_KEPT
+    assert len(SESSION.kept) == BINDINGS
     SESSION.kept.clear()
     monkeypatch.setattr(bound, "KEPT_BYTES", X.nbytes // 2)
     fitted()

@@ -193,7 +193,7 @@ class CascadeBinding:
         """Leave the binding to the next training that is alike, unless it is large."""
         session = self._workspace.session
         if self._workspace.size <= KEPT_BYTES:
-            session.keep(self._parts, self)
+            session.kept[self._parts] = self
 
 
 @dataclass(frozen=True)
