@@ -33,7 +33,6 @@ from clnet.formats.named_table import MISSING, UNKNOWN, Options
 from clnet.nn.columns import Columns
 from clnet.nn.description import as_dtype
 from clnet.nn.model import Model
-from clnet.nn.storage.sparse import SparseStorage, check_indices
 
 if TYPE_CHECKING:
     from clnet.formats.named_table import ColumnNames, Table
@@ -72,9 +71,6 @@ def load_network(
             network = fann.load(file, network_type, dtype)
         else:
             network = NETWORK_FORMATS[suffix].load(file, network_type, memory_limit)
-        for storage in network.storages:
-            if isinstance(storage, SparseStorage):
-                check_indices(storage)
     except InputError as error:
         raise FormatError(f"{file} does not describe a network: {error}") from None
     return network

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from storages import entry_matrix
+from storages import check_indices, entry_matrix
 
 from clnet.errors import InputError
 from clnet.nn.storage.base import Entries
@@ -22,7 +22,6 @@ from clnet.nn.storage.sparse import (
     EllStorage,
     SellStorage,
     SparseStorage,
-    check_indices,
     hyb_width,
 )
 
@@ -135,7 +134,7 @@ def test_tables_out_of_range_are_noticed(kind, name, at, value):
     tables = {key: table.copy() for key, table in storage.indices.items()}
     tables[name].flat[at] = value
     storage.__dict__["indices"] = tables
-    with pytest.raises(InputError, match=f"the {name} of a matrix as {kind.name}"):
+    with pytest.raises(ValueError, match=f"the {name} of a matrix as {kind.name}"):
         check_indices(storage)
 
 

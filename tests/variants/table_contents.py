@@ -9,9 +9,9 @@ import re
 from typing import Any, NamedTuple
 
 import numpy as np
+from storages import Contents
 
 from clnet.ir.op import VALUE_ALIGNMENT
-from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import live_count
 from clnet.opencl.launch import Table

@@ -9,6 +9,7 @@ import pytest
 from devices import DEVICE, H200, posing
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from storages import Contents
 from test_keys import ALL, FEW, NETWORKS, assert_checked, spans_of
 from variants.table_contents import fault
 
@@ -16,7 +17,6 @@ from clnet import Dense, Local, Network, Pattern, Sparse
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Adam
-from clnet.nn.storage.contents import Contents
 from clnet.nn.storage.formats import FORMATS
 from clnet.nn.storage.sparse import EllStorage, SellStorage
 from clnet.opencl.launch import Table

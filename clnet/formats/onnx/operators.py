@@ -46,7 +46,7 @@ COPIES = (
 
 
 def copied(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
-    """Return the outputs of a node that copies, by those for elements' numbers."""
+    """Run a node that only moves elements on their numbers, and gather by these."""
     options = attributes(node)
     data = len(inputs) if node.op_type == "Concat" else 1
     if any(isinstance(tensor, Tracer) for tensor in inputs[data:]):

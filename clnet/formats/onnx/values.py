@@ -191,10 +191,8 @@ class AtomTable:
     def settled(self, rows: Affine) -> tuple[Affine, float, float] | None:
         """Return rows r and numbers s, b with ``rows = s r + b``.
 
-        The rows r are a multiple of the first of which these are a multiple and a
-        constant more. As a function's argument they are near what the function is made
-        for, whatever the weights and biases of a neuron. None: the first row is a
-        constant, or not finite.
+        Scale and shift are divided out, so that a function is sampled near its natural
+        range whatever the weights. None: the first row is a constant, or not finite.
         """
         if not len(rows) or rows.atoms[0] == NONE or not rows.scale[0]:
             return None

@@ -15,7 +15,6 @@ from clnet.checks import INT_MAX, as_array, as_whole, checked_sparse, convert_wh
 from clnet.errors import InputError, known_row
 from clnet.nn.copies import Uncached
 from clnet.nn.storage.base import sorted_unique
-from clnet.nn.storage.contents import Contents
 
 MASK_SHIFT = 7  # a mask of all entries is faster from a density of 2^-7 on
 
@@ -57,11 +56,12 @@ class Pattern(Uncached):
         limits = {"rows": self.n_out, "columns": self.n_in}
         for name, limit in limits.items():
             indices = _indices(name, getattr(self, name))
-            fault = Contents(indices.size, limit - 1).fault(indices)
-            if fault is not None:
+            wrong = (indices < 0) | (indices >= limit)
+            if wrong.any():
+                at = int(wrong.argmax())
                 raise InputError(
-                    f"entry {fault.at} of a pattern has {name[:-1]} "
-                    f"{indices[fault.at]}, expected 0 to {limit - 1}"
+                    f"entry {at} of a pattern has {name[:-1]} {indices[at]}, expected "
+                    f"0 to {limit - 1}"
                 )
             indices.flags.writeable = False
             object.__setattr__(self, name, indices)
@@ -75,10 +75,9 @@ class Pattern(Uncached):
                 f"a pattern has {self.rows.size} entries, expected 1 to {INT_MAX}"
             )
         flat = self.rows * self.n_in + self.columns
-        most = self.n_out * self.n_in - 1
-        fault = Contents(flat.size, most, order="ascending").fault(flat)
-        if fault is not None:
-            at = fault.at - 1
+        wrong = flat[1:] <= flat[:-1]
+        if wrong.any():
+            at = int(wrong.argmax())
             kind = "duplicate" if flat[at] == flat[at + 1] else "unsorted"
             raise InputError(
                 f"{kind} entries in a pattern: ({self.rows[at + 1]}, "

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from clnet.errors import InputError, quoted
 from clnet.nn.storage.base import Entries, sorted_unique
-from clnet.nn.storage.contents import Contents, Order
 
 if TYPE_CHECKING:
     from clnet.nn.storage.pattern import Pattern
@@ -297,36 +296,6 @@ def hyb_width(pattern: Pattern, share: float = SHARE) -> int:
     # Rounded first: a third of 9 rows may be 3.0000000000000004, and means three.
     needed = max(1, int(np.ceil(round(share * pattern.n_out, 9))))
     return int(np.sort(pattern.lengths)[::-1][needed - 1])
-
-
-def check_indices(storage: SparseStorage) -> None:
-    """Check the tables that kernels read, in time proportional to their size.
-
-    Kernels check no index. They assume that ``columns`` and ``rows`` are those of A;
-    that ``starts`` rise from 0 to the number of slots; that ``lengths`` are at most the
-    longest row's; that ``order`` is a permutation of the rows; that ``offsets`` are
-    rising diagonals of A; and that the slots of entries differ and exist.
-    """
-    n_out, n_in, size = storage.n_out, storage.n_in, storage.size
-    tables = {**storage.indices, "slots": storage.slots}
-
-    def check(name: str, most: int, least: int = 0, order: Order = "any") -> None:
-        if name not in tables:
-            return
-        table, ends = tables[name], (0, size) if name == "starts" else None
-        fault = Contents(table.size, most, least, order, ends).fault(table)
-        if fault is not None:
-            raise InputError(
-                f"the {name} of a matrix as {storage.name} are wrong: {fault.sentence}"
-            )
-
-    check("columns", n_in - 1)
-    check("rows", n_out - 1)
-    check("starts", size, order="sorted")
-    check("lengths", storage.pattern.longest)
-    check("order", n_out - 1, order="distinct")
-    check("offsets", n_in - 1, 1 - n_out, "ascending")
-    check("slots", size - 1, order="distinct")
 
 
 def index_array(values: NDArray[np.int64], count: int) -> NDArray[Any]:
