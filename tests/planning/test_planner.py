@@ -146,6 +146,20 @@ def test_device_arrays_take_the_device_alone(lab):
     assert {step.device for step in plan.device_steps()} == {CPU}
 
 
+def test_device_arrays_take_the_cover_that_was_measured_whole(lab):
+    """Where it runs on the device alone: the sum of its spans may be larger."""
+    def rule(steps):
+        name, ops = steps[0].variant.name, sum(len(step.span.ops) for step in steps)
+        return 1e-6 * ops if name == "naive" and ops < OPS else {
+            "naive": 9e-6, "fused": 7e-6,
+        }[name]
+
+    lab.rule = rule
+    plan = lab.plan(device=GPU, variants=["naive", "fused"], tune=True)
+    assert names(plan) == ["fused"]
+    assert plan.device_steps() == plan.steps
+
+
 @pytest.mark.skipif(not CPU.companions, reason="the device has no companion")
 @pytest.mark.parametrize("fastest", ["companion", "caller"])
 def test_device_arrays_take_a_companion_where_the_calling_thread_helps(lab, fastest):

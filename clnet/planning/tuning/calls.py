@@ -52,7 +52,7 @@ class _Oracle(NamedTuple):
     largest: float  # Of all values
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CallTrial:
     """Trials of calls of a network, host arrays to host arrays."""
 
@@ -60,7 +60,7 @@ class CallTrial:
     program: Program
     device: Device
     # The last one: configurations of a span are checked in a row
-    _oracles: dict[Any, _Oracle] = field(default_factory=dict, init=False, repr=False)
+    _oracles: dict[Any, _Oracle] = field(default_factory=dict, init=False)
 
     trains: ClassVar[bool] = False  # Whether a call is a step of training
     # Candidates of a span that a search considers, the best by the model

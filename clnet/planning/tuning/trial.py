@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
@@ -110,13 +110,22 @@ class _Oracle(NamedTuple):
     largest: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepTrial:
     """Trials of steps of training, with all data on the device."""
 
     network: Parameters  # Trials start from its parameters
     program: Program  # The program of one step
     device: Device
+    # The memory of each seed's data set, by names of values: trials share it
+    _data: dict[int, dict[str, Memory]] = field(default_factory=dict, init=False)
+    # Keys of steps whose results were right
+    _checked: set[tuple[Any, ...]] = field(default_factory=set, init=False)
+    _oracles: dict[Any, _Oracle] = field(default_factory=dict, init=False)
+    # Ops by the rows of their data set. They are kept: oracles and checked steps are
+    # known by the ops' identities.
+    _resized: dict[int, tuple[Op, ...]] = field(default_factory=dict, init=False)
+
     trains: ClassVar[bool] = True
     # Candidates of a span that a search considers, the best by the model
     per_span: ClassVar[int] = 3
@@ -192,7 +201,7 @@ class StepTrial:
             numbers = np.arange(variant.members) % DISTINCT
             together, _ = self._member_replay(steps[0], 0, numbers)
             epochs = self._launch_epochs(together)
-            samples = _samples(steps[0].span)
+            samples = _samples(steps[0].span.ops, steps[0].span.batch)
             share = 1 / (epochs * -(-samples // steps[0].span.batch))
             if epochs > 1:
                 return together.run, share
@@ -204,7 +213,7 @@ class StepTrial:
 
     def _run_pass(self, replay: Replay) -> int:
         """Run the steps to be timed together, and return their number."""
-        batch, samples = replay.batch, self._samples(replay.batch)
+        batch, samples = replay.batch, _samples(self.program.ops, replay.batch)
 
         def run(steps: int) -> int:
             of_epoch = -(-samples // batch)
@@ -264,8 +273,7 @@ class StepTrial:
 
         And whether they were compared.
         """
-        variant, launch = _members(steps[0]), None
-        numbers = np.zeros(1, int)
+        variant, numbers = _members(steps[0]), np.zeros(1, int)
         if variant is not None:
             numbers = np.arange(min(variant.members, MOST)) % DISTINCT
             together, train_state = self._member_replay(steps[0], seed, numbers)
@@ -286,34 +294,33 @@ class StepTrial:
         ):
             return None, False
         self.session.finish()
-        if launch is not None:
-            results = self._member_results(train_state, launch)
+        results = {}
+        if variant is None:
+            results = self._outputs(replay, outputs)
         else:
-            results = self._results(replay, outputs)
-            if "state" in oracles[0].exact:
-                values, state = train_state.values()
-                results[PARAMETERS] = values[self._live]
-                results["state"] = state[:, self._live]
+            results[TOTALS] = launch.last.reshape(len(numbers), 2, -1).sum(axis=1)
+        if PARAMETERS in oracles[0].exact:
+            values, state = (
+                array.reshape(-1, self.program.layout.size)[:, self._live]
+                for array in train_state.values()
+            )
+            results |= {PARAMETERS: values, "state": state}
         for name in oracles[0].exact:
             exact, perturbed = (
-                np.concatenate([np.atleast_2d(of_network[i][name]) for i in numbers])
-                for of_network in (
-                    [oracle.exact for oracle in oracles],
-                    [oracle.perturbed for oracle in oracles],
-                )
+                np.concatenate([np.atleast_2d(oracles[i][side][name]) for i in numbers])
+                for side in range(2)
             )
             fault = difference(
-                np.atleast_2d(results[name]), exact, perturbed,
-                tolerance_of(self.program),
+                results[name], exact, perturbed, tolerance_of(self.program)
             )
             if fault is not None:
                 return fault, True
         return None, True
 
-    def _results(
+    def _outputs(
         self, replay: Replay, outputs: Sequence[Value]
     ) -> dict[str, Array]:
-        """Return the outputs of one network's steps, without padding."""
+        """Return what steps of one network wrote, [rows, width] without padding."""
         results = {}
         if any(value.name in self._slots for value in outputs):
             flat = np.where(self._live, replay.read_gradients(), 0)
@@ -324,18 +331,6 @@ class StepTrial:
             elif value.name != PARAMETERS:
                 results[value.name] = replay.read(value)
         return results
-
-    def _member_results(
-        self, train_state: TrainState, launch: MemberLaunch
-    ) -> dict[str, Array]:
-        """Return what a launch wrote: rows of each network, without padding."""
-        values, state = train_state.values()
-        size, count = self.program.layout.size, len(launch.last)
-        return {
-            PARAMETERS: values.reshape(count, size)[:, self._live],
-            "state": state.reshape(-1, size)[:, self._live],
-            TOTALS: launch.last.reshape(count, 2, -1).sum(axis=1),
-        }
 
     def _oracle(
         self, steps: Sequence[Step], outputs: Sequence[Value], seed: int, draws: int,
@@ -365,7 +360,7 @@ class StepTrial:
     def _member(self, step: Step, seed: int, number: int) -> _Network:
         """Return one of the networks of a launch, with its samples."""
         whole, variant = accepted_step(step.span), cast("MemberVariant", step.variant)
-        rows = _rows(variant, _samples(step.span), number)
+        rows = _rows(variant, _samples(step.span.ops, step.span.batch), number)
         n, weights = len(rows), None
         if whole.loss.weight is not None:
             weights = whole.data[-1].name, self._weights(step, seed, number)
@@ -463,7 +458,7 @@ class StepTrial:
     ) -> tuple[MemberReplay, TrainState]:
         """Return a launch of networks by their numbers, and their state."""
         whole, variant = accepted_step(step.span), cast("MemberVariant", step.variant)
-        n = _samples(step.span)
+        n = _samples(step.span.ops, step.span.batch)
         starts = np.stack([self._start(number) for number in range(DISTINCT)])
         train_state = TrainState(
             self.session, starts[numbers].reshape(-1), self._state,
@@ -538,7 +533,7 @@ class StepTrial:
     def _weights(self, step: Step, seed: int, number: int) -> Array:
         """Return the weights of a network's samples, as the host gives them."""
         variant = cast("MemberVariant", step.variant)
-        n = len(_rows(variant, _samples(step.span), number))
+        n = len(_rows(variant, _samples(step.span.ops, step.span.batch), number))
         weights = np.random.default_rng([seed, number]).uniform(0.5, 1, n)
         # Kernels scale those of other steps (`Members.balanced_weights`).
         whole = min(step.span.batch, n) in (1, n)
@@ -561,16 +556,12 @@ class StepTrial:
     def _passes(self, steps: Sequence[Step]) -> list[_Pass]:
         """Return the passes of two steps; large steps without state are one step."""
         batch, order = steps[0].span.batch, key(0, 0)
-        samples = self._samples(batch)
+        samples = _samples(self.program.ops, batch)
         if samples > batch:
             return [_Pass(min(samples, 2 * batch), 0, order)]
         stateful = any(isinstance(op, STATEFUL) for op in _ops(steps))
         twice = stateful or not _large(steps)
         return [_Pass(batch, number, order) for number in range(1 + twice)]
-
-    def _samples(self, batch: int) -> int:
-        """Return the number of rows of the data set."""
-        return self._data_set[0].height(batch) if self._data_set else batch
 
     def _reduced(self, steps: Sequence[Step]) -> Sequence[Step]:
         """Return the steps at a size that is cheap to check, if none refuses."""
@@ -581,7 +572,7 @@ class StepTrial:
             return steps
         # Of a data set of many batches there are two, the second as long as the last.
         span = steps[0].span
-        n = _samples(span)
+        n = _samples(span.ops, span.batch)
         if n > 2 * span.batch:
             n = span.batch + (n % span.batch or span.batch)
         flops = DISTINCT * max(1, span_flops(span) // span.batch)
@@ -590,20 +581,13 @@ class StepTrial:
         return [replace(steps[0], span=few)]
 
     def _with_samples(self, samples: int) -> tuple[Op, ...]:
-        """Return the ops with another number of rows of the data set.
-
-        They are kept: oracles and checked steps are known by the ops' identities.
-        """
+        """Return the ops with another number of rows of the data set."""
         if samples not in self._resized:
             self._resized[samples] = tuple(
                 replace(op, data=tuple(replace(v, rows=samples) for v in op.data))
                 if isinstance(op, Gather) else op for op in self.program.ops
             )
         return self._resized[samples]
-
-    @cached_property
-    def _resized(self) -> dict[int, tuple[Op, ...]]:
-        return {}
 
     @cached_property
     def _data_set(self) -> tuple[Value, ...]:
@@ -621,11 +605,6 @@ class StepTrial:
                 weights.update(data for data, batch in pairs if batch in weights)
         return {value for value in weights if value is not None}
 
-    @cached_property
-    def _data(self) -> dict[int, dict[str, Memory]]:
-        """The memory of each seed's data set, by names of values: trials share it."""
-        return {}
-
     def _train_state(self) -> TrainState:
         return TrainState(self.session, self._parameters.copy(), self._state)
 
@@ -638,15 +617,6 @@ class StepTrial:
     def _unchanged(self) -> TrainState:
         """Parameters and state that steps without an update share."""
         return self._train_state()
-
-    @cached_property
-    def _checked(self) -> set[tuple[Any, ...]]:
-        """Keys of steps whose results were right."""
-        return set()
-
-    @cached_property
-    def _oracles(self) -> dict[Any, _Oracle]:
-        return {}
 
     @cached_property
     def _slots(self) -> dict[str, Slot]:
@@ -688,9 +658,9 @@ def _rows(variant: MemberVariant, samples: int, number: int) -> Array:
     return rows[: max(1, samples - number % 2)]
 
 
-def _samples(span: Span) -> int:
-    """Return the rows of the data set of a whole step."""
-    return accepted_step(span).data[0].height(span.batch)
+def _samples(ops: Sequence[Op], batch: int) -> int:
+    """Return the rows of the data set from which ops gather, else of the batch."""
+    return ops[0].samples if isinstance(ops[0], Gather) else batch
 
 
 def _key(step: Step) -> tuple[Any, ...]:
