@@ -31,7 +31,7 @@ from clnet.nn.description import DTYPES
 from clnet.nn.optimisers import Optimiser
 from clnet.sklearn.bases import BaseEstimator
 from clnet.sklearn.known import take_known_fit
-from clnet.sklearn.objective import Objective, Samples
+from clnet.sklearn.objective import FitData, Objective
 from clnet.sklearn.progress import OptimizerState, unconverged
 from clnet.sklearn.solvers import fit_lbfgs, fit_stochastic, outputs
 
@@ -197,7 +197,7 @@ class MLP(BaseEstimator):
 
     def _prepared(
         self, X: Any, y: Any, sample_weight: Any, incremental: bool
-    ) -> tuple[Samples, Objective]:
+    ) -> tuple[FitData, Objective]:
         """Return the checked samples; make the network unless there is one."""
         self._validate_params()
         if incremental and self.early_stopping:
@@ -215,7 +215,7 @@ class MLP(BaseEstimator):
             )
         objective = Objective.of(self._loss(), targets.shape[1])
         dtype = self.network_.dtype
-        return Samples(_cast(X, dtype), targets, _cast(weight, dtype)), objective
+        return FitData(_cast(X, dtype), targets, _cast(weight, dtype)), objective
 
     @property
     def _stochastic(self) -> bool:
@@ -236,7 +236,7 @@ class MLP(BaseEstimator):
         return True
 
     def _fit_stochastic(
-        self, samples: Samples, objective: Objective, incremental: bool
+        self, samples: FitData, objective: Objective, incremental: bool
     ) -> None:
         if not (incremental and hasattr(self, "_optimizer")):
             self._optimizer = OptimizerState.of(self, objective)
@@ -249,7 +249,7 @@ class MLP(BaseEstimator):
         if not (stopped or incremental):
             warnings.warn(unconverged(self.max_iter), ConvergenceWarning, stacklevel=4)
 
-    def _split(self, samples: Samples) -> tuple[Samples, tuple[Any, Any, Any]]:
+    def _split(self, samples: FitData) -> tuple[FitData, tuple[Any, Any, Any]]:
         """Return the samples of training, and those of validation, as scikit-learn."""
         arrays = [samples.x, samples.t]
         if samples.weight is not None:
@@ -266,7 +266,7 @@ class MLP(BaseEstimator):
                 "The validation set is too small. Increase 'validation_fraction' or "
                 "the size of your dataset."
             )
-        train = Samples(found[0], found[2], weights[0])
+        train = FitData(found[0], found[2], weights[0])
         return train, (found[1], self._labels(found[3]), weights[1])
 
     def _start(self, X: Any, targets: Array) -> None:

@@ -46,7 +46,7 @@ class Objective:
 
 
 @dataclass
-class Samples:
+class FitData:
     """The samples of a training.
 
     Attributes
@@ -71,8 +71,8 @@ class Samples:
         """The mean of the weights; 1 without."""
         return 1.0 if self.weight is None else float(self.weight.mean())
 
-    def rows(self, order: Array | slice) -> Samples:
+    def rows(self, order: Array | slice) -> FitData:
         """Return some of the samples, dense."""
         x = self.x[order]
         weight = None if self.weight is None else self.weight[order]
-        return Samples(x.toarray() if is_sparse(x) else x, self.t[order], weight)
+        return FitData(x.toarray() if is_sparse(x) else x, self.t[order], weight)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
     from clnet.network import Network
-    from clnet.sklearn.objective import Objective, Samples
+    from clnet.sklearn.objective import FitData, Objective
     from clnet.training.callbacks import Training
     from clnet.training.history import Epoch, History, TrainingState
 
@@ -101,7 +101,7 @@ class Progress:
     ----------
     estimator : MLPClassifier or MLPRegressor
         The estimator; its attributes change.
-    samples : Samples
+    samples : FitData
         The training set.
     steps : int
         Steps of an epoch.
@@ -119,7 +119,7 @@ class Progress:
     """
 
     def __init__(
-        self, estimator: BaseEstimator, samples: Samples, steps: int, value: float,
+        self, estimator: BaseEstimator, samples: FitData, steps: int, value: float,
         validation: tuple[Any, Any, Any] | None,
     ) -> None:
         self._estimator = estimator

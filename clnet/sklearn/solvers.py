@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from clnet.network import Network
     from clnet.nn.optimisers import Optimiser
-    from clnet.sklearn.objective import Objective, Samples
+    from clnet.sklearn.objective import FitData, Objective
     from clnet.training.data_set import DataSet
     from clnet.training.history import History, TrainingState
 
@@ -43,7 +43,7 @@ DIVERGED = (
 
 
 def fit_stochastic(
-    estimator: BaseEstimator, samples: Samples, objective: Objective, epochs: int,
+    estimator: BaseEstimator, samples: FitData, objective: Objective, epochs: int,
     validation: tuple[Any, Any, Any] | None = None,
 ) -> bool:
     """Train epoch by epoch; return whether a stop rule has ended the training.
@@ -52,7 +52,7 @@ def fit_stochastic(
     ----------
     estimator : MLPClassifier or MLPRegressor
         The estimator, with its network and `OptimizerState`.
-    samples : Samples
+    samples : FitData
         The training set.
     objective : Objective
         Of the loss.
@@ -103,7 +103,7 @@ def fit_stochastic(
 
 
 def start_stochastic(
-    estimator: BaseEstimator, samples: Samples, objective: Objective,
+    estimator: BaseEstimator, samples: FitData, objective: Objective,
     validation: tuple[Any, Any, Any] | None,
 ) -> tuple[Progress, dict[str, Any], int]:
     """Return the stop rules, arguments of `Network.fit`, and the seed of a training.
@@ -144,7 +144,7 @@ def _batch(estimator: BaseEstimator, rule: Optimiser, n: int) -> int:
 
 
 def _sparse_epoch(
-    network: Network, samples: Samples, progress: Progress, *, shuffle: bool,
+    network: Network, samples: FitData, progress: Progress, *, shuffle: bool,
     batch_size: int, seed: int | None = None, state: TrainingState | None = None,
     **options: Any,
 ) -> History:
@@ -187,7 +187,7 @@ class _Chunk(BatchSource):
     They may all be 0, unlike those of a training.
     """
 
-    def __init__(self, part: Samples, whole: Samples) -> None:
+    def __init__(self, part: FitData, whole: FitData) -> None:
         super().__init__([(part.x, part.t, part.weight)])
         self._weight = whole.weight
 
@@ -226,7 +226,7 @@ def outputs(network: Network, x: Any, **options: Any) -> Array:
     ])
 
 
-def fit_lbfgs(estimator: BaseEstimator, samples: Samples, objective: Objective) -> None:
+def fit_lbfgs(estimator: BaseEstimator, samples: FitData, objective: Objective) -> None:
     """Train by L-BFGS-B of SciPy, over gradients of the device.
 
     The loss that is minimised is the one of the gradients, which scikit-learn sums over

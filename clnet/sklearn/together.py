@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
     from clnet.network import Network
-    from clnet.training.member_training import MemberTraining
+    from clnet.training.member_trainer import MemberTrainer
     from clnet.training.options import TrainingOptions
 
 Array = NDArray[Any]
@@ -60,7 +60,7 @@ class _Start:
     seed: int
 
 
-class _Shape:
+class _AlikeFits:
     """Fits of one shape of network and the same targets, and the data of all.
 
     Networks may differ in dropout.
@@ -99,8 +99,8 @@ class _Shape:
         If `share`, estimators of one dropout have one network, and parameters apart.
         """
         from clnet.opencl.session import device_errors, session
-        from clnet.training.member_training import MemberTraining, kinds_of
-        from clnet.training.members import Members, Samples
+        from clnet.training.member_trainer import MemberTrainer, kinds_of
+        from clnet.training.members import Members, PopulationData
 
         kinds: dict[Any, list[_Start]] = {}
         for start, kind in zip(self._starts, kinds_of(
@@ -109,14 +109,14 @@ class _Shape:
         ), strict=True):
             drops = dropout_of(start.fit.estimator.network_).any()
             kinds.setdefault((kind, drops), []).append(start)
-        samples = Samples(self._data, None, None)
+        samples = PopulationData(self._data, None, None)
         networks: dict[tuple[float, ...], Network] = {}
         for starts in kinds.values():
             begin = time.perf_counter()
             own = [start.fit.estimator.network_ for start in starts]
             dropout = np.stack([dropout_of(network) for network in own])
             options = list(dict.fromkeys(start.options for start in starts))
-            training = MemberTraining(
+            training = MemberTrainer(
                 with_dropout(self.network, dropout.max(axis=0)), Members(
                     options,
                     np.array([options.index(start.options) for start in starts]),
@@ -148,12 +148,12 @@ class _Shape:
 
 
 class _Rules:
-    """A callback of `MemberTraining`: scikit-learn's rules stop each fit."""
+    """A callback of `MemberTrainer`: scikit-learn's rules stop each fit."""
 
     def __init__(self, starts: Sequence[_Start]) -> None:
         self._starts = starts
 
-    def __call__(self, training: MemberTraining, active: Array) -> Array:
+    def __call__(self, training: MemberTrainer, active: Array) -> Array:
         """Return which fits stop [active]."""
         parameters, losses = training.parameters, training.last[active, 0]
         return np.array([
@@ -176,7 +176,7 @@ def fit_together(fits: Sequence[Fit], samples: int, share: bool = False) -> None
         Whether estimators of one shape may share a network and its plans: only those
         that `take_known_fit` gives, and one at a time.
     """
-    shapes: list[_Shape] = []
+    shapes: list[_AlikeFits] = []
     for one in fits:
         estimator = one.estimator
         try:
@@ -186,7 +186,7 @@ def fit_together(fits: Sequence[Fit], samples: int, share: bool = False) -> None
             key = estimator.network_, estimator.device, _classes(estimator)
             shape = next((shape for shape in shapes if shape.takes(*key)), None)
             if shape is None:
-                shape = _Shape(*key, samples)
+                shape = _AlikeFits(*key, samples)
                 shapes.append(shape)
         except (ClnetError, ValueError, TypeError, Warning):
             continue

@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import io
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol
@@ -87,6 +88,38 @@ class Callback(Protocol):
     def __call__(self, training: Training, epoch: Epoch) -> bool | None:
         """Return True to stop."""
         ...
+
+
+def start(
+    callbacks: Iterable[Callback], training: Training,
+    states: Sequence[tuple[str, dict[str, Any]]] = (),
+) -> None:
+    """Start callbacks, with their states of a checkpoint, each by its class."""
+    left = list(states)
+    for callback in callbacks:
+        name = type(callback).__name__
+        state = next((pair for pair in left if pair[0] == name), None)
+        if state is not None:
+            left.remove(state)
+            if hasattr(callback, "load_state_dict"):
+                callback.load_state_dict(state[1])
+        if hasattr(callback, "start"):
+            callback.start(training)
+
+
+def stopping(
+    callbacks: Iterable[Callback], training: Training, epoch: Epoch
+) -> str:
+    """Call all callbacks; return the name of the first that stops, or an empty text."""
+    stops = [one for one in callbacks if bool(one(training, epoch))]
+    return getattr(stops[0], "__name__", type(stops[0]).__name__) if stops else ""
+
+
+def end(callbacks: Iterable[Callback], training: Training) -> None:
+    """Tell callbacks of the end."""
+    for callback in callbacks:
+        if hasattr(callback, "end"):
+            callback.end(training)
 
 
 def monitored(epoch: Epoch, name: str) -> float:

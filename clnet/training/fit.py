@@ -17,12 +17,11 @@ from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import device_error, session
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning.search import Search
-from clnet.training.callbacks import progress_bar
+from clnet.training.callbacks import end, progress_bar, start, stopping
 from clnet.training.data_set import advice
 from clnet.training.history import all_done, interrupted_after
 from clnet.training.options import default_loss, rule_of
 from clnet.training.plans import Planning
-from clnet.training.saved import take_state
 from clnet.training.setup import training_setup
 from clnet.training.training import Training
 
@@ -67,19 +66,12 @@ def train(setup: TrainingSetup) -> History:
     try:
         training = Training(setup, Planning(setup))
         network.classes, network.columns = setup.classes, setup.columns
-        states = [] if setup.saved is None else list(setup.saved.callbacks)
-        for callback in (*setup.callbacks, *setup.checkpoints):
-            state = take_state(states, callback)
-            if state is not None and hasattr(callback, "load_state_dict"):
-                callback.load_state_dict(state)
-            if hasattr(callback, "start"):
-                callback.start(training)
+        states = [] if setup.saved is None else setup.saved.callbacks
+        start((*setup.callbacks, *setup.checkpoints), training, states)
         training.agree()
         try:
             _train(training, setup)
-            for callback in (*setup.checkpoints, *setup.callbacks):
-                if hasattr(callback, "end"):
-                    callback.end(training)
+            end((*setup.checkpoints, *setup.callbacks), training)
             training.agree()
         except (Exception, KeyboardInterrupt):  # the network gets the parameters so far
             with suppress(*errors):
@@ -156,10 +148,8 @@ def _train(training: Training, setup: TrainingSetup) -> None:
 
 def _stopped(training: Training, setup: TrainingSetup, epoch: Epoch) -> str:
     """Return why the training stops after an epoch, or an empty text."""
-    stops = [bool(callback(training, epoch)) for callback in setup.callbacks]
-    if any(stops):
-        first = setup.callbacks[stops.index(True)]
-        name = getattr(first, "__name__", type(first).__name__)
+    name = stopping(setup.callbacks, training, epoch)
+    if name:
         return f"{name} stopped after epoch {epoch.number}"
     desired = setup.options.desired
     return "" if desired is None else desired.reached(epoch) or ""

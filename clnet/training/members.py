@@ -102,7 +102,7 @@ class Members:
 
 
 @dataclass(frozen=True)
-class Samples:
+class PopulationData:
     """The data of a population's training."""
 
     training: AnySet  # The samples of all members
@@ -112,7 +112,7 @@ class Samples:
     patience: int | None
 
 
-def samples_of(network: Model, options: PopulationOptions) -> Samples:
+def samples_of(network: Model, options: PopulationOptions) -> PopulationData:
     """Return the checked data of a training, whose labels set the network's classes."""
     scaling = scaling_to_apply(network.scaling, options.scale)
     room, patience = check_buffer(options.buffer), options.patience
@@ -144,11 +144,11 @@ def samples_of(network: Model, options: PopulationOptions) -> Samples:
             room, "validation ",
         )
         validation = validation_set(validation)
-    return Samples(data, validation, patience)
+    return PopulationData(data, validation, patience)
 
 
 def members_of(
-    network: Model, samples: Samples, dropout: Array, options: PopulationOptions
+    network: Model, samples: PopulationData, dropout: Array, options: PopulationOptions
 ) -> Members:
     """Return the training of each network, of which dropout [networks, layers] is."""
     n, count = len(samples.training), len(dropout)

@@ -1,6 +1,6 @@
 """`fit_population`: trainings of many networks of one shape, side by side.
 
-Networks of one kind train in one launch (`MemberTraining`). Where no kernel takes a
+Networks of one kind train in one launch (`MemberTrainer`). Where no kernel takes a
 kind, its networks train one after the other as `Network.fit` does, and so does one
 whose training is not finite. Ranks and devices train a share of the networks each.
 """
@@ -11,7 +11,7 @@ import textwrap
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
     from clnet.training.fit_options import PopulationOptions
-    from clnet.training.member_training import MemberTraining
-    from clnet.training.members import Members, Samples
+    from clnet.training.members import Members, PopulationData
     from clnet.training.streaming import AnySet
 
 Array = NDArray[Any]
@@ -85,32 +84,37 @@ def _fit(
 ) -> tuple[Histories, Array]:
     """Train some networks, a share on each device."""
     shares = _shares(network, dropout, options, rows)
-    total = sum(int(share.members.each(lambda one: one.epochs).sum())
-                for share in shares)
-    with progress_bar(total, "epochs", options.progress) as bar:
-        trainings = [
-            _Training(share, start[share.rows], bar, options.tune) for share in shares
-        ]
+    epochs = [share.members.each(lambda one: one.epochs).sum() for share in shares]
+    with progress_bar(int(sum(epochs)), "epochs", options.progress) as bar:
         if len(shares) == 1:
-            trainings[0].run()
+            shares[0].fit(start[shares[0].rows], bar)
         else:
-            halt = threading.Event()
-            with ThreadPoolExecutor(len(shares)) as pool:
-                runs = [pool.submit(training.run, halt) for training in trainings]
-                try:
-                    for run in runs:
-                        run.result()
-                except BaseException as error:
-                    halt.set()
-                    if not isinstance(error, KeyboardInterrupt):
-                        raise
-    owner = np.repeat(np.arange(len(shares)), [len(share.members) for share in shares])
-    return Histories(len(owner), lambda i: (
-        trainings[owner[i]].history(i - int(np.searchsorted(owner, owner[i])))
-    )), (
-        trainings[0].parameters if len(shares) == 1
-        else np.concatenate([training.parameters for training in trainings])
+            _fit_by_devices(shares, start, bar)
+    firsts = np.cumsum([0, *(len(share.members) for share in shares)])
+
+    def history(i: int) -> History:
+        number = int(np.searchsorted(firsts, i, "right")) - 1
+        return shares[number].history(i - int(firsts[number]))
+
+    return Histories(int(firsts[-1]), history), (
+        shares[0].parameters if len(shares) == 1
+        else np.concatenate([share.parameters for share in shares])
     )
+
+
+def _fit_by_devices(shares: list[_Share], start: Array, bar: Any) -> None:
+    """Train each share by a thread; Ctrl-C and errors end all."""
+    halt = threading.Event()
+    with ThreadPoolExecutor(len(shares)) as pool:
+        runs = [pool.submit(one.fit, start[one.rows], bar, halt) for one in shares]
+        try:
+            for run in runs:
+                run.result()
+        except KeyboardInterrupt:
+            halt.set()
+        except BaseException:
+            halt.set()
+            raise
 
 
 def explain_population(
@@ -123,37 +127,91 @@ def explain_population(
             f"{group.refusal}", WIDTH,
         )
         for share in _shares(network, dropout, options, slice(0, len(dropout)))
-        for group, _ in share.groups
+        for group in share.groups
     )
 
 
-@dataclass
 class _Share:
-    """Networks that train on one device."""
+    """The networks that train on one device."""
 
-    network: Model  # Whose layers, but for dropout, are those of all
-    members: Members
-    samples: Samples
-    device: Device
-    rows: slice  # The networks among all
-    # Those that may train in one launch, and their numbers in the share
-    groups: list[tuple[MemberTraining, Array]] = field(default_factory=list)
+    parameters: Array  # After `fit`
 
-    def group(self, options: PopulationOptions) -> None:
-        """Plan the launches of each kind."""
-        from clnet.training.member_training import MemberTraining, kinds_of
+    def __init__(
+        self, network: Model, members: Members, samples: PopulationData,
+        device: Device, rows: slice, options: PopulationOptions,
+    ) -> None:
+        from clnet.training.member_trainer import MemberTrainer, kinds_of
 
-        members = self.members
-        widest = with_dropout(self.network, members.dropout.max(axis=0))
-        kinds = kinds_of(members.options, members.sizes(len(self.samples.training)))
+        self.members, self.rows = members, rows  # the networks, and which of all
+        self._network, self._samples, self._device = network, samples, device
+        self._tune = options.tune
+        widest = with_dropout(network, members.dropout.max(axis=0))
+        kinds = kinds_of(members.options, members.sizes(len(samples.training)))
         number_of = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
-        group_of = np.array([number_of[kind] for kind in kinds])[members.which]
-        for number in number_of.values():
-            numbers = np.flatnonzero(group_of == number)
-            alike = members if len(number_of) == 1 else members.part(numbers)
-            self.groups.append((MemberTraining(
-                widest, alike, self.samples, self.device, options.tune, options.progress
-            ), numbers))
+        # The launch of each network, and its number there; -1: it trains by itself.
+        self._group = np.array([number_of[kind] for kind in kinds])[members.which]
+        self._position = np.full(len(members), -1)
+        self.groups = [
+            MemberTrainer(
+                widest, members if len(number_of) == 1 else members.part(
+                    np.flatnonzero(self._group == number)
+                ), samples, device, options.tune, options.progress,
+            )
+            for number in number_of.values()
+        ]
+        self._singles: dict[int, History] = {}
+
+    def fit(
+        self, start: Array, bar: Any, halt: threading.Event | None = None
+    ) -> None:
+        """Train all networks; `halt` ends those of all devices as Ctrl-C does."""
+        self.parameters, interrupted = start, False
+        for number, group in enumerate(self.groups):
+            if group.refusal is not None or interrupted:
+                continue
+            numbers = np.flatnonzero(self._group == number)
+            whole = len(numbers) == len(start)
+            with device_errors(session(self._device)):
+                finite = group.fit(
+                    start if whole else start[numbers], bar=bar, halt=halt
+                )
+            interrupted = group.interrupted
+            if whole and finite.all():
+                self.parameters = group.parameters
+            else:
+                self._own(start)[numbers[finite]] = group.parameters[finite]
+            self._position[numbers[finite]] = np.flatnonzero(finite)
+        for i in np.flatnonzero(self._position < 0).tolist():
+            interrupted |= halt is not None and halt.is_set()
+            network = with_dropout(self._network, self.members.dropout[i])
+            network.parameters = start[i]
+            setup = _setup(
+                network, self.members, i, self._samples, self._device, self._tune
+            )
+            if interrupted:
+                self._singles[i] = History(setup.state)
+                self._singles[i].stopped = interrupted_after(0)
+                continue
+            from clnet.training.fit import train  # for few populations
+
+            self._singles[i] = history = train(setup)
+            self._own(start)[i] = network.parameters
+            if bar is not None:
+                bar.update(len(history))
+            interrupted = history.stopped.startswith(INTERRUPTED)
+
+    def _own(self, start: Array) -> Array:
+        """Return parameters that may be written to, at first the initial ones."""
+        if self.parameters is start:
+            self.parameters = start.copy()
+        return self.parameters
+
+    def history(self, i: int) -> History:
+        """Return the history of one network."""
+        if i in self._singles:
+            return self._singles[i]
+        group = self.groups[int(self._group[i])]
+        return group.history(int(self._position[i]))
 
 
 def _shares(
@@ -176,85 +234,16 @@ def _shares(
     for device, part in zip(devices, cut(len(numbers), len(devices)), strict=True):
         own = numbers[part]
         if own.size:
-            share = _Share(
+            shares.append(_Share(
                 network, members if own.size == len(members) else members.part(own),
-                samples, device, slice(int(own[0]), int(own[-1]) + 1),
-            )
-            share.group(options)
-            shares.append(share)
+                samples, device, slice(int(own[0]), int(own[-1]) + 1), options,
+            ))
     return shares
 
 
-class _Training:
-    """The training of the networks of one device."""
-
-    def __init__(
-        self, share: _Share, start: Array, bar: Any, tune: bool | None
-    ) -> None:
-        self._share, self._start, self._bar, self._tune = share, start, bar, tune
-        # The group of each network, and its number there; -1: it trains by itself.
-        self._group = np.zeros(len(start), int)
-        self._position = np.full(len(start), -1)
-        self._singles: dict[int, History] = {}
-        self.parameters: Array = start
-
-    def run(self, halt: threading.Event | None = None) -> None:
-        """Train all networks; `halt` ends all devices' trainings as Ctrl-C does."""
-        share, start, interrupted = self._share, self._start, False
-        for index, (group, numbers) in enumerate(share.groups):
-            self._group[numbers] = index
-            if group.refusal is not None or interrupted:
-                continue
-            whole = len(share.groups) == 1
-            with device_errors(session(share.device)):
-                finite = group.fit(
-                    start if whole else start[numbers], bar=self._bar, halt=halt
-                )
-            interrupted = group.interrupted
-            if whole and finite.all():
-                self.parameters = group.parameters
-            else:
-                if self.parameters is start:
-                    self.parameters = start.copy()
-                self.parameters[numbers[finite]] = group.parameters[finite]
-            self._position[numbers[finite]] = np.flatnonzero(finite)
-        for i in np.flatnonzero(self._position < 0).tolist():
-            if self.parameters is start:
-                self.parameters = start.copy()
-            interrupted |= halt is not None and halt.is_set()
-            interrupted = self._train_alone(i, interrupted)
-
-    def _train_alone(self, i: int, interrupted: bool) -> bool:
-        """Train a network by itself; return whether an interrupt ended it."""
-        from clnet.training.fit import train  # for few populations
-
-        share = self._share
-        network = with_dropout(share.network, share.members.dropout[i])
-        network.parameters = self._start[i]
-        setup = _setup(
-            network, share.members, i, share.samples, share.device, self._tune
-        )
-        if interrupted:
-            history = self._singles[i] = History(setup.state)
-            history.stopped = interrupted_after(0)
-            return True
-        history = self._singles[i] = train(setup)
-        self.parameters[i] = network.parameters
-        if self._bar is not None:
-            self._bar.update(len(history))
-        return history.stopped.startswith(INTERRUPTED)
-
-    def history(self, i: int) -> History:
-        """Return the history of one network."""
-        if i in self._singles:
-            return self._singles[i]
-        training, _ = self._share.groups[int(self._group[i])]
-        return training.history(int(self._position[i]))
-
-
 def _setup(
-    network: Model, members: Members, i: int, samples: Samples, device: Device,
-    tune: bool | None,
+    network: Model, members: Members, i: int, samples: PopulationData,
+    device: Device, tune: bool | None,
 ) -> TrainingSetup:
     """Return the setup of one member's training by itself."""
     options = members.options[members.which[i]]

@@ -6,7 +6,7 @@ A checkpoint is a network's ``.safetensors`` file that holds its training too.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,14 +150,3 @@ class SavedTraining:
                         f"{quoted(value)}",
                     )
                 )
-
-
-def take_state(
-    states: list[tuple[str, dict[str, Any]]], callback: Callable[..., object]
-) -> dict[str, Any] | None:
-    """Remove and return the first state of a callback's class, or None."""
-    for number, (kind, state) in enumerate(states):
-        if kind == type(callback).__name__:
-            del states[number]
-            return state
-    return None

@@ -32,7 +32,7 @@ from clnet.nn.optimisers import (
 )
 from clnet.opencl.device import Device
 from clnet.training.cascade import training
-from clnet.training.cascade.launches import CascadeBinding, Population, Values
+from clnet.training.cascade.launches import CascadeBinding, NeuronGroup, Values
 from clnet.variants.cascade import cascade
 from clnet.variants.cascade.cascade import NeuronsTraining
 
@@ -136,7 +136,7 @@ class Cascades:
             binding._workspace.write(samples.inputs, samples.tiled(rows))
             binding._workspace.write(samples.targets, samples.tiled(targets))
 
-        make, values = Population.__init__, Values.__init__
+        make, values = NeuronGroup.__init__, Values.__init__
 
         def population(one: Any, workspace: Any, described: NeuronsTraining) -> None:
             make(one, workspace, described)
@@ -152,7 +152,7 @@ class Cascades:
             for owner, name, other in (
                 (training, "bound", bound), (CascadeBinding, "upload", upload),
                 (CascadeBinding, "keep", lambda binding: None),
-                (Population, "__init__", population), (Values, "__init__", value),
+                (NeuronGroup, "__init__", population), (Values, "__init__", value),
             ):
                 patches.enter_context(mock.patch.object(owner, name, other))
             yield

@@ -19,7 +19,7 @@ from clnet.nn.optimisers import SGD
 from clnet.opencl.discovery import device
 from clnet.runtime.executable import Executable
 from clnet.runtime.replay import Replay
-from clnet.training.member_training import MemberTraining
+from clnet.training.member_trainer import MemberTrainer
 
 from . import pytorch
 from .__main__ import _todo
@@ -207,7 +207,7 @@ def test_a_wrong_network_of_a_population_is_found(monkeypatch, variant):
     case = dataclasses.replace(
         SIMPLE, task="population", options=options, only=(variant, {})
     )
-    fit = MemberTraining.fit
+    fit = MemberTrainer.fit
 
     def wrong(self, *arguments, **options):
         finite = fit(self, *arguments, **options)
@@ -218,7 +218,7 @@ def test_a_wrong_network_of_a_population_is_found(monkeypatch, variant):
     assert outcome.fault is None
     if device().type == "cpu" or variant == "group_members":
         assert {name for name, _ in outcome.steps} == {variant}
-    monkeypatch.setattr(MemberTraining, "fit", wrong)
+    monkeypatch.setattr(MemberTrainer, "fit", wrong)
     assert "times its bound" in Runner(device()).run(case).fault
 
 

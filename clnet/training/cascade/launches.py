@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,19 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-Judge = Callable[[int, Array], int | None]
-"""Of the number of epochs before and the records [epochs, neurons, RECORD] of a launch:
-how many of these epochs there are to its last; None: the training goes on."""
+class EndRule(Protocol):
+    """Tells when the training of some neurons ends."""
+
+    def earliest(self, done: int) -> int:
+        """Return after how many epochs it may end, at least; so many are done."""
+        ...
+
+    def last(self, done: int, records: Array) -> int | None:
+        """Return how many epochs of the next records are taken, if it ends in them.
+
+        They are of shape [epochs, neurons, RECORD].
+        """
+        ...
 
 
 class Workspace:
@@ -71,7 +81,7 @@ class Workspace:
         return sum(memory.size for memory in self.memory.buffers.values())
 
 
-class Population:
+class NeuronGroup:
     """Candidates, or outputs, on a device."""
 
     def __init__(self, workspace: Workspace, training: NeuronsTraining) -> None:
@@ -95,8 +105,7 @@ class Population:
         self._workspace.write(training.parameters, parameters)
 
     def train(
-        self, n_in: int, most: int, earliest: Callable[[int], int], judge: Judge,
-        **scalars: float,
+        self, n_in: int, most: int, rule: EndRule, **scalars: float
     ) -> int:
         """Train until an epoch is the last, and return the number of epochs.
 
@@ -110,7 +119,7 @@ class Population:
         scalars["rate"] = training.rule.rate
         cools = not training.candidates
         while True:
-            epochs = max(1, min(most, earliest(done), done + longest) - done)
+            epochs = max(1, min(most, rule.earliest(done), done + longest) - done)
             now = {
                 **scalars, "n_in": n_in,
                 "seed": (int(scalars["seed"]) + done * (not cools)) % 2**32,
@@ -122,7 +131,7 @@ class Population:
             records = self._workspace.read(
                 training.records, epochs * count * len(RECORD)
             ).reshape(epochs, count, len(RECORD))
-            last = judge(done, records)
+            last = rule.last(done, records)
             ran = epochs if last is None else last
             if ran < epochs:
                 self._launch(epochs=ran, **now)
@@ -146,7 +155,7 @@ class Values:
     """A neuron's values, or an output's errors, computed for all samples."""
 
     def __init__(
-        self, workspace: Workspace, values: NeuronValues, population: Population
+        self, workspace: Workspace, values: NeuronValues, population: NeuronGroup
     ) -> None:
         self._population = population
         self._launch = workspace.bound(values.launch(workspace.session.device))
@@ -164,8 +173,8 @@ class CascadeBinding:
 
     def __init__(self, session: Session, parts: Parts) -> None:
         self._workspace, self._parts = Workspace(session), parts
-        self.outputs: Population = Population(self._workspace, parts.outputs)
-        self.candidates: Population = Population(self._workspace, parts.candidates)
+        self.outputs: NeuronGroup = NeuronGroup(self._workspace, parts.outputs)
+        self.candidates: NeuronGroup = NeuronGroup(self._workspace, parts.candidates)
         self.install: list[Values] = [
             Values(self._workspace, one, self.candidates) for one in parts.install
         ]

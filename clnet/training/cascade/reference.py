@@ -20,7 +20,7 @@ from clnet.nn.optimisers import StepInfo
 from clnet.variants.cascade.cascade import neuron_table
 
 if TYPE_CHECKING:
-    from clnet.training.cascade.launches import Judge, Parts
+    from clnet.training.cascade.launches import EndRule, Parts
     from clnet.variants.cascade.cascade import CascadeSamples, NeuronsTraining
 
 Array = NDArray[Any]
@@ -36,8 +36,8 @@ class ReferenceSamples:
         self.residuals: Array = np.zeros((described.outputs, n))
 
 
-class ReferencePopulation:
-    """Candidates, or outputs; see `launches.Population`."""
+class ReferenceGroup:
+    """Candidates, or outputs; see `launches.NeuronGroup`."""
 
     def __init__(self, samples: ReferenceSamples, training: NeuronsTraining) -> None:
         self._samples, self._training = samples, training
@@ -52,12 +52,12 @@ class ReferencePopulation:
         self.parameters[:, 1:, :n] = self._training.rule.initial_state(n, "float64")
 
     def train(
-        self, n_in: int, most: int, earliest: Callable[[int], int], judge: Judge,
-        **scalars: float,
+        self, n_in: int, most: int, rule: EndRule, **scalars: float
     ) -> int:
         """Train until an epoch is the last, and return the number of epochs."""
         for done in range(most):
-            if judge(done, self.epoch(n_in, done, **scalars)[np.newaxis]) is not None:
+            records = self.epoch(n_in, done, **scalars)[np.newaxis]
+            if rule.last(done, records) is not None:
                 return done + 1
         return most
 
@@ -118,8 +118,8 @@ class ReferenceBinding:
         self._parts = parts
         self._samples = [ReferenceSamples(one) for one in parts.samples]
         first = self._samples[0]
-        self.outputs: ReferencePopulation = ReferencePopulation(first, parts.outputs)
-        self.candidates: ReferencePopulation = ReferencePopulation(
+        self.outputs: ReferenceGroup = ReferenceGroup(first, parts.outputs)
+        self.candidates: ReferenceGroup = ReferenceGroup(
             first, parts.candidates
         )
         self.install: list[Callable[[int, int, int], None]] = [

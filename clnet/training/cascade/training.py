@@ -8,7 +8,7 @@ many epochs of all.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +37,7 @@ from clnet.nn.optimisers import CASCADE
 from clnet.nn.scaling import scaling_to_apply
 from clnet.opencl.discovery import device_list
 from clnet.opencl.session import device_errors, session
-from clnet.training.callbacks import Checkpoint, progress_bar
+from clnet.training.callbacks import Checkpoint, end, progress_bar, start, stopping
 from clnet.training.cascade.launches import Parts
 from clnet.training.cascade.trial import bound
 from clnet.training.data_set import DataSet, warn_of_classes, warn_of_reach
@@ -156,12 +156,65 @@ def _refuse(options: FitOptions) -> None:
             )
 
 
-@dataclass(frozen=True)
-class _Trained:
-    """The outputs before a training's last step: their measures and squared error."""
+class _OutputsRule:
+    """Ends a training of the outputs; records are of those before a step."""
 
-    measures: Measures
-    squares: float
+    measures: Measures  # Of the last epoch
+    squares: float  # Its squared errors
+
+    def __init__(self, cascade: Cascade, samples: int, goal: DesiredError) -> None:
+        self._samples, self._goal = samples, goal
+        self._stagnation = Stagnation(
+            cascade.output_change_fraction, cascade.output_stagnation_epochs,
+            cascade.min_out_epochs, cascade.max_out_epochs,
+        )
+        self.earliest = self._stagnation.earliest
+        self._first: float | None = None  # the error of the first epoch
+
+    def last(self, done: int, records: Array) -> int | None:
+        """Return the number of the last epoch among these, if there is one."""
+        n, outputs = self._samples, records.shape[1]
+        sums = records.sum(axis=1, dtype=np.float64)
+        rows = sums / [n, n * outputs, 1]
+        met = self._goal.reached_by(rows) | ~np.isfinite(rows[:, :2]).all(axis=1)
+        last = int(met.argmax()) + 1 if met.any() else None
+        for epoch, mse in enumerate(rows[:last, 1].tolist(), done):
+            if self._first is None:
+                self._first = mse
+            if epoch and self._stagnation.ends(epoch, self._first - mse, falling=True):
+                last = epoch - done + 1
+                break
+        at = -1 if last is None else last - 1
+        loss, mse, fails = rows[at].tolist()
+        self.measures = Measures(loss, mse, int(fails))
+        self.squares = float(sums[at, 1])
+        return last
+
+
+class _CandidatesRule:
+    """Ends a training of candidates, by the squared error that the best one cancels."""
+
+    best: int  # The number of the best candidate
+
+    def __init__(self, cascade: Cascade, squares: float) -> None:
+        self._squares, self._limit = squares, cascade.candidate_limit * squares
+        self._stagnation = Stagnation(
+            cascade.candidate_change_fraction, cascade.candidate_stagnation_epochs,
+            cascade.min_cand_epochs, cascade.max_cand_epochs,
+        )
+        self.earliest = self._stagnation.earliest
+
+    def last(self, done: int, records: Array) -> int | None:
+        """Return the number of the last epoch among these, if there is one."""
+        scores = self._squares - records[:, :, 1].astype(float)
+        scores[np.isnan(scores)] = -np.inf
+        for epoch, (best, score) in enumerate(zip(
+            scores.argmax(axis=1).tolist(), scores.max(axis=1).tolist(), strict=True
+        ), done):
+            self.best = best
+            if score > self._limit or self._stagnation.ends(epoch, score):
+                return epoch - done + 1
+        return None
 
 
 class CascadeTraining:
@@ -252,9 +305,7 @@ class CascadeTraining:
 
     def run(self, callbacks: list[Callback], progress: bool) -> None:
         """Train, and let the network be the grown one."""
-        for callback in callbacks:
-            if hasattr(callback, "start"):
-                callback.start(self)
+        start(callbacks, self)
         try:
             with progress_bar(self._max_neurons, "neurons", progress) as bar:
                 self._run(callbacks, bar)
@@ -267,9 +318,7 @@ class CascadeTraining:
         except Exception:  # a callback's: the network gets the neurons so far
             self.update_network()
             raise
-        for callback in callbacks:
-            if hasattr(callback, "end"):
-                callback.end(self)
+        end(callbacks, self)
         changes = self._cascade.as_fann()
         if self._loss.fann:
             changes["train_error_function"] = self._loss.name.removeprefix("fann_")
@@ -301,7 +350,7 @@ class CascadeTraining:
                 if not self._desired.met_by(measures):
                     self._bound.outputs.start(earlier)
                     measures = self._accept()
-                    trained = _Trained(measures, measures.mse * self._data.t.size)
+                    trained.squares = measures.mse * self._data.t.size
                 reached = self._desired.met_by(measures)
             if not measures.finite:
                 self._shortcut = kept
@@ -323,57 +372,34 @@ class CascadeTraining:
             if bar is not None:
                 bar.update(neurons - bar.n)
                 bar.set_postfix(mse=f"{epoch.mse:.4g}", refresh=False)
-            stopping = [one for one in callbacks if bool(one(self, epoch))]
+            stopped_by = stopping(callbacks, self, epoch)
             if reached:
                 assert self._desired is not None
                 history.stopped = (
                     f"{self._desired.measure} is at most {self._desired.most:g} with "
                     f"{counted(neurons, name)}"
                 )
-            elif stopping:
-                which = getattr(stopping[0], "__name__", type(stopping[0]).__name__)
-                history.stopped = f"{which} stopped after {counted(neurons, name)}"
+            elif stopped_by:
+                history.stopped = f"{stopped_by} stopped after {counted(neurons, name)}"
             elif last:
                 history.stopped = f"max_neurons {neurons} is reached"
             if history.stopped:
                 return
             self._add_neuron(trained.squares)
 
-    def _train_outputs(self, desired: DesiredError | None) -> _Trained:
+    def _train_outputs(self, desired: DesiredError | None) -> _OutputsRule:
         """Train the outputs; None: as long as their error falls."""
-        cascade, n, outputs = self._cascade, len(self._data), self._bound.outputs
+        cascade, outputs = self._cascade, self._bound.outputs
         goal = DesiredError("mse", 0.0) if desired is None else desired
         if desired is None and self._desired is not None:
             goal = replace(self._desired, most=0.0)
-        rule = Stagnation(
-            cascade.output_change_fraction, cascade.output_stagnation_epochs,
-            cascade.min_out_epochs, cascade.max_out_epochs,
-        )
-        start: list[float] = []  # the error of the first epoch
-        found: list[_Trained] = []
-
-        def judge(done: int, records: Array) -> int | None:
-            sums = records.sum(axis=1, dtype=np.float64)
-            rows = sums / [n, n * records.shape[1], 1]
-            met = goal.reached_by(rows) | ~np.isfinite(rows[:, :2]).all(axis=1)
-            last = int(met.argmax()) + 1 if met.any() else None
-            errors = rows[:last, 1].tolist()
-            start.extend(errors[: 1 - len(start)])
-            for epoch, mse in enumerate(errors, done):
-                if epoch and rule.ends(epoch, start[0] - mse, falling=True):
-                    last = epoch - done + 1
-                    break
-            loss, mse, fails = rows[-1 if last is None else last - 1].tolist()
-            squares = float(sums[-1 if last is None else last - 1, 1])
-            found[:] = [_Trained(Measures(loss, mse, int(fails)), squares)]
-            return last
-
+        rule = _OutputsRule(cascade, len(self._data), goal)
         outputs.start(self._shortcut.output.weights)
         self._steps += outputs.train(
-            self._shortcut.read, cascade.max_out_epochs, rule.earliest, judge,
+            self._shortcut.read, cascade.max_out_epochs, rule,
             error=0.0, steps=self._steps, seed=self._seed % 2**32,
         )
-        return found[0]
+        return rule
 
     def _accept(self) -> Measures:
         """Take the outputs' weights, and return the measures of their errors."""
@@ -387,39 +413,20 @@ class CascadeTraining:
     def _add_neuron(self, squares: float) -> None:
         """Train candidates, and add the best one."""
         cascade, read, outputs = self._cascade, self._shortcut.read, self._model.n_out
-        rule = Stagnation(
-            cascade.candidate_change_fraction, cascade.candidate_stagnation_epochs,
-            cascade.min_cand_epochs, cascade.max_cand_epochs,
-        )
-        best: list[int] = []
-
-        def judge(done: int, records: Array) -> int | None:
-            scores = squares - records[:, :, 1].astype(float)
-            scores[np.isnan(scores)] = -np.inf
-            indices = scores.argmax(axis=1).tolist()
-            highest = scores.max(axis=1).tolist()
-            for epoch, (index, score) in enumerate(
-                zip(indices, highest, strict=True), done
-            ):
-                best[:] = [index]
-                limited = score > cascade.candidate_limit * squares
-                if limited or rule.ends(epoch, score):
-                    return epoch - done + 1
-            return None
-
+        rule = _CandidatesRule(cascade, squares)
         self._bound.candidates.start(initial_weights(
             self._rng, cascade.candidates, self._model.n_in, read, outputs
         ))
         mse = squares / (len(self._data) * outputs)
         self._candidate_epochs += self._bound.candidates.train(
-            read, cascade.max_cand_epochs, rule.earliest, judge,
+            read, cascade.max_cand_epochs, rule,
             error=mse, steps=self._steps,
             seed=(self._seed + 1 + self._candidate_epochs) % 2**32,
         )
         for install in self._bound.install:
-            install(best[0], read, read)
-        weights = self._bound.candidates.weights(read + outputs)[best[0]]
-        neuron = self._added[best[0]]
+            install(rule.best, read, read)
+        weights = self._bound.candidates.weights(read + outputs)[rule.best]
+        neuron = self._added[rule.best]
         to_outputs = weights[read:, np.newaxis] * np.float32(cascade.weight_multiplier)
         self._shortcut = self._shortcut.grown(
             Row(

@@ -33,8 +33,8 @@ from clnet.planning.tuning.oracle import (
     quiet_errors,
     tame_rate,
 )
-from clnet.training.cascade.launches import CascadeBinding, Parts, Population
-from clnet.training.cascade.reference import ReferenceBinding, ReferencePopulation
+from clnet.training.cascade.launches import CascadeBinding, NeuronGroup, Parts
+from clnet.training.cascade.reference import ReferenceBinding, ReferenceGroup
 from clnet.variants.cascade.cascade import TILE
 
 if TYPE_CHECKING:
@@ -105,6 +105,22 @@ def check(parts: Parts, session: Session) -> None:
     raise WrongResultError(f"{parts.outputs.launch(session.device).kernel} {fault}")
 
 
+class _TwoEpochs:
+    """Ends each training after `EPOCHS`, and keeps its records."""
+
+    def __init__(self) -> None:
+        self.records: list[Array] = []
+
+    def earliest(self, done: int) -> int:
+        """Return `EPOCHS`."""
+        return EPOCHS
+
+    def last(self, done: int, records: Array) -> int | None:
+        """Return the number of epochs, if they are the last."""
+        self.records.append(records)
+        return len(records) if done + len(records) == EPOCHS else None
+
+
 def results(
     binding: CascadeBinding | ReferenceBinding, parts: Parts, seed: int,
     relative: float = 0.0, draw: int = 1,
@@ -121,23 +137,15 @@ def results(
         return perturb(values, relative, draw) if relative else values
 
     def train(
-        population: Population | ReferencePopulation, training: NeuronsTraining,
+        population: NeuronGroup | ReferenceGroup, training: NeuronsTraining,
         n_in: int, read: int,
     ) -> None:
-        records: list[Array] = []
-
-        def judge(done: int, of_launch: Array) -> int | None:
-            records.append(of_launch)
-            ran = len(of_launch)
-            return ran if done + ran == EPOCHS else None
-
+        rule = _TwoEpochs()
         weights = random(len(training.neurons), read) / np.float32(np.sqrt(read))
         population.start(weights)
-        population.train(
-            n_in, EPOCHS, lambda done: EPOCHS, judge, error=ERROR, steps=0, seed=seed
-        )
+        population.train(n_in, EPOCHS, rule, error=ERROR, steps=0, seed=seed)
         of = f"of {training.name} that read {n_in} values"
-        by_name[f"records {of}"] = np.concatenate(records).reshape(EPOCHS, -1).T
+        by_name[f"records {of}"] = np.concatenate(rule.records).reshape(EPOCHS, -1).T
         by_name[f"weights {of}"] = population.weights(read)
 
     for number, samples in enumerate(parts.samples):

@@ -1,4 +1,4 @@
-"""`MemberTraining`: many networks of one kind, trained by launches of all of them.
+"""`MemberTrainer`: many networks of one kind, trained by launches of all of them.
 
 They may differ in parameters, seed, rates, samples, penalties, dropout, limits and the
 number of epochs, for which a launch has tables; `kinds_of` tells what they share.
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.planning.training_planner import TrainingPlan
     from clnet.runtime.binding import Step
-    from clnet.training.members import Members, Samples
+    from clnet.training.members import Members, PopulationData
     from clnet.training.options import TrainingOptions
 
 Array = NDArray[Any]
 
-Callback = Callable[["MemberTraining", Array], Array]
+Callback = Callable[["MemberTrainer", Array], Array]
 """Called after each epoch with the training and the numbers of the networks that it
 trained [active]; returns which of them stop [active]."""
 
@@ -93,7 +93,7 @@ def _shared(regularisation: Regularisation, penalises: bool) -> Regularisation:
 
 
 @dataclass
-class _Bound:
+class _Launches:
     """Launches of steps bound to memory, kept for a later training that is alike."""
 
     program: Program  # Of a step; held so that no other gets its id
@@ -104,7 +104,7 @@ class _Bound:
     epochs: int = 1  # Of the next launch, by the time of the last one
 
 
-class MemberTraining:
+class MemberTrainer:
     """A training of many networks; where no kernel takes them, `refusal` says why."""
 
     refusal: str | None = None
@@ -115,7 +115,7 @@ class MemberTraining:
     _best: BestEpochs | None = None
 
     def __init__(
-        self, network: Model, members: Members, samples: Samples, device: Device,
+        self, network: Model, members: Members, samples: PopulationData, device: Device,
         tune: bool | None = None, progress: bool | None = False,
     ) -> None:
         self.members, self.device = members, device
@@ -196,13 +196,13 @@ class MemberTraining:
     def _most_epochs(self) -> int:
         return min(MAX_EPOCHS, max(one.epochs for one in self.members.options))
 
-    def _bind(self, start: Array) -> _Bound:
+    def _bind(self, start: Array) -> _Launches:
         """Return the launches of steps that begin at parameters [members, size]."""
         where, (count, size) = session(self.device), start.shape
         data, members = self._samples.training, self.members
         assert isinstance(data, DataSet)
         state = members.options[0].rule.initial_state(size, start.dtype.name)
-        bound: _Bound | None = where.kept.pop(self._key(), None)
+        bound: _Launches | None = where.kept.pop(self._key(), None)
         if bound is not None:
             bound.train_state.reset(start.reshape(-1), state)
             if not all(map(_same, bound.data, (data.x, data.t))):
@@ -214,7 +214,7 @@ class MemberTraining:
             held += sum(array.nbytes for array in data.arrays)
             most = max(KEPT_BYTES, self.device.global_memory // KEPT_SHARE)
             keeps = members.rows is None and held <= most
-            bound = _Bound(
+            bound = _Launches(
                 self._program, train_state,
                 self._replay(
                     self._step, train_state, members.rows, data, self._most_epochs
@@ -444,7 +444,7 @@ class MemberTraining:
 
 
 class BestEpochs:
-    """A callback of `MemberTraining`: `EarlyStopping` by the validation's loss."""
+    """A callback of `MemberTrainer`: `EarlyStopping` by the validation's loss."""
 
     def __init__(self, patience: int, start: Array) -> None:
         self._patience, self._parameters = patience, start.copy()
@@ -452,7 +452,7 @@ class BestEpochs:
         self.epoch = np.zeros(len(start), int)
         self._taken: tuple[Array, ...] = np.zeros(0, int), *np.zeros((3, 0))
 
-    def __call__(self, training: MemberTraining, active: Array) -> Array:
+    def __call__(self, training: MemberTrainer, active: Array) -> Array:
         """Take the best epochs; return which networks have none since `patience`."""
         loss = training.checks[active, 0]
         better = loss < self.loss[active]
@@ -472,7 +472,7 @@ class BestEpochs:
             self.loss[numbers], self.epoch[numbers] = loss, epoch
             self._parameters[numbers] = parameters
 
-    def restore(self, training: MemberTraining) -> None:
+    def restore(self, training: MemberTrainer) -> None:
         """Give the networks the parameters of their best epochs."""
         self._take()  # again: an interrupt may have come amid
         improved = self.loss < np.inf
