@@ -177,11 +177,10 @@ def estimated_rates() -> Iterator[None]:
 def modelled_training() -> Iterator[None]:
     """Let `fit` rank modelled costs: building and measuring all takes too long here."""
     from clnet.planning.training_planner import plan_training
-    from clnet.training import parallel, plans
+    from clnet.training import plans
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (parallel, plans):
-            patch.setattr(module, "plan_training", partial(plan_training, tune=False))
+        patch.setattr(plans, "plan_training", partial(plan_training, tune=False))
         yield
 
 

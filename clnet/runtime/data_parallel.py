@@ -65,7 +65,7 @@ def device_of_rank(local: int, where: Devices) -> Devices:
     return same[(same.index(found) + local) % len(same)] if found in same else found
 
 
-def shares(n: int, speeds: Sequence[float]) -> list[int]:
+def shares_of(n: int, speeds: Sequence[float]) -> list[int]:
     """Return each device's share of n samples, in proportion to its speed.
 
     Parameters
@@ -149,7 +149,7 @@ class ParallelPlan:
         if not alike(devices) and batch >= len(devices):
             even = -(-batch // len(devices))
             speeds = [1 / _seconds(plan(device, even)) for device in devices]
-        self.shares: list[int] = shares(batch, speeds)
+        self.shares: list[int] = shares_of(batch, speeds)
         self._plans: list[tuple[Plan, slice]] = []
         first = 0
         for device, count in zip(devices, self.shares, strict=True):

@@ -8,8 +8,8 @@ one each way, so that both directions of a bus are used at once.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, pairwise
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from clnet.opencl.memory import Memory
     from clnet.opencl.session import Session
     from clnet.runtime.binding import Step
+    from clnet.runtime.replay import Replay
 
 Array = NDArray[Any]
 
@@ -65,17 +66,25 @@ def completing_steps(steps: Sequence[Step], pieces: Iterable[slice]) -> list[int
 
 
 class GradientTransfer:
-    """The copies of a device's flat gradient buffer."""
+    """The copies of a device's flat gradient buffer, in pieces of so many bytes."""
 
     def __init__(
-        self, session: Session, gradients: Memory, dtype: str,
-        pieces: Sequence[slice], lends: bool = False,
+        self, session: Session, gradients: Memory, layout: Layout, dtype: str,
+        steps: Sequence[Step], piece_bytes: int, *, lends: bool = False,
     ) -> None:
-        self.pieces = pieces
         self._session, self._gradients = session, gradients
         self._item = np.dtype(dtype).itemsize
-        self._shared = _view(gradients, pieces, dtype)
-        size = pieces[-1].stop
+        self.pieces: list[slice] = pieces_of(layout, piece_bytes // self._item)
+        ends = completing_steps(steps, self.pieces)
+        self.order: list[int] = sorted(range(len(ends)), key=ends.__getitem__)
+        # The pieces that each step completes, by the step's number.
+        self._completed = {
+            end: list(numbers) for end, numbers in groupby(self.order, ends.__getitem__)
+        }
+        size = layout.size
+        self._shared: Array | None = None  # the host's view, if it shares the memory
+        if gradients.array is not None:
+            self._shared = gradients.array[: size * self._item].view(dtype)
         if self._shared is not None and not lends:
             self._staged = [self._shared]
         else:
@@ -95,12 +104,27 @@ class GradientTransfer:
         """The host's side of the last downloads [size]."""
         return self._staged[0]
 
-    def begin(self) -> None:
+    @property
+    def early(self) -> float:
+        """The share of the gradients that is complete before the last step."""
+        late = [self.pieces[number] for number in self._completed[max(self._completed)]]
+        size: int = sum(piece.stop - piece.start for piece in late)
+        whole: int = self.pieces[-1].stop
+        return 1 - size / whole
+
+    def run(self, replay: Replay) -> Iterator[list[int]]:
+        """Enqueue a device's steps; yield the pieces whose downloads have begun."""
+        self._begin()
+        for end in replay.run_to(self._completed):
+            self._start_download(self._completed[end])
+            yield self._completed[end]
+
+    def _begin(self) -> None:
         """Begin a step's downloads; lent arrays of the step before stay valid."""
         self._staged.reverse()
         self._downloads = {}
 
-    def start_download(self, numbers: Iterable[int]) -> None:
+    def _start_download(self, numbers: Iterable[int]) -> None:
         """Start the downloads of pieces, after all enqueued steps."""
         ends = self._markers()
         for number in numbers:
@@ -170,8 +194,8 @@ class GradientTransfer:
 
     def start_trial(self, numbers: Iterable[int]) -> None:
         """Start the copies of some pieces, both ways."""
-        self.begin()
-        self.start_download(numbers)
+        self._begin()
+        self._start_download(numbers)
         for number in numbers:
             self.start_upload(number, self._staged[-1][self.pieces[number]])
 
@@ -208,11 +232,3 @@ def bus_seconds(transfers: Sequence[GradientTransfer]) -> float:
     size: int = pieces[-1].stop
     measured: int = pieces[numbers[-1]].stop
     return best * size / measured
-
-
-def _view(gradients: Memory, pieces: Sequence[slice], dtype: str) -> Array | None:
-    """Return the host's view of a buffer, if the host shares it."""
-    if gradients.array is None:
-        return None
-    size = pieces[-1].stop * np.dtype(dtype).itemsize
-    return gradients.array[:size].view(dtype)

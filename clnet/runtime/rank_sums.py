@@ -13,19 +13,14 @@ others.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.opencl.memory import Memory, staging_array
-from clnet.runtime.gradient_transfer import (
-    GradientTransfer,
-    completing_steps,
-    pieces_of,
-)
+from clnet.runtime.gradient_transfer import GradientTransfer
 from clnet.runtime.ranks import Polls
 
 if TYPE_CHECKING:
@@ -33,6 +28,7 @@ if TYPE_CHECKING:
     from clnet.opencl.session import Session
     from clnet.runtime.binding import Step
     from clnet.runtime.ranks import Ranks
+    from clnet.runtime.replay import Replay
 
 Array = NDArray[Any]
 
@@ -41,103 +37,119 @@ WINDOW = 8  # pieces on their way at a time
 
 
 class RankSums:
-    """One rank's side of the sums of a flat gradient buffer."""
+    """One rank's side of the sums of a flat gradient buffer over all ranks' blocks.
+
+    The rank adds `blocks` of its own. Without `ordered`, sums have MPI's order.
+    """
 
     def __init__(
         self, ranks: Ranks, session: Session, gradients: Memory, layout: Layout,
-        steps: Sequence[Step], dtype: str, ordered: bool,
+        dtype: str, steps: Sequence[Step], blocks: int, *, ordered: bool,
     ) -> None:
         self._ranks, self._session, self._gradients = ranks, session, gradients
-        self._ordered = ordered
         self._size, self._dtype = layout.size, dtype
+        self._blocks, self._ordered = blocks, ordered
         exchanged = layout.size if ordered and ranks.size > 1 else 0
         self._received = np.zeros(exchanged, dtype)
-        pieces = pieces_of(layout, PIECE_BYTES // np.dtype(dtype).itemsize)
-        self._transfer = GradientTransfer(session, gradients, dtype, pieces)
-        ends = completing_steps(steps, pieces)
-        order = sorted(range(len(pieces)), key=ends.__getitem__)
-        self._completed = {
-            end: list(numbers) for end, numbers in groupby(order, ends.__getitem__)
-        }
-        self.pauses: list[int] = list(self._completed)
+        self._transfer = GradientTransfer(
+            session, gradients, layout, dtype, steps, PIECE_BYTES
+        )
         self._free: list[Array] = []  # buffers
         self._partial: list[Array | None] = []  # sums of subtrees, the largest first
-        self._leaves = 0
-        self._present: Sequence[bool] = ()
+        self._leaves = 0  # blocks of this step so far
+        self._has_last = False  # whether the last one has samples
+        self._present: list[bool] = []  # whether each rank has any
         self._waiting: deque[int] = deque()  # pieces that are downloaded
         self._active: list[_Tree | _AllReduce] = []
 
-    @property
-    def early(self) -> float:
-        """The share of the gradients that is complete before a block's last step."""
-        pieces = self._transfer.pieces
-        late = [pieces[number] for number in self._completed[self.pauses[-1]]]
-        size: int = sum(piece.stop - piece.start for piece in late)
-        return 1 - size / self._size
+    def begin(self, present: Sequence[bool]) -> None:
+        """Begin a step, of which each block of all ranks has samples or none."""
+        self._leaves = 0
+        self._present = [
+            any(present[first : first + self._blocks])
+            for first in range(0, len(present), self._blocks)
+        ]
 
-    def add(self, present: bool) -> None:
-        """Add the next of this rank's blocks but the last, after all enqueued steps."""
-        node = self._downloaded() if present else None
-        count = self._leaves
+    def add(self, number: int, replay: Replay | None) -> None:
+        """Compute the next of this rank's blocks; None: it has no samples.
+
+        The pieces of the last block are summed over ranks as they are complete: a rank
+        has a power of two of blocks, and the last one ends all its subtrees.
+        """
+        self._leaves += 1
+        if self._leaves == self._blocks:
+            self._has_last = replay is not None
+            if replay is None:
+                self._transfer.finish()  # it may still read the sum of the step before
+                self._waiting += self._transfer.order
+                return
+            for numbers in self._transfer.run(replay):
+                self._waiting += numbers
+                self._advance()
+            return
+        node = None
+        if replay is not None:
+            replay.run()
+            node = self._downloaded()
+        count = self._leaves - 1
         while count & 1:  # the left sibling waits
             node = self._merged(self._partial.pop(), node)
             count >>= 1
         self._partial.append(node)
-        self._leaves += 1
 
-    def sum_up(self, block: Iterable[int] | None, present: Sequence[bool]) -> None:
-        """Add the last block, and replace the gradients by the sum over all blocks."""
-        self._present = present
-        self._transfer.begin()
-        # A rank has a power of two of blocks: the last one ends all its subtrees.
-        for end in self.pauses if block is None else block:
-            if block is not None:
-                self._transfer.start_download(self._completed[end])
-            self._waiting += self._completed[end]
-            self._advance(block is not None)
+    def finish(self) -> None:
+        """Replace the gradients by the sum, before the steps enqueued next."""
         polls = Polls()
         while self._waiting or self._active:
-            if self._advance(block is not None):
+            if self._advance():
                 polls = Polls()
             else:
                 polls.pause()
         self._transfer.end_uploads()
-        self._free += [one for one in self._partial if one is not None]
-        self._partial, self._leaves = [], 0
+        self._free += [partial for partial in self._partial if partial is not None]
+        self._partial = []
 
-    def _advance(self, has_leaf: bool) -> bool:
+    def end(self) -> None:
+        """Let the next uploads wait for the steps that read the sum."""
+        self._transfer.hold_uploads()
+
+    def explain(self, step_seconds: float | None) -> str:
+        """Return the share of the gradients that is summed beside the steps."""
+        early = self._transfer.early
+        return f"{early:.0%} of the gradients are summed while others are computed"
+
+    def _advance(self) -> bool:
         """Go on as far as pieces have arrived; return whether any has."""
         waiting, transfer = self._waiting, self._transfer
         before = len(self._active), len(waiting)
         while waiting and len(self._active) < WINDOW:
-            if has_leaf and not transfer.has_arrived(waiting[0]):
+            if self._has_last and not transfer.has_arrived(waiting[0]):
                 break
             number = waiting.popleft()
-            own = self._added(number, has_leaf)
-            self._active.append(self._sum(number, own))
-        for one in self._active:
-            if one.done():
-                transfer.start_upload(one.number, one.own)
-        self._active = [one for one in self._active if not one.ended]
+            self._active.append(self._sum(number, self._added(number)))
+        for piece in self._active:
+            if piece.done():
+                transfer.start_upload(piece.number, piece.own)
+        self._active = [piece for piece in self._active if not piece.ended]
         return before != (len(self._active), len(waiting))
 
-    def _added(self, number: int, has_leaf: bool) -> Array:
+    def _added(self, number: int) -> Array:
         """Return a piece of the sum of this rank's blocks."""
-        piece = self._transfer.pieces[number]
-        if has_leaf:
+        piece, has_sum = self._transfer.pieces[number], self._has_last
+        if has_sum:
             own = self._transfer.downloaded(number)
         else:
             own = self._transfer.host[piece]
         for partial in reversed(self._partial):
             if partial is None:
                 continue
-            if has_leaf:
+            if has_sum:
                 with np.errstate(all="ignore"):  # of the padding too
                     np.add(partial[piece], own, out=own)
             else:
                 own[...] = partial[piece]
-                has_leaf = True
-        if not has_leaf:
+                has_sum = True
+        if not has_sum:
             own[...] = 0
         return own
 

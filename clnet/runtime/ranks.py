@@ -12,9 +12,9 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -202,13 +202,19 @@ def _abort(comm: Any, error: BaseException) -> None:
     os._exit(1)
 
 
-def cut(n: int, blocks: int) -> list[slice]:
-    """Return n samples cut into blocks, whose sizes differ by one at most."""
-    ends = [n * i // blocks for i in range(blocks + 1)]
+def cut(n: int, shares: int | Sequence[int]) -> list[slice]:
+    """Return n samples cut in proportion to shares, or into so many equal ones.
+
+    Equal shares differ by one sample at most.
+    """
+    if isinstance(shares, int):
+        shares = [1] * shares
+    whole = sum(shares)
+    ends = [n * end // whole for end in accumulate(shares, initial=0)]
     return [slice(*pair) for pair in pairwise(ends)]
 
 
-def size_of(part: slice) -> int:
-    """Return the samples of a part that is cut off."""
-    found: int = part.stop - part.start
-    return found
+def size_of(piece: slice) -> int:
+    """Return the samples of a piece that is cut off."""
+    size: int = piece.stop - piece.start
+    return size

@@ -1,22 +1,97 @@
-"""Placement of samples in a CPU's memory: read, checked, shuffled in one pass."""
+"""Rows of samples on a device, and the kernel that places them there on a CPU."""
 
 from __future__ import annotations
 
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.ir.batch import Gather
+from clnet.nn.storage.layout import round_up
 from clnet.opencl.commands import prepared_launch
-from clnet.opencl.memory import Memory, host_buffer
+from clnet.opencl.memory import Memory, host_buffer, sub_buffer_alignment
 from clnet.variants.training.place_rows import TYPES, place_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from clnet.ir.program import Program
     from clnet.opencl.session import Session
+    from clnet.runtime.replay import Replay
 
 Array = NDArray[Any]
+
+
+class SampleRows:
+    """Rows of samples on a device, of which each step takes some.
+
+    A step's samples of a share are at a slot. A program that gathers them finds them
+    by their first row, at a distance of `pitch` from slot to slot, where `has_all`
+    among those of other shares; other programs take sub-buffers.
+    """
+
+    def __init__(
+        self, replay: Replay, program: Program, slots: int, shares: int = 1,
+        pitch: int = 0, *, has_all: bool = False,
+    ) -> None:
+        self._replay, self._inputs = replay, program.inputs
+        self._slots, self._has_all = slots, has_all
+        self._gathers = isinstance(program.ops[0], Gather)
+        self._arguments: dict[int, list[Any]] = {}  # sub-buffers, by their first row
+        self._selected: int | None = None  # the row that steps take
+        self.dtype: str = replay.dtype
+        strides = [value.stride for value in program.inputs]
+        self._sizes = [stride * np.dtype(self.dtype).itemsize for stride in strides]
+        if self._gathers:
+            self.pitch: int = pitch or replay.batch
+            memory = [replay.input_memory(value) for value in program.inputs]
+        else:  # slots begin where sub-buffers of all inputs may begin
+            alignment = sub_buffer_alignment(replay.session)
+            self.pitch = max(
+                round_up(replay.batch, alignment // gcd(alignment, size))
+                for size in self._sizes
+            )
+            count = shares * slots * self.pitch
+            memory = [Memory(replay.session, count * size) for size in self._sizes]
+        # The inputs' memory, with elements from row to row.
+        self.arrays: list[tuple[Memory, int]] = list(zip(memory, strides, strict=True))
+
+    def row(self, index: Any, slot: Any) -> Any:
+        """Return the first row of one of this device's shares of a step; or arrays."""
+        return (index * self._slots + slot) * self.pitch
+
+    def select(self, index: int, slot: int, piece: slice) -> int:
+        """Let a step take its piece of a slot; return the scalar `first` for it."""
+        row = self.row(index, slot)
+        if self._gathers:
+            return int(row + piece.start if self._has_all else row)
+        if row != self._selected:
+            if row not in self._arguments:
+                self._arguments[row] = [
+                    memory.sub_buffer(row * size, self._replay.batch * size)
+                    for (memory, _), size in zip(self.arrays, self._sizes, strict=True)
+                ]
+            arguments = self._arguments[row]
+            for value, argument in zip(self._inputs, arguments, strict=True):
+                self._replay.select(value, argument, is_input=True)
+            self._selected = row
+        return 0
+
+    def write(self, rows: Array, arrays: Sequence[Array]) -> None:
+        """Write samples to rows; all others are zero."""
+        for (memory, stride), size, array in zip(
+            self.arrays, self._sizes, arrays, strict=True
+        ):
+            padded = np.zeros((memory.size // size, stride), self.dtype)
+            padded[rows, : array.shape[1]] = array
+            memory.write(self._replay.session, padded)
+        self.changed()
+
+    def changed(self) -> None:
+        """Let the next step read its samples anew."""
+        self._selected = None
 
 
 class RowPlacement:

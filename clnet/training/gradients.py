@@ -13,7 +13,7 @@ from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning.search import Search
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
-from clnet.training.bound import program_of
+from clnet.training.programs import program_of
 
 if TYPE_CHECKING:
     from clnet.nn.losses import LossFunction

@@ -26,7 +26,6 @@ from clnet.planning.tuning.search import Search
 from clnet.runtime.member_replay import MAX_EPOCHS, MemberReplay
 from clnet.runtime.replay import RUN_SECONDS
 from clnet.runtime.train_state import TrainState
-from clnet.training.bound import program_of, without_backward
 from clnet.training.data_set import DataSet
 from clnet.training.histories import MemberLog
 from clnet.training.history import (
@@ -37,6 +36,7 @@ from clnet.training.history import (
     interrupted_after,
 )
 from clnet.training.passes import LIMIT_MARGIN, measures
+from clnet.training.programs import program_of, without_backward
 from clnet.variants.members import members_variants
 from clnet.variants.members.members import exact_factors
 from clnet.variants.training.whole_step import accepted_step

@@ -1,94 +1,25 @@
-"""Training by several ranks: each computes the gradients of its blocks of a step.
-
-The bits of a training depend on the number of blocks, not on that of the ranks: a block
-is computed by the same plan on whichever rank owns it, and sums over blocks have one
-order.
-"""
+"""The setup of a training by ranks, which all of them agree on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clnet.checks import as_whole
-from clnet.errors import DeviceError, InputError, counted
-from clnet.ir.program import split_program
-from clnet.opencl.session import session
+from clnet.errors import InputError, counted
 from clnet.opencl.store import store_of
-from clnet.planning.training_planner import plan_as_saved, plan_training, saved_plan
 from clnet.runtime.data_parallel import device_of_rank
-from clnet.training.data_set import VALIDATION_BATCH
-from clnet.training.rank_pass import RankPass
-from clnet.training.rank_streaming import StreamedRankPass
 from clnet.training.saved import SavedTraining
 from clnet.training.setup import training_setup
 from clnet.training.streaming import StreamedSet
-from clnet.variants.training.optimisers import Norm, Optimisers
 
 if TYPE_CHECKING:
-    from clnet.ir.program import Program
     from clnet.nn.model import Model
-    from clnet.planning.cover import SavedPlan
-    from clnet.planning.training_planner import TrainingPlan
     from clnet.runtime.ranks import Ranks
-    from clnet.runtime.train_state import TrainState
     from clnet.training.fit_options import FitOptions
     from clnet.training.setup import TrainingSetup
-    from clnet.training.streaming import AnySet
 
 MAX_BLOCKS = 1 << 16
-
-
-def rank_passes(
-    setup: TrainingSetup, network: Model, program: Program, train_state: TrainState,
-    plan: Callable[..., TrainingPlan], validation: Program,
-) -> tuple[RankPass, list[RankPass]]:
-    """Return pass over the training set, and that over the validation set if any."""
-    ranks, (where,) = setup.ranks, setup.devices
-    assert ranks is not None
-    parts = setup.blocks or ranks.size
-    own = session(where)
-
-    def planned(program: Program, batch: int) -> TrainingPlan:
-        """Return rank 0's plan, so that ranks do not measure at the same time."""
-        size = -(-batch // parts)
-        found: TrainingPlan | None = None
-
-        def measured() -> SavedPlan:
-            nonlocal found
-            found = plan(network, program, where, size)
-            return saved_plan(found, where)
-
-        saved = ranks.from_first(measured)
-        if found is None:
-            found = plan_as_saved(saved, network, program, where, size)
-        if found is None:
-            names = ", ".join(step["variant"] for step in saved.steps)
-            raise DeviceError(f"{where.name} does not compute rank 0's plan ({names})")
-        return found
-
-    def shared(
-        data: AnySet, plan: TrainingPlan, update: TrainingPlan | None, batch: int
-    ) -> RankPass:
-        kind = StreamedRankPass if isinstance(data, StreamedSet) else RankPass
-        return kind(ranks, setup.blocks, own, plan, update, data, batch, train_state)
-
-    gradients, update = split_program(program)
-    batch = setup.options.batch
-    block = planned(gradients, batch)
-    training = shared(setup.data, block, plan_training(
-        block.network, update, where, batch, tune=False,  # of one candidate
-        variants=(Norm(), Optimisers()),
-    ), batch)
-    held_out = setup.validation
-    if held_out is None:
-        return training, []
-    batch = min(len(held_out), parts * VALIDATION_BATCH)
-    if isinstance(held_out, StreamedSet):
-        batch = min(batch, held_out.rows)
-        held_out = replace(held_out, batch=batch)
-    return training, [shared(held_out, planned(validation, batch), None, batch)]
 
 
 def shared_setup(network: Model, options: FitOptions, ranks: Ranks) -> TrainingSetup:

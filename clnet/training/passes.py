@@ -1,8 +1,8 @@
-"""One device's pass over a data set: an epoch's steps, or a validation."""
+"""Passes over a data set: epochs of steps, or a validation."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,16 +12,24 @@ from clnet.errors import warn
 from clnet.ir.batch import Gather
 from clnet.ir.loss import RECORD
 from clnet.ir.reference import silent
-from clnet.nn.random import permuted
 from clnet.opencl.launch import EPOCH
-from clnet.runtime.replay import Replay
+from clnet.opencl.session import KEPT_BYTES
+from clnet.planning.format_planner import NetworkView
+from clnet.runtime.train_state import TrainState
+from clnet.training.data_set import DataSet
+from clnet.training.feed import Resident, Streamed
+from clnet.training.group import Alone, Group, training_group, validation_group
+from clnet.training.streaming import AnySet, StreamedSet
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session
     from clnet.planning.training_planner import TrainingPlan
-    from clnet.runtime.train_state import TrainState
-    from clnet.training.data_set import DataSet
+    from clnet.runtime.binding import Step
+    from clnet.training.history import TrainingState
+    from clnet.training.plans import Planning
 
 Array = NDArray[Any]
 
@@ -30,107 +38,108 @@ LIMIT_MARGIN = 1e-6  # of a sum of float32 and its compensation
 
 
 class Pass:
-    """A planned program, run over a data set batch by batch."""
+    """A planned program, run by a group over a data set that a feed brings to it."""
 
-    def __init__(
-        self, session: Session, plan: TrainingPlan, data: DataSet,
-        train_state: TrainState,
-    ) -> None:
-        self._session, self._train_state = session, train_state
-        self._data: DataSet | None = data
-        self._totals = plan.program.output
+    def __init__(self, group: Alone | Group, data: AnySet) -> None:
         self._samples = len(data)
-        self._plan: TrainingPlan | None = plan
         self.falls_back: bool = False
-        self._bind(plan)
+        self._bind(group, data)
+
+    def _bind(self, group: Alone | Group, data: AnySet) -> None:
+        self._group: Alone | Group = group
+        self._replay = group.workers[0].replay
+        self._steps = -(-self._samples // group.batch)  # of an epoch
+        self._feed: Resident | Streamed
+        if isinstance(data, StreamedSet):
+            self._feed = Streamed(data, group)
+        else:
+            self._feed = Resident(data, group)
 
     def reset(self, plan: TrainingPlan, data: DataSet) -> None:
         """Take another data set of as many samples, and an equal plan."""
-        self._plan, self._data = plan, data
-        self._write()
+        assert isinstance(self._group, Alone) and isinstance(self._feed, Resident)
+        self._group.plan = plan
+        self._feed.reset(data)
 
     def release(self) -> None:
         """Drop the plan and the data set until `reset`, but not the memory."""
-        self._plan = self._data = None
-
-    def _write(self) -> None:
-        inputs = self.plan.program.inputs
-        for value, array in zip(inputs, self.data.arrays, strict=True):
-            self._replay.write(value, array)
-
-    @property
-    def plan(self) -> TrainingPlan:
-        """The plan of one step."""
-        assert self._plan is not None
-        return self._plan
+        assert isinstance(self._group, Alone) and isinstance(self._feed, Resident)
+        self._group.plan = self._feed.data = None
 
     @property
     def plans(self) -> list[tuple[TrainingPlan, Device]]:
-        """The plan with its device."""
-        return [(self.plan, self._session.device)]
-
-    @property
-    def data(self) -> DataSet:
-        """The samples."""
-        assert self._data is not None
-        return self._data
-
-    def _bind(self, plan: TrainingPlan) -> None:
-        self._plan = plan
-        self._replay = Replay(
-            self._session, plan.steps, plan.network.layout, self._train_state
-        )
-        self.records: int = self._replay.add_records(self._totals)
-        self._count = -(-self._samples // self._replay.batch)
-        self._write()
+        """The plans of this process's devices."""
+        return self._group.plans
 
     def run(
         self, rates: Array = NO_RATE, keys: Array | None = None, seed: int = 0,
         count: int = 0, record: int = 0,
     ) -> None:
-        """Enqueue an epoch for each rate, in as few launches as possible."""
-        replay, n = self._replay, self._samples
-        replay.session.barrier()  # another pass may be in flight
-        replay.set(seed=seed & 0xFFFFFFFF)
-        epochs = len(rates)
+        """Enqueue an epoch for each rate, in as few launches as possible.
+
+        Samples that are read by parts are all read when it returns.
+        """
+        group, epochs = self._group, len(rates)
+        for worker in group.workers:
+            worker.replay.session.barrier()  # another pass may be in flight
         if epochs > 1 and self.epochs_per_run:
-            schedule = None
-            if keys is not None or np.count_nonzero(rates != rates[0]):
-                schedule = np.zeros(epochs, EPOCH)
-                schedule["rate"] = rates
-                if keys is not None:
-                    schedule["key"] = keys
-            replay.set(rate=float(rates[0]))
-            replay.run_epochs(n, count, epochs, record, schedule)
+            self._run_epochs(rates, keys, seed, count, record)
             return
         for number in range(epochs):
-            replay.select_record(self._totals, record + number)
-            replay.set(rate=float(rates[number]))
+            key = None if keys is None else keys[number]
+            group.begin(float(rates[number]), seed, key, record + number)
+            steps = seen = 0
+            rounds = self._feed.rounds(key)
+            try:
+                for slot, samples in rounds:
+                    steps += group.run(slot, samples, seen, count + steps)
+                    seen += samples
+            finally:
+                rounds.close()
+            count += steps
+            self._steps = steps
+
+    def _run_epochs(
+        self, rates: Array, keys: Array | None, seed: int, count: int, record: int
+    ) -> None:
+        """Enqueue epochs by launches that each compute several."""
+        replay, epochs, schedule = self._replay, len(rates), None
+        if keys is not None or np.count_nonzero(rates != rates[0]):
+            schedule = np.zeros(epochs, EPOCH)
+            schedule["rate"] = rates
             if keys is not None:
-                replay.set(key=keys[number])
-                if self.data.weight is not None:
-                    replay.session.finish()  # the steps of the epoch before read them
-                    weights = shuffled_weights(self.data, replay.batch, keys[number])
-                    replay.write(self.plan.program.inputs[-1], weights)
-            replay.run_pass(n, count + number * self._count)
+                schedule["key"] = keys
+        replay.set(rate=float(rates[0]), seed=seed & 0xFFFFFFFF)
+        replay.run_epochs(self._samples, count, epochs, record, schedule)
 
     def totals(self, count: int = 1) -> Array:
         """Wait for the epochs, and return their totals [count, 6] (`Tally`).
 
         They are fewer if `limit` ended the last launch early.
         """
-        return self._replay.read_records(self._totals, count)
+        return self._group.totals(count)
 
     def limit(self, squares: float, fails: float) -> None:
-        """Let launches end after an epoch whose totals may be below a limit."""
-        margin = 1 + LIMIT_MARGIN
-        self._replay.set(squares_limit=squares * margin, fails_limit=fails * margin)
+        """Let launches end after an epoch whose totals may be below a limit.
+
+        Where launches take less than an epoch, the host alone looks at its totals.
+        """
+        if isinstance(self._group, Alone) and isinstance(self._feed, Resident):
+            margin = 1 + LIMIT_MARGIN
+            self._replay.set(squares_limit=squares * margin, fails_limit=fails * margin)
+
+    @property
+    def records(self) -> int:
+        """Number of epochs whose totals are kept until they are read."""
+        return self._group.records if isinstance(self._feed, Resident) else 1
 
     @property
     def epochs_per_run(self) -> int:
         """Number of epochs that a launch computes at most; 0: launches take less."""
-        op = self.plan.program.ops[0]
-        if self.data.weight is not None and isinstance(op, Gather) and op.shuffled:
+        if not isinstance(self._group, Alone) or not isinstance(self._feed, Resident):
+            return 0
+        op = self._group.program.ops[0]
+        if self._feed.weighted and isinstance(op, Gather) and op.shuffled:
             return 0  # the host balances the weights of each epoch
         return self._replay.epochs_per_run(self._samples)
 
@@ -138,11 +147,11 @@ class Pass:
     def epoch_seconds(self) -> float | None:
         """The time of an epoch, measured or set."""
         seconds = self._replay.step_seconds
-        return None if seconds is None else seconds * self._count
+        return None if seconds is None else seconds * self._steps
 
     @epoch_seconds.setter
     def epoch_seconds(self, seconds: float) -> None:
-        self._replay.step_seconds = seconds / self._count
+        self._replay.step_seconds = seconds / self._steps
 
     @property
     def may_time_out(self) -> bool:
@@ -157,11 +166,13 @@ class Pass:
         ClnetWarning
             If kernels timed out.
         """
-        if not self._replay.timed_out():
+        group = self._group
+        # Kernels of a program of gradients alone wait for no others.
+        if not isinstance(group, Alone) or not self._replay.timed_out():
             return False
         from clnet.planning.training_planner import plan_training
 
-        plan, device = self.plan, self._session.device
+        ((plan, device),) = group.plans
         names = ", ".join(step.variant.name for step in plan.steps)
         text = (
             f"{names} timed out on {device.name} (is another program using it?); these "
@@ -172,21 +183,89 @@ class Pass:
             plan.network, plan.program, replace(device, forward_progress=False),
             self._replay.batch, tune=False,
         )
+        other = replace(other, explanation=f"{other.explanation}\n\n{text}")
         self.falls_back = True
-        self._bind(replace(other, explanation=f"{other.explanation}\n\n{text}"))
+        data = self._feed.data
+        assert data is not None
+        self._bind(Alone(self._replay.session, other, group.train_state), data)
         return True
 
     def explain(self) -> str:
         """Return how a step is computed, and why that way."""
-        return self.plan.explain()
+        return self._group.explain(self._replay.step_seconds)
 
 
-def shuffled_weights(data: DataSet, batch: int, words: Array) -> Array:
-    """Return the weights [n, 1] for an epoch of random order, given its key."""
-    order = permuted(np.arange(len(data)), len(data), words)
-    weights = data.balanced(batch, order).weight
-    assert weights is not None
-    return weights
+@dataclass(frozen=True)
+class BoundPasses:
+    """Passes bound to one device, which a later training that is alike may take.
+
+    To bind a plan takes some milliseconds: kernels, tables and buffers.
+    """
+
+    train_state: TrainState  # Parameters and optimiser state
+    # Over the training set, and over the validation set if there is one
+    passes: list[Pass]
+    key: tuple[int, ...]  # The ids of their plans' steps, and their numbers of samples
+    steps: list[tuple[Step, ...]]  # Those steps, held so that no others get their ids
+    keeps: bool  # Whether they are small enough to be kept
+
+
+def bound_passes(
+    session: Session,
+    state: TrainingState,
+    plans: Sequence[TrainingPlan],
+    sets: Sequence[AnySet],
+) -> BoundPasses:
+    """Return the passes of a training by its plans, from kept ones where there are."""
+    key = *[id(plan.steps) for plan in plans], *[data.rows for data in sets]
+    kept: BoundPasses | None = session.kept.pop(key, None)
+    if kept is not None:
+        kept.train_state.reset(state.parameters, state.values)
+        for each, plan, data in zip(kept.passes, plans, sets, strict=True):
+            assert isinstance(data, DataSet)
+            each.reset(plan, data)
+        return kept
+    network = plans[0].network
+    relayout = network.relayout if isinstance(network, NetworkView) else None
+    train_state = TrainState(session, state.parameters, state.values, relayout)
+    passes = [
+        Pass(Alone(session, plan, train_state), data)
+        for plan, data in zip(plans, sets, strict=True)
+    ]
+    streams = any(isinstance(data, StreamedSet) for data in sets)
+    size = train_state.size * 4 + sum(
+        array.nbytes for data in sets for array in data.arrays
+    )
+    return BoundPasses(
+        train_state, passes, key, [plan.steps for plan in plans],
+        relayout is None and not streams and size <= KEPT_BYTES,
+    )
+
+
+def keep(session: Session, used: BoundPasses) -> None:
+    """Keep the passes of a training that has ended well, unless they are large."""
+    if not used.keeps or any(each.falls_back for each in used.passes):
+        return
+    for each in used.passes:
+        each.release()
+    session.kept[used.key] = used
+
+
+def shared_passes(planning: Planning, states: Sequence[TrainState]) -> list[Pass]:
+    """Return the passes of a training that several devices or ranks share.
+
+    The second one, if any, is over the validation set.
+    """
+    setup = planning.setup
+    with planning:
+        group = training_group(planning, states)
+        passes, held_out = [Pass(group, setup.data)], setup.validation
+        if held_out is not None:
+            measuring = validation_group(planning, states, group)
+            if isinstance(held_out, StreamedSet):
+                held_out = replace(held_out, batch=measuring.batch)
+            passes.append(Pass(measuring, held_out))
+    return passes
 
 
 def measures(totals: Array, samples: int, outputs: int) -> Array:
@@ -195,13 +274,13 @@ def measures(totals: Array, samples: int, outputs: int) -> Array:
     # is added in float64.
     sums, errors = totals[:, : len(RECORD)], totals[:, len(RECORD) :]
     with silent():
-        found: Array = np.add(sums, errors, dtype=np.float64)
+        values: Array = np.add(sums, errors, dtype=np.float64)
     targets = samples * outputs
-    if np.count_nonzero(np.isfinite(found)) < found.size:
+    if np.count_nonzero(np.isfinite(values)) < values.size:
         overflown = np.isinf(sums)  # the error of such a sum is NaN
-        found[overflown] = sums[overflown]
-        fails = found[:, 2]
+        values[overflown] = sums[overflown]
+        fails = values[:, 2]
         fails[~np.isfinite(fails)] = targets
-    found /= (samples, targets, 1.0)
-    np.rint(found[:, 2], found[:, 2])
-    return found
+    values /= (samples, targets, 1.0)
+    np.rint(values[:, 2], values[:, 2])
+    return values

@@ -5,17 +5,19 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from clnet.errors import warn
-from clnet.planning.training_planner import plan_as_saved, plan_training
+from clnet.errors import DeviceError, warn
+from clnet.planning.training_planner import plan_as_saved, plan_training, saved_plan
 from clnet.planning.tuning.search import Search
-from clnet.training.bound import program_of, without_backward
 from clnet.training.data_set import VALIDATION_BATCH
+from clnet.training.programs import program_of, without_backward
 from clnet.training.streaming import StreamedSet
+from clnet.variants.training.optimisers import Norm, Optimisers
 
 if TYPE_CHECKING:
     from clnet.ir.program import Program
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
+    from clnet.planning.cover import SavedPlan
     from clnet.planning.training_planner import TrainingPlan
     from clnet.training.setup import TrainingSetup
 
@@ -27,53 +29,89 @@ class Planning:
     """
 
     def __init__(self, setup: TrainingSetup) -> None:
-        self._setup, self._tune = setup, setup.tune
+        self.setup = setup
         self._epochs = inf if setup.tune else setup.epochs
         self._saved = [] if setup.saved is None else setup.saved.plans
 
-    def __enter__(self) -> Search:
+    def __enter__(self) -> None:
         """Begin the search."""
-        self._search = Search(progress=self._setup.progress)
-        steps = -(-len(self._setup.data) // self._setup.options.batch)
+        self._search = Search(progress=self.setup.progress)
+        steps = -(-len(self.setup.data) // self.setup.options.batch)
         self._search.runs = self._epochs * steps
-        return self._search
 
     def __exit__(self, *error: Any) -> None:
         """End the search."""
         self._search.__exit__(*error)
 
-    def plans(self, network: Model, device: Device) -> list[TrainingPlan]:
+    def plans(self, device: Device) -> list[TrainingPlan]:
         """Return the plans of step and validation on one device.
 
         The options keep them for later trainings, unless they are a checkpoint's or
         `tune` asks for others.
         """
-        setup = self._setup
+        setup, held_out = self.setup, self.setup.validation
+        network, batch = setup.network, setup.options.batch
         kept, key = setup.options.plans, (device, *(
             None if data is None else (
                 type(data), data.rows, data.weighted, data.sparse
             )
-            for data in (setup.data, setup.validation)
+            for data in (setup.data, held_out)
         ))
-        keeps = self._tune is None and not self._saved
+        keeps = setup.tune is None and not self._saved
         if keeps and key in kept:
             return kept[key]
         with self:
-            found = [self._step(network, device)]
-            if setup.validation is not None:
-                found.append(self.validation(
-                    found[0].network, device, setup.validation.rows,
-                    setup.validation.capacity,
-                ))
+            plans = [self._plan(
+                network, self.program(network), device, batch, lowered=self.program
+            )]
+            if held_out is not None:
+                size = min(held_out.rows, VALIDATION_BATCH)
+                self._search.runs = self._epochs * -(-held_out.rows // size)
+                view = plans[0].network
+                plans.append(self._plan(view, self.validation_program(
+                    view, held_out.capacity if size < held_out.capacity else None
+                ), device, size))
         if keeps:
-            kept[key] = found
-        return found
+            kept[key] = plans
+        return plans
+
+    def share(self, program: Program, device: Device, size: int) -> TrainingPlan:
+        """Return the plan of a share of a step, of so many samples at most.
+
+        Ranks have rank 0's, so that they do not measure at the same time.
+        """
+        network, ranks = self.setup.network, self.setup.ranks
+        if ranks is None:
+            return self._plan(network, program, device, size)
+        plan: TrainingPlan | None = None
+
+        def measured() -> SavedPlan:
+            nonlocal plan
+            plan = self._plan(network, program, device, size)
+            return saved_plan(plan, device)
+
+        saved = ranks.from_first(measured)
+        plan = plan or plan_as_saved(saved, network, program, device, size)
+        if plan is None:
+            names = ", ".join(step["variant"] for step in saved.steps)
+            raise DeviceError(f"{device.name} does not compute rank 0's plan ({names})")
+        return plan
+
+    def update(self, program: Program, device: Device) -> TrainingPlan:
+        """Return the plan of an update by the sum of gradients.
+
+        There is one candidate, and nothing to measure.
+        """
+        return plan_training(
+            self.setup.network, program, device, self.setup.options.batch, tune=False,
+            variants=(Norm(), Optimisers()),
+        )
 
     def program(self, network: Model) -> Program:
         """Return the program of a step."""
-        data, options = self._setup.data, self._setup.options
+        data, options = self.setup.data, self.setup.options
         n = data.capacity
-        gathers = options.batch < n and self._setup.ranks is None
+        gathers = options.batch < n and self.setup.ranks is None
         on_host = isinstance(data, StreamedSet)  # who orders the samples
         return program_of(
             network, options.loss, options.rule, options.precision,
@@ -82,39 +120,23 @@ class Planning:
             sparse=data.sparse,
         )
 
-    def _step(self, network: Model, device: Device) -> TrainingPlan:
-        return self(
-            network, self.program(network), device, self._setup.options.batch,
-            lowered=self.program, search=self._search,
-        )
-
-    def validation(
-        self, network: Model, device: Device, n: int, capacity: int | None = None
-    ) -> TrainingPlan:
-        """Return the plan of a validation of n samples, of an array of so many rows."""
-        size, capacity = min(n, VALIDATION_BATCH), capacity or n
-        self._search.runs = self._epochs * -(-n // size)
-        program = self.validation_program(
-            network, capacity if size < capacity else None
-        )
-        return self(network, program, device, size, search=self._search)
-
     def validation_program(
         self, network: Model, samples: int | None = None
     ) -> Program:
         """Return the program of a validation, gathered from samples if given."""
-        options, data = self._setup.options, self._setup.validation
+        options, data = self.setup.options, self.setup.validation
         return without_backward(program_of(
             network, options.loss, None, options.precision, samples=samples,
             dropout=False, weighted=data is not None and data.weighted,
             sparse=None if data is None else data.sparse,
         ))
 
-    def __call__(
+    def _plan(
         self, network: Model, program: Program, device: Device, batch: int,
         **options: Any,
     ) -> TrainingPlan:
         """Return a plan as `plan_training` does, or that of the checkpoint."""
+        options["search"] = self._search
         for saved in self._saved:
             plan = plan_as_saved(saved, network, program, device, batch, **options)
             if plan is not None:
@@ -124,6 +146,6 @@ class Planning:
                 "the checkpoint's plan is none for these devices: the training goes on "
                 "with another one, which rounds differently"
             )
-        if self._tune is not None:
-            options["tune"] = self._tune
+        if self.setup.tune is not None:
+            options["tune"] = self.setup.tune
         return plan_training(network, program, device, batch, **options)

@@ -228,7 +228,7 @@ def _shares(
         (samples.validation, len(members)),
     ):
         if isinstance(data, StreamedSet):
-            data.check(epochs, 1)  # a generator is read once, by one network
+            data.check(epochs)  # a generator is read once, by one network
     numbers = np.arange(len(members))[rows]
     shares = []
     for device, part in zip(devices, cut(len(numbers), len(devices)), strict=True):

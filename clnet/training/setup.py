@@ -131,7 +131,7 @@ def training_setup(
         epochs -= state.epoch
     for samples in (data, validation):
         if isinstance(samples, StreamedSet):
-            samples.check(epochs, len(devices))
+            samples.check(epochs)
     start = (
         initial_state(network, chosen, chosen_seed(options.seed)) if state is None
         else _resumed_state(network, chosen.rule, options.seed, state)

@@ -1,11 +1,11 @@
 """Samples that are read by parts while the device computes, in blocks.
 
-`streaming_pass` trains on them.
+`feed` takes them to the devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -49,8 +49,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Array = NDArray[Any]
 
-Place = Callable[[list[tuple[Array, Array]], Array | None], bool]
-"""`RowPlacement.place`, for a block."""
+Targets = Sequence[tuple[Sequence[Array], Array | None]]
+"""Of each worker, arrays [rows, …], and the row [samples] of each sample of a block.
+
+Samples of other workers have -1; None: all have rows from 0 on.
+"""
 
 DEVICE_BLOCKS = 2  # one that steps read, one that is filled
 # Bytes of samples that a thread checks and places at a time, while they are in a cache.
@@ -177,15 +180,10 @@ class StreamedSet:
             buffer=length * BLOCKS * self.sample_bytes,
         )
 
-    def check(self, epochs: int, devices: int) -> None:
-        """Raise InputError unless the set can be read so often, by so many devices."""
+    def check(self, epochs: int) -> None:
+        """Raise InputError unless the set can be read so often."""
         if self.source.once and epochs > 1:
             raise InputError(READ_ONCE)
-        if devices > 1:
-            raise InputError(
-                "samples that are read by parts are for one device: name one of the "
-                f"{devices}{self.hint}"
-            )
 
     def check_batch(self) -> None:
         """Raise InputError unless a block holds the samples of a step."""
@@ -279,55 +277,48 @@ class Block:
         """Weights [samples, 1] as they were read."""
         return np.concatenate([part.weight for part in self.parts])[:, np.newaxis]
 
-    def write(self, arrays: Sequence[Array], place: Place | None = None) -> None:
-        """Write inputs, targets and weights, if any, [samples, …] in their order."""
-        places = None
-        if self.order is not None:
-            places = self.places(np.arange(len(self), dtype=np.int32))
-        self.write_samples(arrays, place, places)
-        weight = self.weight
-        if weight is not None:
-            write_rows(arrays[-1], slice(None) if places is None else places, weight)
+    def places(self, rows: Array | None) -> Array | None:
+        """Return the row [samples] of each sample as it was read, of those in order.
 
-    def places(self, rows: Array) -> Array:
-        """Return the row [samples] of each sample as it was read, of those in order."""
+        None stands for rows from 0 on.
+        """
         if self.order is None:
             return rows
-        found = np.empty_like(rows)
-        found[self.order] = rows
-        return found
+        places = np.empty(len(self), np.int32)
+        places[self.order] = np.arange(len(self)) if rows is None else rows
+        return places
 
-    def write_samples(
-        self, arrays: Sequence[Array], place: Place | None, places: Array | None
-    ) -> None:
-        """Write inputs and targets.
+    def write_samples(self, targets: Targets) -> None:
+        """Write inputs and targets to arrays of workers.
 
         Threads check, convert and write some of them at a time.
         """
-        if place is None or not place([part[1:3] for part in self.parts], places):
-            self._write(arrays, places)
-
-    def _write(self, arrays: Sequence[Array], places: Array | None) -> None:
-        """Write inputs and targets by threads, to rows that `places` numbers."""
-        def write(one: tuple[int, Part]) -> None:
-            start, part = one
-            stop = start + len(part.x)
-            rows = slice(start, stop) if places is None else places[start:stop]
-            for target, array in zip(
-                arrays, self._data.converted(part), strict=False
-            ):
-                write_rows(target, rows, array)
+        def write(chunk: tuple[int, Part]) -> None:
+            start, part = chunk
+            rows = slice(start, start + len(part.x))
+            columns = self._data.converted(part)
+            for arrays, places in targets:
+                for target, array in zip(arrays, columns, strict=False):
+                    write_rows(target, rows if places is None else places[rows], array)
 
         by_threads(write, self._cut())
+
+    def write_weights(self, targets: Targets) -> None:
+        """Write the weights, if there are any, to the last array of each worker."""
+        weight = self.weight
+        if weight is not None:
+            for arrays, places in targets:
+                rows = slice(None) if places is None else places
+                write_rows(arrays[-1], rows, weight)
 
     def _cut(self) -> Iterator[tuple[int, Part]]:
         """Yield some samples at a time, and how many precede them in the block."""
         before, rows = 0, max(1, CHUNK // self._data.sample_bytes)
         for part in self.parts:
             for start in range(0, len(part.x), rows):
-                found = part.rows(start, start + rows)
-                yield before, found
-                before += len(found.x)
+                chunk = part.rows(start, start + rows)
+                yield before, chunk
+                before += len(chunk.x)
 
 
 AnySet = DataSet | StreamedSet
@@ -401,13 +392,19 @@ def arrays_of(
     return Part(part.first, x, t, weight)
 
 
-def write_rows(target: Array, rows: slice | Array, found: Array) -> None:
-    """Write an array [n, width] to n rows of another, whose rows may be longer."""
-    target = target[:, : found.shape[1]]
+def write_rows(target: Array, rows: slice | Array, source: Array) -> None:
+    """Write an array [n, width] to n rows of another, whose rows may be longer.
+
+    Rows of number -1 are left out.
+    """
+    target = target[:, : source.shape[1]]
     if not isinstance(rows, slice):  # whole rows are placed faster than their numbers
-        found = np.ascontiguousarray(found, target.dtype) if (
-            found.dtype != target.dtype or found.strides[1] != found.itemsize
-        ) else found
-        row = np.dtype((np.void, found.shape[1] * found.itemsize))
-        target, found = target.view(row)[:, 0], found.view(row)[:, 0]
-    target[rows] = found
+        source = np.ascontiguousarray(source, target.dtype) if (
+            source.dtype != target.dtype or source.strides[1] != source.itemsize
+        ) else source
+        row = np.dtype((np.void, source.shape[1] * source.itemsize))
+        target, source = target.view(row)[:, 0], source.view(row)[:, 0]
+        if rows.size and rows.min() < 0:
+            own = rows >= 0
+            rows, source = rows[own], source[own]
+    target[rows] = source

@@ -7,7 +7,7 @@ stay there for the whole of `fit`. The host reads one record an epoch.
 from __future__ import annotations
 
 import time
-from functools import cached_property, partial
+from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,22 +19,25 @@ from clnet.errors import warn
 from clnet.nn.random import keys
 from clnet.nn.schedules import constant
 from clnet.opencl.session import session
-from clnet.runtime.data_parallel import shares
 from clnet.runtime.replay import RECORDS, RUN_SECONDS
 from clnet.runtime.train_state import TrainState
-from clnet.training.bound import Bound, bound, keep
-from clnet.training.data_set import DataSet, advice
+from clnet.training.data_set import advice
 from clnet.training.history import Epoch, History, TrainingState, diverged_state
-from clnet.training.passes import Pass, measures
+from clnet.training.passes import (
+    BoundPasses,
+    Pass,
+    bound_passes,
+    keep,
+    measures,
+    shared_passes,
+)
 from clnet.training.saved import SavedTraining
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from clnet.nn.model import Model
-    from clnet.training.parallel import ParallelPass
     from clnet.training.plans import Planning
-    from clnet.training.rank_pass import RankPass
     from clnet.training.setup import TrainingSetup
 
 Array = NDArray[Any]
@@ -95,44 +98,20 @@ class Training:
         # callback has put in place of the epoch's, or None.
         self._before_last: tuple[Array | None] | None = None
         self._ended = False  # the device's memory may be another training's
-        self._bound: Bound | None = None
-        self._pass: Pass | ParallelPass | RankPass
-        self._validations: Sequence[Pass | RankPass] = []
-        if setup.ranks is not None:
-            from clnet.training.mpi import rank_passes
-
-            self._train_state = [
-                TrainState(self._sessions[0], state.parameters, state.values)
-            ]
-            with planning as search:
-                self._pass, self._validations = rank_passes(
-                    setup, network, planning.program(network), self._train_state[0],
-                    partial(planning, search=search),
-                    planning.validation_program(network),
-                )
-        elif len(setup.devices) == 1:
-            plans = planning.plans(network, setup.devices[0])
+        self._bound: BoundPasses | None = None
+        self._validations: list[Pass] = []
+        if setup.ranks is None and len(setup.devices) == 1:
+            plans = planning.plans(setup.devices[0])
             sets = [data] if setup.validation is None else [data, setup.validation]
-            self._bound = bound(self._sessions[0], state, plans, sets)
+            self._bound = bound_passes(self._sessions[0], state, plans, sets)
             self._train_state = [self._bound.train_state]
             self._pass, *self._validations = self._bound.passes
         else:
-            from clnet.training.parallel import ParallelPass
-
             self._train_state = [
-                TrainState(one, state.parameters, state.values)
-                for one in self._sessions
+                TrainState(each, state.parameters, state.values)
+                for each in self._sessions
             ]
-            assert isinstance(data, DataSet)  # `StreamedSet.check`
-            with planning as search:
-                self._pass = ParallelPass(
-                    network, planning.program(network), data, options.batch,
-                    setup.devices, self._train_state, search, planning,
-                )
-                if isinstance(setup.validation, DataSet):
-                    self._validations = list(self._validation_passes(
-                        setup.validation, self._pass.shares, planning
-                    ))
+            self._pass, *self._validations = shared_passes(planning, self._train_state)
         self._pass.limit(
             *((0.0, 0.0) if desired is None else
               desired.limits(len(data) * network.n_out))
@@ -154,19 +133,6 @@ class Training:
     def _steps(self) -> int:
         """Steps of an epoch."""
         return -(-len(self._setup.data) // self._setup.options.batch)
-
-    def _validation_passes(
-        self, data: DataSet, sharing: Sequence[int], planning: Planning
-    ) -> Iterator[Pass]:
-        """Yield each device's pass over its share of the validation set."""
-        start = 0
-        for number, n in enumerate(shares(len(data), sharing)):
-            if n:
-                one = self._sessions[number]
-                plan = planning.validation(self.network, one.device, n)
-                share = data.subset(slice(start, start + n))
-                yield Pass(one, plan, share, self._train_state[number])
-            start += n
 
     @property
     def validates(self) -> bool:
@@ -366,7 +332,7 @@ class Training:
         self._run(first, rates, self._validations)
 
     def _run(
-        self, first: int, rates: Array, validations: Sequence[Pass | RankPass] = ()
+        self, first: int, rates: Array, validations: Sequence[Pass] = ()
     ) -> None:
         """Enqueue an epoch for each rate."""
         seed, count = self._state.seed, len(rates)

@@ -40,7 +40,7 @@ from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
-from clnet.training import parallel, plans
+from clnet.training import plans
 
 from .cases import Case
 from .covers import SPLIT_VARIANTS, cover
@@ -453,10 +453,7 @@ class Fit:
             self.steps += steps
             return TrainingPlan(network, program, steps, "")
 
-        with (
-            mock.patch.object(plans, "plan_training", plan),
-            mock.patch.object(parallel, "plan_training", plan),
-        ):
+        with mock.patch.object(plans, "plan_training", plan):
             yield
 
 

@@ -19,11 +19,11 @@ from clnet import Dense, Network
 from clnet.errors import DeviceError, InputError
 from clnet.opencl.discovery import device_list
 from clnet.planning import inference, predictions
-from clnet.runtime import data_parallel, gradient_exchange
-from clnet.runtime.data_parallel import MIN_SHARE, ParallelPlan, alike, shares
+from clnet.runtime import data_parallel, device_sums
+from clnet.runtime.data_parallel import MIN_SHARE, ParallelPlan, alike, shares_of
 from clnet.runtime.executable import Executable
 from clnet.runtime.plan import Plan
-from clnet.training.parallel import ParallelPass
+from clnet.training.group import Group
 from clnet.variants.dense.naive import Naive
 from clnet.variants.reference.host import Host
 
@@ -54,7 +54,7 @@ def simple(monkeypatch):
 
 @given(st.integers(0, 10**6), st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9))
 def test_shares_add_up_and_are_proportional(n, speeds):
-    found = shares(n, speeds)
+    found = shares_of(n, speeds)
     assert sum(found) == n
     total = sum(s for s in speeds if s >= MIN_SHARE * sum(speeds))
     for count, speed in zip(found, speeds, strict=True):
@@ -227,7 +227,7 @@ RULES = {
 ))
 def test_several_devices_train_as_one(devices, options, monkeypatch):
     """The remaining errors are an update's roundings, and those of squared errors."""
-    monkeypatch.setattr(gradient_exchange, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(device_sums, "CHUNK_BYTES", 100)
     batch, n, n_out = options.get("batch_size", 48), 48, 4
     if batch < n:
         n, n_out = STEPS * batch, 1  # of one layer, for which the digits suffice
@@ -301,7 +301,7 @@ def test_a_failing_device_is_named(monkeypatch):
     def fail(self, *arguments):
         raise MemoryError("none left")
 
-    monkeypatch.setattr(ParallelPass, "_step", fail)
+    monkeypatch.setattr(Group, "_step", fail)
     name = re.escape(CPU.name)
     with pytest.raises(DeviceError, match=f"{name} or {name} failed while running"):
         net().fit(X, T, devices=TWINS[:2])
@@ -313,12 +313,11 @@ SCRIPT = """
 import numpy as np, clnet
 from functools import partial
 from clnet.planning import inference, predictions
-from clnet.training import parallel, plans
+from clnet.training import plans
 from clnet.planning.training_planner import plan_training
 from clnet.variants.dense.naive import Naive
 inference.VARIANTS = (Naive(),)
-for module in (parallel, plans):
-    module.plan_training = partial(plan_training, tune=False)
+plans.plan_training = partial(plan_training, tune=False)
 found = [d for d in clnet.devices() if d.platform == "Portable Computing Language"]
 assert len(found) == 2, found
 network = clnet.Network.mlp([5, 7, 3], seed=1)

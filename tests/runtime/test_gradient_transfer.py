@@ -13,7 +13,7 @@ from clnet.ir.program import split_program
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import SGD
 from clnet.runtime.binding import Step
-from clnet.runtime.gradient_exchange import add_all
+from clnet.runtime.device_sums import add_all
 from clnet.runtime.gradient_transfer import bus_seconds, completing_steps, pieces_of
 from clnet.variants.reference.generic import Generic
 

@@ -19,7 +19,7 @@ import clnet
 from clnet import Dense, Network, Sparse
 from clnet.nn.random import key, permuted
 from clnet.sklearn import MLPClassifier, MLPRegressor, solvers
-from clnet.training import passes, plans
+from clnet.training import group, plans
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 X, Y = load_iris(return_X_y=True)
@@ -228,7 +228,7 @@ def test_a_partial_fit_keeps_plan_and_memory(monkeypatch):
     def made(*arguments, **options):
         raise AssertionError("made anew")
 
-    monkeypatch.setattr(passes, "Replay", made)
+    monkeypatch.setattr(group, "Replay", made)
     plan, planned = plans.plan_training, []
     monkeypatch.setattr(
         plans, "plan_training",

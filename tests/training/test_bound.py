@@ -14,7 +14,7 @@ from clnet.opencl.discovery import device
 from clnet.opencl.memory import Memory
 from clnet.opencl.session import BINDINGS, session
 from clnet.planning.training_planner import plan_training
-from clnet.training import bound, passes
+from clnet.training import group, passes
 from clnet.training import plans as training_plans
 
 RNG = np.random.default_rng(0)
@@ -28,12 +28,12 @@ def binds(monkeypatch):
     SESSION.kept.clear()
     made = []
 
-    class Counted(passes.Replay):
+    class Counted(group.Replay):
         def __init__(self, *arguments):
             made.append(1)
             super().__init__(*arguments)
 
-    monkeypatch.setattr(passes, "Replay", Counted)
+    monkeypatch.setattr(group, "Replay", Counted)
     plan, plans = training_plans.plan_training, {}
 
     def planned(network, program, *others, **options):
@@ -108,7 +108,7 @@ def test_few_and_small_bindings_are_kept(monkeypatch):
         fitted(X[:n], T[:n])
     assert len(SESSION.kept) == BINDINGS
     SESSION.kept.clear()
-    monkeypatch.setattr(bound, "KEPT_BYTES", X.nbytes // 2)
+    monkeypatch.setattr(passes, "KEPT_BYTES", X.nbytes // 2)
     fitted()
     assert not SESSION.kept
 

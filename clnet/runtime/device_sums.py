@@ -1,4 +1,4 @@
-"""All-reduce of the gradients of devices of one process, through pinned host memory.
+"""Sums of the gradients of devices of one process, through pinned host memory.
 
 Pieces go both ways at once, the last layer's first, while devices compute others. A
 device receives one gradient: of two devices the other's, which it adds to its own; of
@@ -7,8 +7,8 @@ more the sum, which the host adds in the devices' order. So all have the same bi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,18 +18,14 @@ from clnet.nn.copies import by_threads
 from clnet.opencl.bound import Bound
 from clnet.opencl.launch import GRADIENTS, Scratch
 from clnet.opencl.memory import Memory, staging_array
-from clnet.runtime.gradient_transfer import (
-    GradientTransfer,
-    bus_seconds,
-    completing_steps,
-    pieces_of,
-)
+from clnet.runtime.gradient_transfer import GradientTransfer, bus_seconds
 from clnet.variants.training.optimisers import gradient_sum
 
 if TYPE_CHECKING:
     from clnet.nn.storage.layout import Layout
     from clnet.opencl.session import Session
     from clnet.runtime.binding import Step
+    from clnet.runtime.replay import Replay
 
 Array = NDArray[Any]
 
@@ -37,70 +33,69 @@ CHUNK_BYTES = 4 << 20  # a copy to or from a current GPU takes some 80 us
 SUM_THREADS = 4  # of a piece: with eight a step was a quarter longer (two H100)
 
 
-class GradientExchange:
-    """The all-reduce of the flat gradient buffers of several devices."""
+class DeviceSums:
+    """The sums of the flat gradient buffers of several devices.
+
+    The first `receivers` devices get them. `steps` are those of each device's
+    gradients; a device without a share has none.
+    """
 
     def __init__(
-        self, sessions: Sequence[Session], gradients: Sequence[Memory],
-        layout: Layout, dtype: str, receivers: int,
+        self, sessions: Sequence[Session], gradients: Sequence[Memory], layout: Layout,
+        dtype: str, steps: Sequence[Sequence[Step]], receivers: int,
     ) -> None:
-        self._pieces = pieces_of(layout, CHUNK_BYTES // np.dtype(dtype).itemsize)
         self._bytes = layout.size * np.dtype(dtype).itemsize
         self._transfers = [
-            GradientTransfer(*one, dtype, self._pieces, lends=True)
-            for one in zip(sessions, gradients, strict=True)
+            GradientTransfer(
+                session, memory, layout, dtype, own, CHUNK_BYTES, lends=True
+            )
+            for session, memory, own in zip(sessions, gradients, steps, strict=True)
+        ]
+        self._computing = [
+            transfer for transfer, own in zip(self._transfers, steps, strict=True)
+            if own
         ]
         self._receivers = range(receivers)
-        self._completed: list[dict[int, list[int]]] = [{} for _ in sessions]
-        self._order: list[int] = []
+        self._senders: list[int] = []
         self._additions: list[_Addition] = []
         if len(sessions) == 2:
             self._additions = [
-                _Addition(*one, layout.size, dtype)
-                for one in zip(sessions[:receivers], gradients, strict=False)
+                _Addition(*device, layout.size, dtype)
+                for device in zip(sessions[:receivers], gradients, strict=False)
             ]
         else:
             self._total = staging_array(sessions[0], (layout.size,), dtype)
         self._bus_seconds = bus_seconds(self._transfers)
 
-    def plan(self, number: int, steps: Sequence[Step]) -> None:
-        """Take the steps of a device that compute its gradients."""
-        ends = completing_steps(steps, self._pieces)
-        order = sorted(range(len(ends)), key=ends.__getitem__)
-        self._completed[number] = {
-            end: list(pieces) for end, pieces in groupby(order, ends.__getitem__)
-        }
-        if not number or not self._order:
-            self._order = order
-
-    def pauses(self, number: int) -> list[int]:
-        """Return the numbers of a device's steps that complete pieces, ascending."""
-        return list(self._completed[number])
-
-    def start(self, number: int, run: Iterable[int]) -> None:
-        """Start the downloads from a device, as its steps are enqueued."""
-        self._transfers[number].begin()
-        for end in run:
-            self._transfers[number].start_download(self._completed[number][end])
-
-    def exchange(self, senders: Sequence[int]) -> None:
-        """Replace receivers' gradients by the sum, before the steps enqueued next."""
-        for number, transfer in enumerate(self._transfers):
-            if number not in senders:
+    def begin(self, present: Sequence[bool]) -> None:
+        """Begin a step, of which each device has samples or none."""
+        self._senders = [number for number, has in enumerate(present) if has]
+        for transfer, has in zip(self._transfers, present, strict=True):
+            if not has:
                 transfer.finish()  # it may still read the sum of the step before
+
+    def add(self, number: int, replay: Replay | None) -> None:
+        """Enqueue a device's steps and downloads; None: it has no samples."""
+        if replay is not None:
+            for _ in self._transfers[number].run(replay):
+                pass
+
+    def finish(self) -> None:
+        """Replace receivers' gradients by the sum, before the steps enqueued next."""
+        senders = self._senders
         adds = bool(self._additions) and len(senders) == 2
-        for piece in self._order:
-            found = [self._transfers[i].downloaded(piece) for i in senders]
-            total = found[0]
-            if len(found) > 1 and not adds:
-                total = self._total[self._pieces[piece]]
-                add_all(found, total)
+        for piece in self._computing[0].order:
+            arrays = [self._transfers[i].downloaded(piece) for i in senders]
+            total = arrays[0]
+            if len(arrays) > 1 and not adds:
+                total = self._total[self._transfers[0].pieces[piece]]
+                add_all(arrays, total)
             for number in self._receivers:
                 transfer = self._transfers[number]
                 if adds:
                     received = self._additions[number].received
-                    transfer.start_upload(piece, found[1 - number], received)
-                elif list(senders) != [number]:
+                    transfer.start_upload(piece, arrays[1 - number], received)
+                elif senders != [number]:
                     transfer.start_upload(piece, total)
         for number in self._receivers:
             self._transfers[number].end_uploads()
@@ -114,18 +109,13 @@ class GradientExchange:
 
     def explain(self, step_seconds: float | None) -> str:
         """Return the bytes that cross the bus in a step, and the share of its time."""
-        late = [
-            sum(self._pieces[i].stop - self._pieces[i].start for i in last)
-            for completed in self._completed if completed
-            for last in [completed[max(completed)]]
-        ]
-        early = 1 - max(late) / self._pieces[-1].stop
         text = (
             f"{self._bytes / 1e6:.3g} MB of gradients each way, "
             f"{self._bus_seconds * 1e3:.3g} ms on the bus a step"
         )
         if step_seconds is not None:
             text += f", {self._bus_seconds / step_seconds:.0%} of its time"
+        early = min(transfer.early for transfer in self._computing)
         return f"{text}; {early:.0%} of them while others are computed"
 
 
