@@ -30,7 +30,6 @@ from clnet.formats.onnx.trace import GraphTrace, Refused
 from clnet.formats.onnx.values import (
     Activated,
     Activations,
-    Composite,
     Inputs,
     Linear,
     Record,
@@ -63,10 +62,10 @@ def read_network(path: Path, network_type: type[M], memory_limit: int | None) ->
     """Return the network of a file; see `clnet.formats.onnx.load`."""
     graph = read_graph(path, memory_limit)
     batch = graph.batch
-    emission = _Emission(graph, ANY_BATCH if batch is None else batch)
+    emission = _GraphLayers(graph, ANY_BATCH if batch is None else batch)
     if batch is None and emission.trace.counted:
         # The same with fewer samples: their number must not reach the results.
-        other = _Emission(graph, ANY_BATCH - 1)
+        other = _GraphLayers(graph, ANY_BATCH - 1)
         if not emission.equals(other):
             raise FormatError(
                 f"{path}: the outputs depend on the number of samples, expected each "
@@ -95,7 +94,7 @@ def _set_names(network: Model, graph: Graph) -> None:
             ) from None
 
 
-class _Emission:
+class _GraphLayers:
     """The layers of a graph, with their weights and biases."""
 
     def __init__(self, graph: Graph, batch: int) -> None:
@@ -114,7 +113,7 @@ class _Emission:
         """Inputs."""
         return self.trace.records.all[0].size
 
-    def equals(self, other: _Emission) -> bool:
+    def equals(self, other: _GraphLayers) -> bool:
         """Return whether layers and arrays are equal."""
         return self.layers == other.layers and all(
             np.array_equal(a, b, equal_nan=True)
@@ -166,12 +165,16 @@ class _Emission:
     def _emit_all(self, outputs: Affine) -> None:
         """Emit the layers of all records that the outputs read, in order."""
         records = self.trace.records
-        self._forms: dict[Record, Form] = {}
-        self._aliases: dict[Record, Affine] = {}
-        self._sums: set[Record] = set()
-        self._numbers: dict[Record, int] = {records.all[0]: 0}
-        record = self._plain(outputs)
-        if not isinstance(record, Activated):
+        self._forms: dict[Record, Form] = {}  # of records that become layers
+        self._aliases: dict[Record, Affine] = {}  # sums of activations in their place
+        self._sums: set[Record] = set()  # such sums, which no other layer takes up
+        self._numbers: dict[Record, int] = {records.all[0]: 0}  # of their layers
+        record = records.owner(outputs)
+        # The last layer is the outputs' record, if they are all its rows in order.
+        if not (
+            isinstance(record, Activated) and outputs.plain
+            and np.array_equal(outputs.atoms, record.rows().atoms)
+        ):
             self.trace.text = "the output"
             last = self._activation(outputs) or activated(
                 self.trace, outputs, "identity")
@@ -194,18 +197,11 @@ class _Emission:
                 return activated(self.trace, curve.root.affine(scale, shift), name)
         return None
 
-    def _plain(self, rows: Affine) -> Record | None:
-        """Return the record whose rows these are, all and in their order, or None."""
-        record = self.trace.records.owner(rows)
-        if (
-            record is not None and len(rows) == record.size
-            and (rows.atoms == record.rows().atoms).all() and rows.plain
-        ):
-            return record
-        return None
-
     def _ordered(self, last: Record) -> list[Record]:
-        """Return the records that one needs, itself too, each after its arguments."""
+        """Return the records that the last one needs, each after its arguments.
+
+        Depth first by a stack of its own: graphs are deeper than Python's.
+        """
         order: list[Record] = []
         done: set[Record] = set()
         stack: list[tuple[Record, bool]] = [(last, False)]
@@ -227,28 +223,25 @@ class _Emission:
         """Return the atoms that a record reads."""
         if isinstance(record, Inputs):
             return np.zeros(0, np.int64)
-        if isinstance(record, Composite) or (isinstance(record, Linear) and (
-            record.curves and self._recognised(record) is not None
-        )):
-            fitted = self._recognised(record)
-            if fitted is None:
-                raise RefusalError(
-                    f"{record.node} is a function of one variable that is no sum of "
-                    "activations"
-                )
+        fitted = None if isinstance(record, Activated) else self._recognised(record)
+        if fitted is not None:
             self._aliases[record] = fitted
             return fitted.atoms
         if isinstance(record, Activated):
             self._forms[record] = self._form(record.argument)
-        else:
-            assert isinstance(record, Linear)
+        elif isinstance(record, Linear):
             self._forms[record] = Form(record.argument, record.matrix, record.bias)
+        else:
+            raise RefusalError(
+                f"{record.node} is a function of one variable that is no sum of "
+                "activations"
+            )
         return self._forms[record].argument.atoms
 
     def _recognised(self, record: Record) -> Affine | None:
         """Return a record as a sum of activations of one of its arguments, or None."""
-        if record in self._aliases:
-            return self._aliases[record]
+        if record in self._aliases or not record.curves:
+            return self._aliases.get(record)
         self.trace.text = record.node
         fits = [(fit, curve) for curve in record.curves
                 if (fit := recognised(curve)) is not None]
@@ -318,11 +311,11 @@ class _Emission:
     def _form(self, rows: Affine) -> Form:
         """Return rows as pre-activations; a linear record that they read is folded.
 
-        Not so a sum of activations, whose factors were found to keep its digits.
+        Sums of activations are not: their factors were found to keep their digits.
         """
         record = self.trace.records.owner(rows)
-        if isinstance(record, Linear) and record not in self._sums and not (
-            record.curves and self._recognised(record) is not None
+        if isinstance(record, Linear) and record not in self._sums and (
+            self._recognised(record) is None
         ):
             picked = rows.atoms - record.first
             plain = len(picked) == record.size and (
