@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from bounds import OVERFLOWS
+from bounds import OVERFLOWS, span_bound
 
 from clnet.ir import reference
 from clnet.ir.lowering import lower_training
@@ -11,6 +11,7 @@ from clnet.nn.losses import LOSSES, loss_function
 from clnet.opencl.discovery import device
 from clnet.opencl.session import session
 from clnet.runtime.binding import Step
+from clnet.runtime.executable import Executable
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 
@@ -100,3 +101,24 @@ def check(network, span, variant, config, seed=0, eps=None, capable=DEVICE):
         expected = values[value.name]
         bound = 10 * eps * np.sqrt(terms) * max(1, np.abs(expected).max())
         np.testing.assert_allclose(results[value.name], expected, rtol=0, atol=bound)
+
+
+def check_calls(network, step, draw, calls=3):
+    """Compare calls of a step with the oracle.
+
+    Several: words are double-buffered, counters grow, and scratch keeps no state.
+    """
+    span = step.span
+    executable = Executable(
+        session(step.device), network, [step], span.inputs, span.outputs
+    )
+    for _ in range(calls):
+        inputs = {}
+        for value in span.inputs:
+            rows = draw(size=(span.batch, value.width)).astype(span.dtype)
+            inputs[value.name] = executable.x[value.name][...] = rows
+        executable.run()
+        exact, bound = span_bound(span, inputs, network.parameters)
+        for value in span.outputs:
+            off = np.abs(executable.result(value.name) - exact[value.name])
+            assert (off <= bound[value.name]).all(), (step.config, off.max())

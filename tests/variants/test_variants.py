@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pyopencl as cl
 import pytest
+from kernel_corpus import spans as spans_of
 from variant_cases import (
     H200,
     LAPTOP,
@@ -24,12 +26,14 @@ from variant_cases import (
     spans,
 )
 
-from clnet import Dense, Network
+from clnet import Dense, Network, Sparse
 from clnet.ir.activation import Nonlinearity
+from clnet.ir.lowering import lower_training
 from clnet.ir.op import Value
 from clnet.ir.program import Span
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.layers import Local
+from clnet.nn.losses import loss_function
 from clnet.nn.storage.dense import DenseStorage
 from clnet.opencl.discovery import device
 from clnet.opencl.launch import Scratch
@@ -38,6 +42,7 @@ from clnet.opencl.session import session
 from clnet.variants import ALL_VARIANTS
 from clnet.variants.cost import Cost
 from clnet.variants.dense.mma import tile_memory
+from clnet.variants.sparse.sparse_outer import SparseOuter
 
 # The cases ---------------------------------------------------------------------------
 
@@ -172,9 +177,28 @@ DESCRIBED = (
 )
 
 
+ROW = np.arange(36)[:, np.newaxis] == 4  # a row much longer than others
+LISTED = {
+    form: Network(300, [
+        Dense(90), Sparse(36, "tanh", pattern=np.eye(36, 90, dtype=bool) | ROW,
+                          format=form), Dense(4, sources=(1, 2)),
+    ], seed=1)
+    for form in ("csr", "sell", "dia")
+}
+
+
 @cache
 def described_spans(case, variant):
-    return spans(case, variant)[1]
+    """The spans of a case, or of a network of sparse layers and a batch, both ways."""
+    if isinstance(case, Case):
+        return spans(case, variant)[1]
+    form, batch = case
+    network = LISTED[form]
+    backward = lower_training(network, loss_function("mse"), None)
+    return [
+        span for program in (network.program, backward)
+        for span in spans_of(program, batch, variant)
+    ]
 
 
 def test_names_are_unique():
@@ -183,8 +207,10 @@ def test_names_are_unique():
     assert names[-2:] == ["generic", "host"]
 
 
-@every_variant()
-@pytest.mark.parametrize("case", DESCRIBED, ids=str)
+@pytest.mark.parametrize(
+    "variant", [*ALL_VARIANTS, SparseOuter()], ids=lambda v: v.name
+)
+@pytest.mark.parametrize("case", [*DESCRIBED, *product(LISTED, (1, 3, 40))], ids=str)
 @pytest.mark.parametrize("where", [H200, LAPTOP, SMALL, LEAST], ids=lambda d: d.name)
 def test_space_cost_and_launches(variant, case, where):
     for span in described_spans(case, variant):
@@ -199,7 +225,8 @@ def test_space_cost_and_launches(variant, case, where):
             cost = variant.cost(span, config, where)
             assert isinstance(cost, Cost)
             assert cost.flops > 0
-            assert cost.bytes >= span.batch * span.outputs[0].width * 4
+            written = span.outputs[0]
+            assert cost.bytes >= written.height(span.batch) * written.width * 4
             assert 1 <= cost.compute_units <= where.compute_units
             launches = variant.launches(span, config, where)
             calls = [launch for launch in launches if launch.when == "call"]

@@ -7,11 +7,12 @@ between groups. Slices then exchange partial sums in the order of the group's ta
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from bounds import span_bound
 from devices import CPU_ONLY, DEVICE, H200, ONE_GROUP
+from spans import check_calls
 from variants.timeouts import assert_timeout_is_recovered
 
 from clnet import Dense, Local, Network
@@ -42,17 +43,9 @@ def whole(network, batch):
 
 
 def check(network, batch, config, scale=1.0, seed=0, device=ONE_GROUP):
-    span = whole(network, batch)
-    step = Step(span, PersistentMma(), config, device)
-    (y,) = span.outputs
-    one = Executable(session(device), network, [step], span.inputs, (y,))
+    step = Step(whole(network, batch), PersistentMma(), config, device)
     rng = np.random.default_rng(seed)
-    for _ in range(3):  # words are double-buffered
-        x = (scale * rng.uniform(-1, 1, (batch, network.n_in))).astype(np.float32)
-        one.x[span.inputs[0].name][...] = x
-        one.run()
-        exact, bound = span_bound(span, {span.inputs[0].name: x}, network.parameters)
-        assert (np.abs(one.result(y.name) - exact[y.name]) <= bound[y.name]).all()
+    check_calls(network, step, partial(rng.uniform, -scale, scale))
 
 
 @pytest.mark.parametrize(("sizes", "batch", "shape"), [

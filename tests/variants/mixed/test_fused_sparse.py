@@ -95,24 +95,6 @@ def test_layers_of_several_products():
         assert len(program.ops) >= stop
 
 
-def test_spaces_and_costs():
-    small = dataclasses.replace(GPU, local_memory=8 << 10, largest_group=64)
-    for name in ("one format", "shortcuts"):
-        program = network_of(name).program
-        for batch in (1, 40):
-            span = program.span(0, len(program.ops), batch)
-            for device in (small, GPU, CPU):
-                space = list(FUSED.space(span, device))
-                assert 1 <= len(space) <= 16
-                assert all(space.count(config) == 1 for config in space)
-                for config in space:
-                    cost = FUSED.cost(span, config, device)
-                    (launch,) = FUSED.launches(span, config, device)
-                    assert 1 <= cost.compute_units <= device.compute_units
-                    assert launch.global_size[0] % launch.local_size[0] == 0
-                    assert launch.local_size[0] <= device.largest_group
-
-
 def test_refusals():
     program = network_of("shortcuts").program
     n = len(program.ops)

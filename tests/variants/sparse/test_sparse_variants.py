@@ -9,13 +9,11 @@ import pytest
 from spans import program_of, results_of
 from sparse_devices import CPU, DEVICE, GPU, LaunchesFor, close
 
-import clnet
 from clnet import Dense, Network, Sparse
 from clnet.ir import reference
 from clnet.ir.activation import BiasAct
 from clnet.ir.product import ApplyT, Outer
 from clnet.ir.program import Span
-from clnet.opencl.launch import Scratch
 from clnet.variants.sparse.dia import Dia
 from clnet.variants.sparse.sell import Sell
 from clnet.variants.sparse.sparse import Csr
@@ -159,42 +157,6 @@ def test_dtypes_activations_and_other_batches(variant, device):
         form = FORMATS[variant.name][i % len(FORMATS[variant.name])]
         network = network_of(PATTERNS["random"], form, name, dtype)
         assert check(variant, network, batch, device, lambda listed: listed[-1:])
-
-
-@pytest.mark.parametrize("variant", [SparseTeam(), Sell(), SparseOuter(), Csr(), Dia()])
-@pytest.mark.parametrize("device", [
-    clnet.Device("large", "gpu", compute_units=132, local_memory=47 << 10,
-                 largest_group=1024, simd_width=32, fp64=True),
-    clnet.Device("small", "gpu", compute_units=2, local_memory=8 << 10,
-                 largest_group=64, simd_width=4, fp64=True),
-    clnet.Device("least", "cpu", local_memory=1 << 10, largest_group=1, fp64=True),
-], ids=lambda device: device.name)
-def test_spaces_costs_and_launches_are_sane(variant, device):
-    tried = 0
-    for name in ("one long row", "single entry", "full"):
-        form = {"sell": "sell", "dia": "dia"}.get(variant.name, "csr")
-        network = network_of(PATTERNS[name], form)
-        for batch in (1, 3, 40):
-            for span in all_spans(network, batch):
-                if variant.refuse(span, device) is not None:
-                    continue
-                space = list(variant.space(span, device))
-                assert 1 <= len(space) <= 16
-                assert all(space.count(config) == 1 for config in space)
-                for config in space:
-                    cost = variant.cost(span, config, device)
-                    launches = variant.launches(span, config, device)
-                    assert cost.launches == len(launches)
-                    assert 1 <= cost.compute_units <= device.compute_units
-                    scratch = {a for launch in launches for a in launch.arguments
-                               if isinstance(a, Scratch)}
-                    assert cost.scratch == sum(a.size for a in scratch)
-                    for launch in launches:
-                        sizes = zip(launch.global_size, launch.local_size, strict=True)
-                        assert all(g > 0 and g % n == 0 for g, n in sizes)
-                        assert np.prod(launch.local_size) <= device.largest_group
-                        tried += 1
-    assert tried or device.type != ("cpu" if variant == Csr() else "gpu")
 
 
 def test_refusals():
