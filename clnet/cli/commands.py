@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from clnet.cli.samples import Samples
+    from clnet.cli.samples import FileSamples
     from clnet.network import Network
     from clnet.nn.labels import Label
     from clnet.nn.metrics import Metrics
@@ -239,7 +239,7 @@ def predict(arguments: argparse.Namespace) -> int:
 
 
 def _outputs(
-    network: Network, how: Prediction, data: Samples, batch: int,
+    network: Network, how: Prediction, data: FileSamples, batch: int,
     counts: Counter[Label], metrics: Metrics | None,
 ) -> Iterator[NDArray[Any]]:
     """Yield outputs [samples, n_out] of each batch, counted and compared meanwhile.
@@ -316,7 +316,7 @@ def write_trace(path: str, plan: Plan, x: NDArray[Any]) -> None:
 
 
 def save_answers(
-    arguments: argparse.Namespace, network: Network, data: Samples, y: NDArray[Any],
+    arguments: argparse.Namespace, network: Network, data: FileSamples, y: NDArray[Any],
     labels: NDArray[Any] | None,
 ) -> None:
     """Write the inputs and outputs of `predict` to a file.

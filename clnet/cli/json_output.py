@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from clnet.cli.summary import layer_fields
 
 if TYPE_CHECKING:
-    from clnet.cli.samples import Samples
+    from clnet.cli.samples import FileSamples
     from clnet.network import Network
     from clnet.opencl.device import Device
 
@@ -51,7 +51,7 @@ def network_fields(network: Network) -> dict[str, object]:
     }
 
 
-def data_fields(data: Samples) -> dict[str, object]:
+def data_fields(data: FileSamples) -> dict[str, object]:
     """Return the sizes of data, and the range of the finite numbers."""
     outputs: dict[str, object] = (
         {"classes": dict(zip(*np.unique(data.t, return_counts=True), strict=True))}

@@ -14,7 +14,7 @@ from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import CASCADE
 
 if TYPE_CHECKING:
-    from clnet.cli.samples import Samples
+    from clnet.cli.samples import FileSamples
 
 HIDDEN = 64  # neurons of the hidden layer: docs/explanation/defaults.md
 ACTIVATION = "tanh"  # of hidden layers
@@ -22,7 +22,7 @@ SCALES = (-1.0, 1.0)  # of columns that are known by name
 
 
 def network_of(
-    arguments: argparse.Namespace, data: Samples, network: Network | None
+    arguments: argparse.Namespace, data: FileSamples, network: Network | None
 ) -> tuple[Network, bool]:
     """Return the network to train, and whether it is trained on scaled data."""
     new = network is None
@@ -84,7 +84,7 @@ def counts(arguments: argparse.Namespace) -> bool:
 
 
 def _layers(
-    arguments: argparse.Namespace, data: Samples
+    arguments: argparse.Namespace, data: FileSamples
 ) -> tuple[list[int], list[str]]:
     """Return the sizes and activations of a new network."""
     cascade = arguments.optimiser == CASCADE

@@ -355,7 +355,7 @@ EFFORTS: tuple[Row, ...] = tuple(
 )
 
 
-class Command(NamedTuple):
+class Subcommand(NamedTuple):
     """A command of the command line."""
 
     run: Callable[[argparse.Namespace], int]  # Returns the exit status
@@ -370,8 +370,8 @@ class Command(NamedTuple):
 
 _TABLES = {f"tables ({', '.join(TABLE_SUFFIXES)})": TABLES}
 
-COMMANDS: Mapping[str, Command] = {
-    "devices": Command(
+COMMANDS: Mapping[str, Subcommand] = {
+    "devices": Subcommand(
         commands.devices, "list the OpenCL devices, best first",
         "List the OpenCL devices of this machine, best first, with notes on each. The "
         "first one is the default of other commands.",
@@ -385,20 +385,20 @@ COMMANDS: Mapping[str, Command] = {
             JSON,
         ),
     ),
-    "doctor": Command(
+    "doctor": Subcommand(
         commands.doctor, "examine the OpenCL set-up",
         "Examine the OpenCL set-up: the files that name drivers, the caches, and a "
         "kernel on every device. Report each fault and its cure.",
         ["clnet doctor"], (JSON,),
     ),
-    "info": Command(
+    "info": Subcommand(
         commands.info, "show the content of a network or data file",
         "Show the content of a file. Of a network: the layers, and FANN's training "
         "parameters if it has any. Of data: the samples, columns and ranges.",
         ["clnet info mushroom.net", "clnet info iris.csv --target species"],
         (("file FILE", "a network or data file"), MEMORY, JSON), _TABLES,
     ),
-    "predict": Command(
+    "predict": Subcommand(
         commands.predict, "run a network on data",
         "Run a network on the inputs of a data file, and write its outputs, or the "
         "names of the classes. A network that was trained on a table by --target finds "
@@ -420,7 +420,7 @@ COMMANDS: Mapping[str, Command] = {
         ),
         _TABLES, defaults={"evaluates": False},
     ),
-    "evaluate": Command(
+    "evaluate": Subcommand(
         commands.predict, "compare a network's outputs with targets",
         "Run a network on the inputs of a data file and compare its outputs with the "
         "targets: the mean squared error, the number of errors of at least FANN's "
@@ -435,7 +435,7 @@ COMMANDS: Mapping[str, Command] = {
             "probabilities": False,
         },
     ),
-    "train": Command(
+    "train": Subcommand(
         train.run, "train a network on data",
         "Train a network on the samples of a data file, on the device, and compare its "
         "outputs with the targets. Ctrl-C stops the training and keeps the trained "
@@ -463,7 +463,7 @@ COMMANDS: Mapping[str, Command] = {
             **_TABLES,
         },
     ),
-    "convert": Command(
+    "convert": Subcommand(
         commands.convert, "write a network or data in another format",
         "Read a network or data file and write it in another format, which the suffix "
         "selects. The new file is written completely or not at all.",
@@ -477,7 +477,7 @@ COMMANDS: Mapping[str, Command] = {
             MEMORY, JSON,
         ),
     ),
-    "explain": Command(
+    "explain": Subcommand(
         commands.explain, "show how a network would be run, and why",
         "Show the kernels that would run a network on a device, and the times of the "
         "best of the others; with --all those of all, and why some cannot run there.",
@@ -492,7 +492,7 @@ COMMANDS: Mapping[str, Command] = {
             JSON, MEMORY,
         ),
     ),
-    "tune": Command(
+    "tune": Subcommand(
         commands.tune, "measure all kernels for a network, and store the times",
         "Measure all kernels and configurations that can run a network on a device, "
         "for each batch size, and store the times. Later runs choose by them. With "
@@ -512,7 +512,7 @@ COMMANDS: Mapping[str, Command] = {
             *_steps("measure"), MEMORY, JSON,
         ),
     ),
-    "bench": Command(
+    "bench": Subcommand(
         bench.run, "run a study: clnet's kernels against others",
         "Measure the cases of a study: clnet's kernels, the plan that clnet chooses, "
         "and other libraries. All results are checked before they are timed. Each row "

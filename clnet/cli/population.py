@@ -16,7 +16,7 @@ from clnet.cli.summary import file_rows, pairs, set_fields, set_rows, table_rows
 from clnet.errors import WIDTH, InputError, counted
 
 if TYPE_CHECKING:
-    from clnet.cli.samples import Samples
+    from clnet.cli.samples import FileSamples
     from clnet.network import Network
     from clnet.nn.folds import CrossValidation
     from clnet.nn.metrics import Evaluation
@@ -123,7 +123,7 @@ def asked(arguments: argparse.Namespace) -> bool:
 
 def run(
     arguments: argparse.Namespace, devices: tuple[Device, ...], network: Network,
-    sets: dict[str, Samples], options: dict[str, Any],
+    sets: dict[str, FileSamples], options: dict[str, Any],
 ) -> int:
     """Train all networks, and print the results."""
     for samples in sets.values():
@@ -149,7 +149,7 @@ def _shown(arguments: argparse.Namespace) -> bool:
 
 
 def _seeds(
-    arguments: argparse.Namespace, network: Network, sets: dict[str, Samples],
+    arguments: argparse.Namespace, network: Network, sets: dict[str, FileSamples],
     options: dict[str, Any],
 ) -> None:
     """Train a population of seeds."""
@@ -219,7 +219,7 @@ def _seeds(
 
 
 def _spread(
-    results: dict[str, list[Evaluation]], sets: dict[str, Samples], best: int
+    results: dict[str, list[Evaluation]], sets: dict[str, FileSamples], best: int
 ) -> str:
     """Return the table of the networks' figures."""
     lines = [f"{'':14}" + "".join(
@@ -239,7 +239,7 @@ def _spread(
 
 
 def _settings(
-    arguments: argparse.Namespace, network: Network, sets: dict[str, Samples],
+    arguments: argparse.Namespace, network: Network, sets: dict[str, FileSamples],
     options: dict[str, Any],
 ) -> None:
     """Score settings over folds; train the best on all samples."""

@@ -45,7 +45,7 @@ TEXT_OPTIONS = ("header", "separator", "decimal")
 
 
 @dataclass(frozen=True)
-class Samples:
+class FileSamples:
     """The samples of a data file."""
 
     x: NDArray[Any]  # Inputs
@@ -156,15 +156,15 @@ class Samples:
         )
         return np.asarray((len(labels) / (len(classes) * counts))[codes.reshape(-1)])
 
-    def subset(self, rows: NDArray[Any], notes: tuple[str, ...] = ()) -> Samples:
+    def subset(self, rows: NDArray[Any], notes: tuple[str, ...] = ()) -> FileSamples:
         """Return the samples of some rows, with notes of their own."""
-        return Samples(self.x[rows], self.t[rows], self.columns, notes=notes)
+        return FileSamples(self.x[rows], self.t[rows], self.columns, notes=notes)
 
 
 def read(
     arguments: argparse.Namespace, path: str, dtype: str | None,
     columns: Columns | None = None, n_in: int | None = None,
-) -> Samples:
+) -> FileSamples:
     """Return the samples of a file, as the options of tables say."""
     suffixes = (*DATA_SUFFIXES, *SOURCE_SUFFIXES, *TEXT_SUFFIXES)
     suffix = suffix_of(path, suffixes, "data")
@@ -199,33 +199,33 @@ def read(
                 path, dtype=dtype, outputs=0, memory_limit=arguments.memory_limit
             )
             if x.shape[1] == n_in:
-                return Samples(x, t)
+                return FileSamples(x, t)
         sentence = str(error).replace(
             OR_TEXT, f"{OR_TEXT}: name the column of classes, as by --target species"
         ).replace(
             NAME_TARGETS, "name them by --target, or give their number by --outputs"
         )
         raise FormatError(sentence) from None
-    return Samples(x, t)
+    return FileSamples(x, t)
 
 
 def _loaded(
     arguments: argparse.Namespace, path: str, asked: dict[str, Any],
     columns: Columns | None, dtype: str | None,
-) -> Samples:
+) -> FileSamples:
     """Return the samples of a table that `load_table` reads."""
     if asked.get("separator") == "tab":
         asked["separator"] = "\t"
     table = load_table(
         path, **asked, columns=columns, dtype=dtype, memory_limit=arguments.memory_limit
     )
-    return Samples(table.x, table.t, table.columns, notes=table.notes)
+    return FileSamples(table.x, table.t, table.columns, notes=table.notes)
 
 
 def _opened(
     arguments: argparse.Namespace, path: str, asked: dict[str, Any],
     columns: Columns | None, dtype: str | None,
-) -> Samples:
+) -> FileSamples:
     """Return the samples of a file that `open_data` opens: all, or by parts."""
     outputs = arguments.outputs
     named = source_suffix(path) in ARROW_SUFFIXES and outputs is None
@@ -246,10 +246,10 @@ def _opened(
         t = t[:, np.newaxis]
     rows = rows_of(buffer, x.shape[1] + (t.shape[1] if t.ndim > 1 else 1), 8)
     notes = tuple(getattr(source, "notes", ()))
-    return Samples(x, t, source.columns, source if large else None, rows, notes)
+    return FileSamples(x, t, source.columns, source if large else None, rows, notes)
 
 
-def unknown_targets(network: Network, data: Samples) -> str:
+def unknown_targets(network: Network, data: FileSamples) -> str:
     """Return why outputs cannot be compared with the targets of data; or ""."""
     if not data.t.size:
         return "the data have none, see --target and --outputs"
@@ -267,7 +267,7 @@ def unknown_targets(network: Network, data: Samples) -> str:
     return f"{missing} are missing" if missing else ""
 
 
-def check_labels(path: str, samples: Samples, classes: Classes | None) -> None:
+def check_labels(path: str, samples: FileSamples, classes: Classes | None) -> None:
     """Raise unless all labels are of a network's classes, if it has any."""
     known = classes or samples.classes
     unknown = [label for label in samples.classes if label not in known]

@@ -19,7 +19,7 @@ from clnet.nn.activations import activation_name
 from clnet.nn.layers import bias_size
 
 if TYPE_CHECKING:
-    from clnet.cli.samples import Samples
+    from clnet.cli.samples import FileSamples
     from clnet.network import Network
     from clnet.nn.columns import Column
     from clnet.nn.fann_parameters import FannParameters
@@ -175,7 +175,7 @@ def evaluation_rows(evaluation: Evaluation, targets: int) -> list[tuple[str, obj
 
 
 def set_rows(
-    results: Mapping[str, Evaluation], sets: Mapping[str, Samples], n_out: int
+    results: Mapping[str, Evaluation], sets: Mapping[str, FileSamples], n_out: int
 ) -> list[tuple[str, object]]:
     """Return the rows of evaluations of sets of samples."""
     rows: list[tuple[str, object]] = []
@@ -188,7 +188,7 @@ def set_rows(
 
 
 def set_fields(
-    results: Mapping[str, Evaluation], sets: Mapping[str, Samples]
+    results: Mapping[str, Evaluation], sets: Mapping[str, FileSamples]
 ) -> dict[str, object]:
     """Return the same for JSON."""
     return {

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from clnet.cli import json_output, population
 from clnet.cli.new_network import counts, network_of, scales
-from clnet.cli.samples import TABLE_OPTIONS, Samples, check_labels, read
+from clnet.cli.samples import TABLE_OPTIONS, FileSamples, check_labels, read
 from clnet.cli.summary import class_texts, file_rows, pairs, set_fields, set_rows
 from clnet.errors import ClnetError, InputError, nearest, quoted
 from clnet.formats import TRAINING_SUFFIX, check_save
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _prepared(
     arguments: argparse.Namespace
-) -> tuple[tuple[Device, ...], Network, dict[str, Samples], dict[str, Any]]:
+) -> tuple[tuple[Device, ...], Network, dict[str, FileSamples], dict[str, Any]]:
     """Return the devices, the network, the data, and arguments of `Network.fit`."""
     from clnet.cli.commands import devices_of
     from clnet.opencl.discovery import device_list
@@ -117,7 +117,7 @@ def _prepared(
     }
 
 
-def _validation(data: Samples | None) -> Any:
+def _validation(data: FileSamples | None) -> Any:
     """Return the argument `validation` of `Network.fit`."""
     if data is None:
         return None
@@ -126,7 +126,7 @@ def _validation(data: Samples | None) -> Any:
 
 def _trained(
     arguments: argparse.Namespace, resume: Path | None, devices: tuple[Device, ...],
-    network: Network, sets: dict[str, Samples], options: dict[str, Any],
+    network: Network, sets: dict[str, FileSamples], options: dict[str, Any],
     comm: Any = None,
 ) -> int:
     """Train the network; rank 0 prints the results."""
@@ -217,7 +217,7 @@ class _Report:
 
 def _files(
     arguments: argparse.Namespace, columns: Columns | None
-) -> tuple[Samples, Samples | None]:
+) -> tuple[FileSamples, FileSamples | None]:
     """Return the training set, and the validation set if there is one."""
     share = _share(arguments.validation)
     data = _file(arguments, arguments.data, columns)
@@ -253,7 +253,7 @@ def _share(text: str | None) -> float | None:
 
 def _file(
     arguments: argparse.Namespace, path: str, columns: Columns | None
-) -> Samples:
+) -> FileSamples:
     scaled = arguments.target is not None or columns is not None or scales(arguments)
     samples = read(arguments, path, "float64" if scaled else "float32", columns)
     if not samples.t.size:
@@ -288,7 +288,7 @@ def _optimiser(
     return replace(rule, learning_rate=arguments.rate)  # type: ignore[call-arg]
 
 
-def shuffled_digits(arguments: argparse.Namespace) -> tuple[Samples, Samples]:
+def shuffled_digits(arguments: argparse.Namespace) -> tuple[FileSamples, FileSamples]:
     """Return the shuffled digits for training and test; set default arguments."""
     for option in ("validation", "outputs", *TABLE_OPTIONS):
         if getattr(arguments, option) is not None:
@@ -308,7 +308,7 @@ def shuffled_digits(arguments: argparse.Namespace) -> tuple[Samples, Samples]:
         arguments.epochs = arguments.epochs or DIGITS_EPOCHS
         arguments.seed = 0 if arguments.seed is None else arguments.seed
     n = DIGITS_TEST
-    return Samples(x[n:], t[n:]), Samples(x[:n], t[:n])
+    return FileSamples(x[n:], t[n:]), FileSamples(x[:n], t[:n])
 
 
 def images_and_labels() -> tuple[NDArray[Any], NDArray[Any]]:

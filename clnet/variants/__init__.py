@@ -10,7 +10,7 @@ from clnet.variants.dense.fused_mma import FusedMma
 from clnet.variants.dense.gemm import Gemm
 from clnet.variants.dense.mma import Mma
 from clnet.variants.dense.mma_chain import MmaChain
-from clnet.variants.dense.naive import Fused, Local, Naive
+from clnet.variants.dense.naive import Fused, Naive, Staged
 from clnet.variants.dense.persistent import Persistent
 from clnet.variants.dense.persistent_mma import PersistentMma
 from clnet.variants.dense.split import Split
@@ -26,7 +26,7 @@ from clnet.variants.stencil.stencil import Stencil, StencilReduction
 from clnet.variants.stencil.stencil_cpu import StencilCpu
 from clnet.variants.stencil.trapezoid import Trapezoid
 
-STUDY_VARIANTS: tuple[Variant, ...] = (Naive(), Local(), Fused(), StencilReduction())
+STUDY_VARIANTS: tuple[Variant, ...] = (Naive(), Staged(), Fused(), StencilReduction())
 """The rungs of the studies, one idea each. The planner searches them only by name:
 others compute the same spans, nearly always faster."""
 

@@ -4,20 +4,20 @@ from clnet.variants.base import Variant
 from clnet.variants.reference.generic_backward import GenericBackward
 from clnet.variants.sparse.sparse_input import SparseInput
 from clnet.variants.sparse.sparse_outer import SparseOuter
-from clnet.variants.training.epoch import Epoch
+from clnet.variants.training.epoch import TiledEpoch
 from clnet.variants.training.fused_step import FusedStep
 from clnet.variants.training.gemm_backward import GemmBackward
 from clnet.variants.training.group_step import GroupStep
 from clnet.variants.training.mma_backward import MmaBackward
 from clnet.variants.training.optimisers import Dropping, Norm, Optimisers
-from clnet.variants.training.outer import Outer
+from clnet.variants.training.outer import TiledOuter
 from clnet.variants.training.output_loss import OutputLoss
 from clnet.variants.training.sequential import Sequential
 from clnet.variants.training.stencil_backward import StencilBackward, StencilGradients
 from clnet.variants.training.wide import Wide
 
 STEP_VARIANTS: tuple[Variant, ...] = (
-    Outer(),
+    TiledOuter(),
     GemmBackward(),
     MmaBackward(),
     OutputLoss(),
@@ -30,7 +30,7 @@ STEP_VARIANTS: tuple[Variant, ...] = (
     Dropping(),
     Norm(),
     Optimisers(),
-    Epoch(),
+    TiledEpoch(),
     Sequential(),
     GroupStep(),
     FusedStep(),

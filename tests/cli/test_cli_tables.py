@@ -11,7 +11,7 @@ from cli_output import ok
 import clnet
 from clnet import Network
 from clnet.cli.new_network import HIDDEN
-from clnet.cli.samples import Samples
+from clnet.cli.samples import FileSamples
 from clnet.errors import WIDTH
 from clnet.nn.labels import count_missing
 
@@ -184,7 +184,7 @@ def test_balanced_classes_weigh_alike(clnet_command, tables):
               np.array([[0.0], [1], [1], [0], [1]])):
         labels = t if t.ndim == 1 else t[:, 0] if t.shape[1] == 1 else t.argmax(axis=1)
         np.testing.assert_allclose(
-            Samples(np.zeros((5, 1)), t).balanced_weights(),
+            FileSamples(np.zeros((5, 1)), t).balanced_weights(),
             judge.compute_sample_weight("balanced", labels),
         )
     train = f"train flowers.csv --target kind {TRAIN}"

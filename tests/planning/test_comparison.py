@@ -25,7 +25,7 @@ from clnet.planning.tuning import times
 from clnet.planning.tuning.calls import CallTrial
 from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.binding import Step
-from clnet.variants.dense.naive import Local, Naive
+from clnet.variants.dense.naive import Naive, Staged
 from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.generic_backward import GenericBackward
 from clnet.variants.training.optimisers import Optimisers
@@ -149,7 +149,7 @@ def test_covers_for_device_arrays_and_the_fallback_are_compared(compared):
 
 def test_covers_for_device_arrays_leave_wrong_kernels_out():
     network = net()
-    made = Planner(network, CPU, 29, False, (WrongEdge(), Local()))
+    made = Planner(network, CPU, 29, False, (WrongEdge(), Staged()))
     made.report.candidates = list(made.candidates())
     wrong = [c for c in made.report.candidates if c.step.variant.name == "wrong_edge"]
     with pytest.warns(ClnetWarning, match="^wrong_edge is left out: "):

@@ -34,7 +34,7 @@ from clnet.variants.reference.generic import Generic
 from clnet.variants.reference.generic_backward import GenericBackward
 from clnet.variants.training.gemm_backward import GemmBackward
 from clnet.variants.training.optimisers import Optimisers
-from clnet.variants.training.outer import Outer
+from clnet.variants.training.outer import TiledOuter
 
 CPU = clnet.device("cpu")
 GPU = clnet.Device("some gpu", "gpu")
@@ -311,7 +311,8 @@ def test_the_state_of_a_view_is_read_in_the_layout_of_its_network():
     np.testing.assert_array_equal(train_state.values()[1], state)
 
 
-@pytest.mark.parametrize("variant", [Outer(), GemmBackward()], ids=["outer", "gemm"])
+@pytest.mark.parametrize("variant", [TiledOuter(), GemmBackward()],
+                         ids=["outer", "gemm"])
 def test_dense_kernels_give_the_gradients_of_masked_rows(variant, monkeypatch):
     monkeypatch.setattr("clnet.planning.tuning.measure.ROUND_SECONDS", 1e-5)
     network = network_of(format="dense")

@@ -21,8 +21,7 @@ from clnet.planning.tuning import fingerprint, times
 from clnet.planning.tuning.search import Search
 from clnet.runtime.binding import Step
 from clnet.variants import ALL_VARIANTS, VARIANTS
-from clnet.variants.dense.naive import Local as LocalMemory
-from clnet.variants.dense.naive import Naive
+from clnet.variants.dense.naive import Naive, Staged
 from clnet.variants.dense.split import Split
 from clnet.variants.reference.host import Host
 
@@ -319,7 +318,7 @@ def test_measured_times_that_make_no_cover_do_not_count(lab):
         return lab.plan(device=GPU, tune=False, variants=["naive", "local"])
 
     modelled = names(plan())
-    slower = Naive() if modelled[0] == "local" else LocalMemory()
+    slower = Naive() if modelled[0] == "local" else Staged()
     remember(GPU, slower, 1e-9, LAYERS[:2])
     assert names(plan()) == modelled
 

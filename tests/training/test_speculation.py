@@ -23,7 +23,7 @@ from clnet.runtime import replay
 from clnet.runtime.binding import Step
 from clnet.runtime.train_state import TrainState
 from clnet.training import fit, group, plans, training
-from clnet.variants.training.epoch import Epoch
+from clnet.variants.training.epoch import TiledEpoch
 from clnet.variants.training.group_step import GroupStep
 from clnet.variants.training.sequential import Sequential
 
@@ -135,9 +135,9 @@ def plan_by(variant, monkeypatch, **config):
 
 
 BY_VARIANT = {
-    "group_step": (GroupStep(), {"alone": 1}), "epoch": (Epoch(), {"workers": 1}),
-    "lead": (Epoch(), {"caller": 1}),
-    "workers": (Epoch(), {"workers": DEVICE.compute_units, "caller": 0}),
+    "group_step": (GroupStep(), {"alone": 1}), "epoch": (TiledEpoch(), {"workers": 1}),
+    "lead": (TiledEpoch(), {"caller": 1}),
+    "workers": (TiledEpoch(), {"workers": DEVICE.compute_units, "caller": 0}),
     "sequential": (Sequential(), {}),
 }
 RULES = {

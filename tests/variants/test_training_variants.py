@@ -16,7 +16,7 @@ from variant_cases import alternate, selected
 from clnet import Dense, Network
 from clnet.ir.loss import Tally
 from clnet.ir.lowering import lower_training
-from clnet.ir.product import Outer as OuterOp
+from clnet.ir.product import Outer
 from clnet.ir.update import GradientNorm
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.losses import LOSSES, loss_function
@@ -35,7 +35,7 @@ from clnet.nn.storage.layout import live_elements
 from clnet.planning.training_planner import TRAINING_VARIANTS
 from clnet.variants import VARIANTS
 from clnet.variants.reference.generic_backward import GenericBackward
-from clnet.variants.training.outer import Outer
+from clnet.variants.training.outer import TiledOuter
 
 ARITHMETIC = {"float32": FLOAT32, "float64": FLOAT64}
 NAMES = (*ACTIVATIONS, *WITH_PARAMETERS)
@@ -128,10 +128,10 @@ def test_records_of_many_samples():
 def test_outer_in_every_configuration(n_in, n_out, batch, dtype):
     if dtype == "float64" and not DEVICE.fp64:
         pytest.skip("the device has no float64")
-    variant = Outer()
+    variant = TiledOuter()
     network = Network(n_in, [Dense(n_out, "tanh")], seed=n_in, dtype=dtype)
     program = lower_training(network, loss_function("mse"), None)
-    number = next(i for i, op in enumerate(program.ops) if isinstance(op, OuterOp))
+    number = next(i for i, op in enumerate(program.ops) if isinstance(op, Outer))
     span = program.span(number, number + 1, batch)
     op = span.ops[0]
     rng = np.random.default_rng(n_in)

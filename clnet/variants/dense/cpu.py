@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 PANEL = 16  # outputs per panel
 BLOCK = 96  # samples of a task, at most
-LONG = 20  # times the workers' wake-up: the calling thread's early start gains nothing
+# Wake-ups of workers: in longer calls the calling thread's early start gains nothing.
+LONG = 20
 GROUPS = (4, 2, 1, 8)  # panels of a task, the usually best first
 MAX_POLLS = 1 << 16  # of another worker's task: some hundred microseconds
 SPIN_POLLS = 1 << 18  # for another call: likewise

@@ -135,7 +135,7 @@ class FusedMma:
 
 
 @dataclass(frozen=True)
-class _Shape:
+class _NarrowChain:
     """A chain in blocks of 16 terms or neurons (``fused_mma.h``)."""
 
     first: int  # Blocks of the first layer's terms, of the last layer's neurons
@@ -189,10 +189,10 @@ class _Shape:
         }
 
 
-def _shape(span: Span, device: Device) -> _Shape:
+def _shape(span: Span, device: Device) -> _NarrowChain:
     layers = chain(span)
     hidden = max((layer.n_out for layer in layers[:-1]), default=0)
-    return _Shape(
+    return _NarrowChain(
         -(-layers[0].n_in // BLOCK), -(-hidden // BLOCK), -(-layers[-1].n_out // BLOCK),
         len(layers), SPLITS[span.precision], device.declared_local_memory,
     )

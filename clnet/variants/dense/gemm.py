@@ -60,7 +60,7 @@ PARTIAL_SHARE = 0.35  # of memory's rate: partial sums are written, then read fa
 
 
 @dataclass(frozen=True)
-class Product:
+class GemmProduct:
     """The product c [m, n] of k terms, as ``gemm.h`` computes it."""
 
     m: int  # Rows and columns of c, and terms of a sum
@@ -204,6 +204,6 @@ class Gemm:
         )
 
 
-def product_of(span: Span) -> Product:
+def product_of(span: Span) -> GemmProduct:
     """Return the contraction of a span."""
-    return Product(*sizes(contraction(span), span.batch), item_size(span))
+    return GemmProduct(*sizes(contraction(span), span.batch), item_size(span))

@@ -105,7 +105,7 @@ PARTIAL_SHARE = 0.7  # of memory's rate, by which partial sums are written and r
 
 
 @dataclass(frozen=True)
-class Product:
+class MmaProduct:
     """The product c [m, n] of inner dimension k (``mma.h``)."""
 
     m: int  # Sizes
@@ -183,7 +183,7 @@ class Product:
         return 4 * parts * self.m * self.pitch() if parts > 1 else 0
 
     @classmethod
-    def of(cls, op: Apply | ApplyT | Outer, span: Span) -> Product:
+    def of(cls, op: Apply | ApplyT | Outer, span: Span) -> MmaProduct:
         """Return the contraction of an op of a span."""
         return cls(*sizes(op, span.batch), SPLITS[span.precision])
 
@@ -237,7 +237,7 @@ def shapes_of(splits: int, device: Device) -> tuple[Config, ...]:
 
 
 def configs_of(
-    products: Sequence[Product], device: Device, parts: tuple[int, ...] = (1,)
+    products: Sequence[MmaProduct], device: Device, parts: tuple[int, ...] = (1,)
 ) -> tuple[Config, ...]:
     """Return the configs of products to measure, the best by the model first.
 
@@ -257,7 +257,7 @@ def configs_of(
 
 
 def cost_of(
-    products: Sequence[Product], span: Span, config: Config, device: Device,
+    products: Sequence[MmaProduct], span: Span, config: Config, device: Device,
     launches: int,
 ) -> Cost:
     """Count operands once packed, and again for every tile that reads them."""
@@ -419,8 +419,8 @@ def _layers(span: Span) -> tuple[LayerOps, ...]:
     return span.chain
 
 
-def _products(span: Span) -> list[Product]:
-    return [Product.of(layer.apply, span) for layer in _layers(span)]
+def _products(span: Span) -> list[MmaProduct]:
+    return [MmaProduct.of(layer.apply, span) for layer in _layers(span)]
 
 
 def packed_scratch(name: str, packing: Packing) -> tuple[Scratch, Scratch]:

@@ -34,7 +34,7 @@ from clnet.variants.dense.mma import (
     PRODUCTS,
     SWIZZLE,
     WARP_GROUP_ROWS,
-    Product,
+    MmaProduct,
     group_of,
     local_bytes,
     no_room_for_tiles,
@@ -221,10 +221,10 @@ class Tiling:
     device: Device
 
     @cached_property
-    def products(self) -> tuple[Product, ...]:
+    def products(self) -> tuple[MmaProduct, ...]:
         """Each layer's product."""
         return tuple(
-            Product.of(layer.apply, self.span) for layer in chain(self.span)
+            MmaProduct.of(layer.apply, self.span) for layer in chain(self.span)
         )
 
     @cached_property
@@ -244,7 +244,7 @@ class Tiling:
             for product, width in zip(self.products, self.widths, strict=True)
         )
 
-    def _seconds(self, product: Product, width: int) -> float:
+    def _seconds(self, product: MmaProduct, width: int) -> float:
         rows, rates = self.config["tile_m"], self.device.rates
         units = self.device.compute_units
         prefetched = self.config["stages"] * self.config["step"]  # blocks of weights
@@ -266,7 +266,7 @@ class Tiling:
         return rounds * tile + HANDOVERS * rates.handover
 
     def shape_of(self, width: int) -> Config:
-        """Return the config of `Product`, of tiles of `width` columns."""
+        """Return the config of `MmaProduct`, of tiles of `width` columns."""
         return {
             **self.config, "tile_n": width, "units": WARP_GROUP_MMA, "parts": 1,
             "slice": 4, "warps_m": self.config["tile_m"] // BLOCK, "warps_n": 1,
@@ -275,23 +275,23 @@ class Tiling:
 
     @cached_property
     def shapes(self) -> tuple[Config, ...]:
-        """Each layer's config of `Product`."""
+        """Each layer's config of `MmaProduct`."""
         return tuple(self.shape_of(width) for width in self.widths)
 
     @property
     def read_bytes(self) -> int:
         """Bytes of operands that all tiles read."""
-        return sum(map(Product.read_bytes, self.products, self.shapes))
+        return sum(map(MmaProduct.read_bytes, self.products, self.shapes))
 
     @cached_property
     def rows(self) -> tuple[Packing, ...]:
         """Each layer's inputs."""
-        return tuple(map(Product.a, self.products, self.shapes))
+        return tuple(map(MmaProduct.a, self.products, self.shapes))
 
     @cached_property
     def columns(self) -> tuple[Packing, ...]:
         """Each layer's weights."""
-        return tuple(map(Product.b, self.products, self.shapes))
+        return tuple(map(MmaProduct.b, self.products, self.shapes))
 
     @property
     def local_bytes(self) -> int:
@@ -315,7 +315,7 @@ class Tiling:
     @property
     def tiles(self) -> list[int]:
         """Tiles before each layer, and all."""
-        tiles = map(Product.tiles, self.products, self.shapes)
+        tiles = map(MmaProduct.tiles, self.products, self.shapes)
         return list(accumulate(tiles, initial=0))
 
     @property

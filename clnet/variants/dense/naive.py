@@ -53,7 +53,7 @@ STAGES = (256, 1024, 4096)  # values
 
 
 @dataclass(frozen=True)
-class Local(DenseLayers):
+class Staged(DenseLayers):
     """One dense layer; a group reads its input once (``local.cl``).
 
     Config: ``group``, work-items of a group; ``stage``, values staged at once.

@@ -105,7 +105,7 @@ class PersistentMma:
         """Return shapes that fit batch and local memory, the best by a model first."""
         return sorted(
             self._configs(span, device),
-            key=lambda config: Schedule(span, config, device).seconds,
+            key=lambda config: TaskSchedule(span, config, device).seconds,
         )
 
     def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
@@ -115,12 +115,12 @@ class PersistentMma:
             for shape in SHAPES
             if (config := dict(zip(KEYS, shape, strict=True)))
             and config["columns"] < 2 * tiles
-            and Schedule(span, config, device).fits
+            and TaskSchedule(span, config, device).fits
         )
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count the least traffic of the span."""
-        schedule = Schedule(span, config, device)
+        schedule = TaskSchedule(span, config, device)
         scratch = 2 * schedule.set_bytes + sum(schedule.packed_bytes)
         units = device.compute_units
         return span_cost(
@@ -130,7 +130,7 @@ class PersistentMma:
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the packing of each layer's weights, and the one launch."""
-        layers, schedule = chain(span), Schedule(span, config, device)
+        layers, schedule = chain(span), TaskSchedule(span, config, device)
         x, y = layers[0].apply.x, layers[-1].act.y
         first, last = (layers[i].apply.weights.offset for i in (0, -1))
         key = f"persistent_mma {first} to {last}"
@@ -187,7 +187,7 @@ def reduced_by(cut: Cut, slice_: int, columns: int) -> range:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class TaskSchedule:
     """The tasks of all groups, in order, and the offsets of their values."""
 
     span: Span

@@ -116,9 +116,9 @@ class GroupMembers(MemberVariant):
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return tiles and groups, the usually best first.
 
-        A network that has a compute unit alone is fastest in large tiles that are
-        nearly full. Others are in tiles of which several networks share a unit's local
-        memory, or else in large ones too.
+        A network alone on a compute unit is fastest in large tiles that it nearly
+        fills. Networks that share a unit take smaller tiles, so that the unit's local
+        memory holds several of them; if it cannot, they take large ones too.
         """
         step, matrix = accepted_step(span), bool(matrix_units(device))
         whole = max(TILES[-1], 1 << (span.batch - 1).bit_length())

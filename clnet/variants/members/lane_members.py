@@ -106,8 +106,8 @@ class LaneMembers(MemberVariant):
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return lanes, numbers of teams and tiles, the usually best first.
 
-        Half as many lanes have two neurons each. Two networks share a warp then, and
-        what it reads of a sample.
+        With half as many lanes, each has two neurons. Two networks then share a warp,
+        which reads each sample once for both.
         """
         step = accepted_step(span)
         most = _most_lanes(step)

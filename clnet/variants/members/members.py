@@ -98,9 +98,9 @@ def member_cost(
 
 
 def core_share(members: int, device: Device) -> tuple[int, float]:
-    """Return the cores that turns keep busy, and the share of their time.
+    """Return how many cores train networks, and the share of the time that all do.
 
-    A core takes one turn after the other, and the last ones leave cores idle.
+    A core trains one network after the other. The last ones leave some cores idle.
     """
     cores = min(device.compute_units, members)
     return cores, members / (-(-members // cores) * cores)

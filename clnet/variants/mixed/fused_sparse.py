@@ -20,7 +20,7 @@ from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.dense.chain import functions_defines
 from clnet.variants.macros import real
 from clnet.variants.mixed.products import (
-    Layer,
+    SummedLayer,
     layers_of,
     live_entries,
     refuse_unless_several_layers,
@@ -144,7 +144,7 @@ class FusedSparse:
         }
         weights = [a.weights.offset for layer in layers for a in layer.applies]
         make = partial(_tables, layers, offsets, functions, slots)
-        named = tables(f"fused_sparse {weights}", Tables._fields, make)
+        named = tables(f"fused_sparse {weights}", ProductTables._fields, make)
         count = sum(len(_products(layer)) for layer in layers)
         arguments = (
             PARAMETERS, named["products"], count, named["starts"],
@@ -215,14 +215,14 @@ def _offsets(span: Span) -> Offsets:
 # Lists ------------------------------------------------------------------------------
 
 
-def _products(layer: Layer) -> list[tuple[Apply, ...]]:
+def _products(layer: SummedLayer) -> list[tuple[Apply, ...]]:
     """Return the products of a layer: each dense one, and all others as one."""
     dense = [(a,) for a in layer.applies if isinstance(a.storage, RowStorage)]
     listed = tuple(a for a in layer.applies if not isinstance(a.storage, RowStorage))
     return [*dense, listed] if listed else list(dense)
 
 
-def _direct(layer: Layer) -> bool:
+def _direct(layer: SummedLayer) -> bool:
     """Return whether weights have the order of the list's entries, if any."""
     listed = [a for a in layer.applies if not isinstance(a.storage, RowStorage)]
     return not listed or (
@@ -230,7 +230,7 @@ def _direct(layer: Layer) -> bool:
     )
 
 
-def _list_bytes(layer: Layer) -> int:
+def _list_bytes(layer: SummedLayer) -> int:
     """Return the approximate bytes of a layer's lists."""
     each = 2 if _direct(layer) else 6
     return sum(
@@ -248,7 +248,7 @@ def _mean_row_lengths(span: Span) -> list[float]:
     ]
 
 
-class Tables(NamedTuple):
+class ProductTables(NamedTuple):
     """The tables of ``fused_sparse.cl``."""
 
     products: NDArray[Any]
@@ -258,9 +258,9 @@ class Tables(NamedTuple):
 
 
 def _tables(
-    layers: Sequence[Layer], offsets: Offsets, functions: Sequence[Nonlinearity],
+    layers: Sequence[SummedLayer], offsets: Offsets, functions: Sequence[Nonlinearity],
     with_slots: bool,
-) -> Tables:
+) -> ProductTables:
     table: list[tuple[int, ...]] = []
     starts: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     slots, columns = list(starts), list(starts)
@@ -299,7 +299,7 @@ def _tables(
                 functions.index(act.nonlinearity) if last else -1,
                 -1 if act.bias is None else act.bias.offset, int(not act.shared),
             ))
-    return Tables(
+    return ProductTables(
         np.array(table, PRODUCT), np.concatenate(starts).astype(np.int32),
         np.concatenate(slots).astype(np.int32) if with_slots else np.zeros(1, np.int32),
         index_array(np.concatenate(columns), offsets.total),

@@ -33,7 +33,7 @@ from clnet.variants.dense.chain import functions_defines
 from clnet.variants.dense.persistent import BACKOFF_NS, BY_VALUE, MAX_POLLS, WORD
 from clnet.variants.macros import real
 from clnet.variants.mixed.products import (
-    Layer,
+    SummedLayer,
     layers_of,
     live_entries,
     refuse_unless_several_layers,
@@ -209,17 +209,17 @@ def functions_of(span: Span) -> tuple[Nonlinearity, ...]:
     return tuple(dict.fromkeys(layer.act.nonlinearity for layer in layers_of(span)))
 
 
-def is_dense(layer: Layer) -> bool:
+def is_dense(layer: SummedLayer) -> bool:
     """Return whether a layer's rows are read in place."""
     return len(layer.applies) == 1 and isinstance(layer.applies[0].storage, RowStorage)
 
 
-def outputs_of(layer: Layer) -> int:
+def outputs_of(layer: SummedLayer) -> int:
     """Return the neurons of a layer."""
     return layer.act.y.width
 
 
-def padded_inputs(layer: Layer) -> int:
+def padded_inputs(layer: SummedLayer) -> int:
     """Return the inputs of a layer in whole vectors; of a dense one, its stride."""
     storage = layer.applies[0].storage
     if isinstance(storage, RowStorage):
@@ -233,7 +233,7 @@ def words_of(span: Span) -> list[int]:
     return [0, *(round_up(padded_inputs(layer), LINE_WORDS) for layer in later)]
 
 
-def longest_row(layer: Layer) -> int:
+def longest_row(layer: SummedLayer) -> int:
     """Return the vectors of a layer's longest row, or an upper bound."""
 
     def entries(storage: Storage) -> int:
@@ -247,12 +247,12 @@ def longest_row(layer: Layer) -> int:
     return -(-sum(entries(apply.storage) for apply in layer.applies) // VECTOR)
 
 
-def largest_share(layer: Layer, groups: int) -> int:
+def largest_share(layer: SummedLayer, groups: int) -> int:
     """Return the rows of a group's largest share of a layer."""
     return -(-outputs_of(layer) // groups)
 
 
-def team_shift(layer: Layer, config: Config, device: Device) -> int:
+def team_shift(layer: SummedLayer, config: Config, device: Device) -> int:
     """Return the logarithm of the number of work-items that read a row."""
     idle = max(LEAST_TEAM, config["group"] // largest_share(layer, config["groups"]))
     most = min(warp_team(device), idle).bit_length() - 1
@@ -279,7 +279,7 @@ def room_of(span: Span, config: Config, device: Device) -> int:
 # Tables -----------------------------------------------------------------------------
 
 
-class Tables(NamedTuple):
+class ListTables(NamedTuple):
     """The lists of ``persistent_mixed.cl``; `sources` are offsets in the parameters."""
 
     sources: NDArray[np.int32]
@@ -301,7 +301,7 @@ class Lists:
     room: int  # values of the widest range
 
     @property
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[SummedLayer]:
         """The layers that have lists."""
         return [layer for layer in layers_of(self.span) if not is_dense(layer)]
 
@@ -317,24 +317,24 @@ class Lists:
         return sum(int(_row_vectors(layer).sum()) for layer in self.layers)
 
     def table(self, name: str) -> Table:
-        """Return one of `Tables` as an argument."""
+        """Return one of `ListTables` as an argument."""
         suffix = f" for {self.groups} groups" * (name == "columns")
         return Table(
             f"{self.key}, {name}{suffix}", partial(_listed, self, name)
         )
 
     @cached_property
-    def tables(self) -> Tables:
+    def tables(self) -> ListTables:
         """All tables, made once."""
-        made: list[Tables] = []
+        made: list[ListTables] = []
         vectors = 0
         for layer in self.layers:
             made.append(_tables(layer, self.groups, vectors))
             vectors += len(made[-1].sources) // VECTOR
-        return Tables(*(np.concatenate(parts) for parts in zip(*made, strict=True)))
+        return ListTables(*(np.concatenate(parts) for parts in zip(*made, strict=True)))
 
 
-def _row_vectors(layer: Layer) -> NDArray[np.int64]:
+def _row_vectors(layer: SummedLayer) -> NDArray[np.int64]:
     """Return the vectors of each row of a layer's list [n_out]."""
     entries = np.zeros(outputs_of(layer), np.int64)
     for apply in layer.applies:
@@ -346,7 +346,7 @@ def _row_vectors(layer: Layer) -> NDArray[np.int64]:
     return -(-entries // VECTOR)
 
 
-def _tables(layer: Layer, groups: int, before: int) -> Tables:
+def _tables(layer: SummedLayer, groups: int, before: int) -> ListTables:
     """Return the tables of one layer; `before` vectors of other layers precede it."""
     entries = [live_entries(apply.storage) for apply in layer.applies]
     rows = np.concatenate([r for r, _, _ in entries])
@@ -366,16 +366,16 @@ def _tables(layer: Layer, groups: int, before: int) -> Tables:
     size = VECTOR * int(starts[-1])
     sources, padded = np.full(size, -1, np.int32), np.zeros(size, np.uint16)
     sources[at], padded[at] = slots, columns
-    return Tables(sources, (before + starts).astype(np.int32), padded)
+    return ListTables(sources, (before + starts).astype(np.int32), padded)
 
 
-def _shares(layer: Layer, groups: int) -> NDArray[np.int64]:
+def _shares(layer: SummedLayer, groups: int) -> NDArray[np.int64]:
     """Return the first row of each group's share, and the end of the last."""
     each, more = divmod(outputs_of(layer), groups)
     return np.cumsum([0, *(each + (group < more) for group in range(groups))])
 
 
-def ranges_of(layer: Layer, groups: int) -> NDArray[np.int64]:
+def ranges_of(layer: SummedLayer, groups: int) -> NDArray[np.int64]:
     """Return the first and past vector of each group's inputs [groups, 2]."""
     shares = _shares(layer, groups)
     first, past = np.full(groups, layer.applies[0].storage.n_in), np.zeros(groups, int)

@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from clnet.nn.storage.base import Storage
 
 
-class Layer(NamedTuple):
+class SummedLayer(NamedTuple):
     """The ops of a layer; its pre-activation is the sum of all its products."""
 
     applies: tuple[Apply, ...]
     act: BiasAct
 
 
-def whole_layers(span: Span) -> tuple[Layer, ...] | None:
+def whole_layers(span: Span) -> tuple[SummedLayer, ...] | None:
     """Return the layers of a span, or None if it is not a sequence of whole layers."""
-    layers: list[Layer] = []
+    layers: list[SummedLayer] = []
     applies: list[Apply] = []
     for op in span.ops:
         if isinstance(op, Apply) and op.accumulate == bool(applies):
             applies.append(op)
         elif isinstance(op, BiasAct) and applies:
-            layers.append(Layer(tuple(applies), op))
+            layers.append(SummedLayer(tuple(applies), op))
             applies = []
         else:
             return None
@@ -45,7 +45,7 @@ def whole_layers(span: Span) -> tuple[Layer, ...] | None:
     return tuple(layers) if layers and not applies else None
 
 
-def layers_of(span: Span) -> tuple[Layer, ...]:
+def layers_of(span: Span) -> tuple[SummedLayer, ...]:
     """Return the layers of a span, which was not refused."""
     layers = whole_layers(span)
     assert layers is not None

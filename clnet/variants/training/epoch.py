@@ -58,7 +58,7 @@ UPDATE_POLLS = 40  # polls for the next step for each updated element: likewise
 
 
 @dataclass(frozen=True)
-class Epoch:
+class TiledEpoch:
     """Workers that compute the gradients of tiles of samples (``epoch.cl``).
 
     Config: ``workers``, threads of a step; ``tile``, samples of a tile; ``caller``, 1

@@ -260,7 +260,7 @@ def _first_bias(step: WholeStep) -> int:
 
 
 @dataclass(frozen=True)
-class _Shape:
+class _NarrowStep:
     """A chain in blocks of 16 (``fused_step.h``)."""
 
     # Blocks of the first layer's terms; of the widest hidden layer, 0 of one layer; of
@@ -346,13 +346,13 @@ class _Shape:
         return self.stages(config, device) not in range(1, MIN_STAGES)
 
 
-def _shape(span: Span) -> _Shape:
+def _shape(span: Span) -> _NarrowStep:
     layers, strides = accepted_step(span).layers, []
     for layer in layers:
         assert isinstance(layer.apply.storage, DenseStorage)
         strides.append(layer.apply.storage.stride)
     hidden = max((layer.n_out for layer in layers[:-1]), default=0)
-    return _Shape(
+    return _NarrowStep(
         -(-layers[0].n_in // BLOCK), -(-hidden // BLOCK), -(-layers[-1].n_out // BLOCK),
         tuple(strides), SPLITS[span.precision],
     )

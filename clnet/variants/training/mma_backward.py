@@ -19,7 +19,7 @@ from clnet.opencl.launch import (
 from clnet.opencl.program import WARP_GROUP_MMA
 from clnet.variants.base import MOST_TERMS, contraction, stored
 from clnet.variants.dense.mma import (
-    Product,
+    MmaProduct,
     configs_of,
     cost_of,
     group_of,
@@ -116,12 +116,12 @@ def _halves(span: Span) -> tuple[Span, ...]:
     return replace(span, ops=span.ops[:2]), replace(span, ops=span.ops[2:])
 
 
-def _products(span: Span) -> list[Product]:
+def _products(span: Span) -> list[MmaProduct]:
     return [_product(half) for half in _halves(span)]
 
 
-def _product(span: Span) -> Product:
-    return Product.of(contraction(span), span)
+def _product(span: Span) -> MmaProduct:
+    return MmaProduct.of(contraction(span), span)
 
 
 _Added = tuple[tuple[Launch, Launch], tuple[Argument, ...], dict[str, int | str]]

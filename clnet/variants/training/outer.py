@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clnet.ir.product import Outer as OuterOp
+from clnet.ir.product import Outer
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import GRADIENTS, Launch, Launches, Scratch
@@ -36,7 +36,7 @@ ITEMS = {"cpu": 8, "gpu": 2048}  # work-items that fill a compute unit
 
 
 @dataclass(frozen=True)
-class Outer:
+class TiledOuter:
     """One work-item per tile of the matrix and part of the batch (``outer.cl``).
 
     Config: ``vec`` and ``rows``, the tile; ``parts``, of the batch (split-k).
@@ -48,11 +48,11 @@ class Outer:
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse all but the weight gradient of a dense layer."""
         verb = "computes weight gradients"
-        return refuse_op(span, device, OuterOp, verb, RowStorage)
+        return refuse_op(span, device, Outer, verb, RowStorage)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Tiles that fit the layer, and enough parts to fill the device."""
-        op = only_op(span, OuterOp)
+        op = only_op(span, Outer)
         type_ = "cpu" if device.type == "cpu" else "gpu"
         most = min(op.storage.n_in, VECTOR_BYTES // item_size(span))
         vectors = [v for v in VECTORS[type_] if v <= most] or [1]
@@ -67,7 +67,7 @@ class Outer:
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count x again for every tile of rows."""
-        op = only_op(span, OuterOp)
+        op = only_op(span, Outer)
         rows = -(-op.storage.n_out // config["rows"])
         columns = -(-op.storage.n_in // config["vec"])
         parts = config["parts"]
@@ -77,7 +77,7 @@ class Outer:
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the product, and for several parts their sum."""
-        op = only_op(span, OuterOp)
+        op = only_op(span, Outer)
         storage = stored(op, RowStorage)
         vec, rows, parts = config["vec"], config["rows"], config["parts"]
         defines: dict[str, int | str] = {
@@ -114,7 +114,7 @@ def split_k_cost(
 
 
 def add_parts(
-    span: Span, op: OuterOp, partial: Scratch, parts: int, device: Device,
+    span: Span, op: Outer, partial: Scratch, parts: int, device: Device,
     vec: int = 1, rows: int = 1,
 ) -> Launch:
     """Return the launch that adds partial sums [parts, size] into the gradient."""

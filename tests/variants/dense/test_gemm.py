@@ -13,7 +13,7 @@ from clnet.ir.product import Apply, ApplyT, Outer
 from clnet.nn.activations import ACTIVATIONS
 from clnet.opencl.discovery import device
 from clnet.planning.training_planner import plan_training
-from clnet.variants.dense.gemm import CONFIGS, Gemm, Product, items
+from clnet.variants.dense.gemm import CONFIGS, Gemm, GemmProduct, items
 from clnet.variants.training.gemm_backward import GemmBackward
 
 DEVICE = device()
@@ -113,12 +113,12 @@ def test_shapes_meet_the_kernels_limits():
 
 def test_the_model_fills_the_device():
     """Small products have small tiles, and long sums are divided (slice-k)."""
-    large = Product(1024, 1024, 1024, 4).space(H200)
+    large = GemmProduct(1024, 1024, 1024, 4).space(H200)
     assert (large[0]["tile_m"], large[0]["tile_n"]) == (128, 64)
-    thin = Product(1024, 10, 1024, 4).space(H200)
+    thin = GemmProduct(1024, 10, 1024, 4).space(H200)
     assert thin[0]["tile_n"] == 16
     assert thin[0]["teams"] > 1
-    for product in (Product(1, 1, 1, 4), Product(10, 1024, 1024, 8)):
+    for product in (GemmProduct(1, 1, 1, 4), GemmProduct(10, 1024, 1024, 8)):
         found = product.space(H200, (1, 4))
         assert 0 < len(found) <= 6
         assert all(product.fits(config, H200) for config in found)

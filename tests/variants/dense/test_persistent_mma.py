@@ -26,7 +26,7 @@ from clnet.variants.dense.persistent_mma import (
     SHAPES,
     Cut,
     PersistentMma,
-    Schedule,
+    TaskSchedule,
     reduced_by,
 )
 
@@ -98,7 +98,7 @@ def test_split_k(monkeypatch):
         ),
     )
     monkeypatch.setattr(
-        Schedule, "cuts",
+        TaskSchedule, "cuts",
         property(lambda self: [
             Cut(2, 2, -(-p.row_blocks // 2) * 2 * self.tiles // self.config["columns"])
             for p in self.packings
@@ -130,7 +130,7 @@ def test_schedules_cover_each_block_once(sizes, batch):
     configs = list(PersistentMma().space(span, H200))
     assert configs
     for config in configs:
-        schedule = Schedule(span, config, H200)
+        schedule = TaskSchedule(span, config, H200)
         done = [0] * len(schedule.packings)
         for weights, _, _, blocks, rows, *_, neuron, _, _, _, _, _ in (
             task for tasks in schedule.tasks.tolist() for task in tasks if task[3]

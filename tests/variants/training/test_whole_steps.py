@@ -41,7 +41,7 @@ from clnet.runtime.train_state import TrainState
 from clnet.training import plans
 from clnet.variants.cost import span_flops
 from clnet.variants.training import epoch, group_step
-from clnet.variants.training.epoch import Epoch
+from clnet.variants.training.epoch import TiledEpoch
 from clnet.variants.training.group_step import GroupStep
 from clnet.variants.training.sequential import Sequential
 
@@ -51,7 +51,7 @@ TOLERANCE = 3e-5
 RATE = 0.05
 PLACES = DEVICE.places
 VARIANTS = [
-    variant for variant in (Epoch(), GroupStep())
+    variant for variant in (TiledEpoch(), GroupStep())
     if DEVICE.type == "cpu" or variant.name != "epoch"
 ]
 # group_step is compiled for every network, loss and rule, which is slow on PoCL: the
@@ -215,7 +215,7 @@ def test_vectors_of_both_widths(floats, monkeypatch):
     monkeypatch.setattr("clnet.variants.training.epoch.lanes", lambda device: floats)
     network = Network(19, [Dense(21, "tanh"), Dense(13, "tanh"), Dense(5)], seed=1)
     for batch in 1, 9, 131:
-        check(network, "mse", batch, SGD(RATE), Epoch())
+        check(network, "mse", batch, SGD(RATE), TiledEpoch())
 
 
 def test_layers_of_blocks_and_elements():
@@ -280,7 +280,7 @@ def test_penalties_and_clipped_values(variant, regular):
 def test_gradients_clipped_by_their_norm():
     network = Network(9, [Dense(18, "tanh"), Dense(4, "sigmoid")], seed=5)
     regular = Regularisation(clip_norm=1e-3, l2=0.1)
-    check(network, "mse", 90, SGD(0.5), Epoch(), regular=regular, all_configs=True)
+    check(network, "mse", 90, SGD(0.5), TiledEpoch(), regular=regular, all_configs=True)
     program = lower_training(
         network, loss_function("mse"), SGD(), regularisation=regular
     )
@@ -409,11 +409,11 @@ def test_bitwise_reproducible_also_after_a_helper_timeout(monkeypatch):
     program = lower_training(network, loss_function("mse"), Rprop(), samples=900)
     data = data_of(network, "mse", 900)
     span = program.span(0, len(program.ops), 450)
-    config = next(iter(Epoch().space(span, DEVICE)))
+    config = next(iter(TiledEpoch().space(span, DEVICE)))
 
     def bits():
         _, train_state = trained(
-            network, program, 450, data, Epoch(), config, DEVICE, 5
+            network, program, 450, data, TiledEpoch(), config, DEVICE, 5
         )
         SESSION.finish()
         return train_state.values()[0].tobytes()
