@@ -11,6 +11,9 @@ import pytest
 from children import run_python
 
 import clnet
+from clnet.ir import reference
+from clnet.ir.lowering import lower_training
+from clnet.nn.losses import LOSSES
 from clnet.planning.inference import PlanCache
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -87,6 +90,43 @@ def test_a_layer_of_the_users_own_trains(tmp_path, capsys):
     assert np.array_equal(clnet.load(tmp_path / "a.net").weights(0), net.weights(0))
     with pytest.raises(clnet.FormatError, match="is Banded, expected one of dense"):
         net.save(tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_an_optimiser_of_the_users_own_trains(dtype, tmp_path, capsys):
+    """As its rule in NumPy; by mini-batches, in a population, and after a file."""
+    pytest.importorskip("sklearn.datasets")
+    own = runpy.run_path(str(EXAMPLES / "own_optimiser.py"))
+    if dtype == "float32":
+        own["main"]()
+        printed = capsys.readouterr().out
+        assert "all 20 epochs are done" in printed
+        assert float(printed.split("accuracy=")[1].rstrip(")\n")) > 0.85
+    rng, rule = np.random.default_rng(1), own["AdaGrad"](0.1)
+    x, t = rng.uniform(-1, 1, (40, 3)), rng.uniform(-1, 1, (40, 2))
+    net, other, *alike = (
+        clnet.Network.mlp([3, 5, 2], "tanh", seed=1, dtype=dtype) for _ in range(4)
+    )
+    program = lower_training(net, LOSSES["mse"], rule)
+    parameters = net.parameters.astype(np.float64)
+    values = {"x": x, "t": t, "state": np.zeros((1, len(parameters))), "rate": 0.1,
+              "samples": 40, "seen": 40, "fresh": 1, "seed": 0}
+    for count in range(6):
+        reference.run_ops(program.ops, values | {"count": count}, parameters)
+    options = {"optimiser": rule, "batch_size": 40, "shuffle": False, "tune": False}
+    net.fit(x, t, epochs=6, **options)
+    tolerance = {"float32": 1e-5, "float64": 1e-12}[dtype]
+    np.testing.assert_allclose(net.parameters, parameters, rtol=0, atol=tolerance)
+
+    path = tmp_path / "a.safetensors"
+    other.fit(x, t, epochs=2, **options, callbacks=[clnet.Checkpoint(path)])
+    other.fit(x, t, epochs=6, **options, resume=path)
+    assert np.array_equal(other.parameters, net.parameters)
+    population = clnet.Population.of(alike)
+    population.fit(x, t, epochs=6, optimiser=rule, batch_size=40, shuffle=False)
+    np.testing.assert_allclose(
+        population.parameters[1], net.parameters, rtol=0, atol=tolerance
+    )
 
 
 def test_the_service_of_threads_and_processes():

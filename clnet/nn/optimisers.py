@@ -84,6 +84,8 @@ class Optimiser:
     uses_offset : bool
         Whether the step of an element depends on its offset in the flat buffer:
         another layout gives other results.
+    header : str or None
+        Path of the file with the rule in OpenCL C; None: it is in ``optimisers.h``.
 
     Raises
     ------
@@ -99,6 +101,7 @@ class Optimiser:
     reads_error: ClassVar[bool] = False
     squares: ClassVar[tuple[int, ...]] = ()
     uses_offset: ClassVar[bool] = False
+    header: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

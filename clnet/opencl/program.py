@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 WARP_MMA, WARP_GROUP_MMA = 80, 90
 """Matrix units of a warp and of a warp group, by the generation of PTX of each."""
+RULE_HEADER = "RULE_HEADER"  # macro: the file, in quotes, with a rule of the user's own
 _SM_90A = "//sm_90a "  # prefix of instructions hidden from the compiler as comments
 # An include; and the end of a branch, where an include that was left out has no #line.
 _INCLUDE = re.compile(
@@ -91,7 +92,12 @@ def source_text(source: str, defines: Mapping[str, int | str], device: Device) -
     ]
     if double:
         lines.insert(0, "#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
-    return "\n".join([*lines, f'#line 1 "{source}"', kernel_text(source)])
+    text = kernel_text(source)
+    if RULE_HEADER in defines:
+        header = str(defines[RULE_HEADER])
+        own = f"#line 1 {header}\n{kernel_text(header[1:-1])}"
+        text = text.replace(f"#include {RULE_HEADER}\n", own)
+    return "\n".join([*lines, f'#line 1 "{source}"', text])
 
 
 def inline_ptx(device: Device) -> int:

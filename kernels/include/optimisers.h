@@ -1,8 +1,9 @@
 // One step of an optimiser: a function for every row of clnet/nn/optimisers.py, which
 // names the sources of the rules. Include activations.h first, for VAL.
 //
-// One of INCREMENTAL, BATCH, RPROP … is defined: the rule. Macros with the names of its
-// fields are its constants; those of moving averages have 1 - X as X_COMPLEMENT. And
+// One of INCREMENTAL, BATCH, RPROP … is defined: the rule; or RULE_HEADER, the file with
+// the rule of a row outside the package. Macros with the names of its fields are its
+// constants; those of moving averages have 1 - X as X_COMPLEMENT. And
 // SLOTS  values of state for each parameter
 // LEAST  smallest step of RPROP and SARPROP; quickprop takes smaller steps for zero
 // CLAMP  FANN's largest weight
@@ -12,7 +13,7 @@
 #endif
 #if !defined(INCREMENTAL) && !defined(BATCH) && !defined(RPROP) && !defined(QUICKPROP)   \
     && !defined(SARPROP) && !defined(SGD) && !defined(ADAM) && !defined(ADAMW)           \
-    && !defined(RMSPROP)
+    && !defined(RMSPROP) && !defined(RULE_HEADER)
 #error "optimisers.h needs a rule"
 #endif
 #include "include/regularisation.h"
@@ -237,6 +238,10 @@ RULE
     s[2] = CONST(MOMENTUM) * s[2] + mean / (square_root(s[0]) + CONST(EPS));
     return w - (VAL)(now.rate) * s[2];
 }
+#endif
+
+#ifdef RULE_HEADER
+#include RULE_HEADER
 #endif
 
 // The new value by the rule, after penalties and clipping.

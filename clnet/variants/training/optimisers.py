@@ -29,6 +29,7 @@ from clnet.opencl.launch import (
     Scratch,
     Table,
 )
+from clnet.opencl.program import RULE_HEADER
 from clnet.variants.base import (
     GROUP,
     Config,
@@ -116,7 +117,9 @@ def optimiser_defines(rule: Optimiser, span: Typed) -> dict[str, int | str]:
     constants: dict[str, float] = {**rule.constants, "CLAMP": FANN_CLAMP}
     if rule.name in LEAST:
         constants["LEAST"] = LEAST[rule.name]
+    header = {} if rule.header is None else {RULE_HEADER: f'"{rule.header}"'}
     return {
+        **header,
         rule.name.upper(): 1, "SLOTS": rule.slots,
         **{
             name: int(value) if isinstance(value, bool) else number(value, span)
