@@ -20,6 +20,7 @@ from clnet.planning.tuning.oracle import WrongResultError, quiet_errors
 from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
 from clnet.runtime.plan import Plan
+from clnet.runtime.profiling import traced
 from clnet.variants import ALL_VARIANTS, VARIANTS
 from clnet.variants.base import Config, Variant
 
@@ -360,7 +361,8 @@ def timed_run(executable: Executable, first: Action | None = None) -> DeviceTime
     """
     if first is not None:
         first()
-    times = [event.profile for event in executable.traced_run().events]
+    commands = traced(executable)
+    times = [one.event.profile for one in commands if one.event is not None]
     if not times:
         raise InputError("timed_run needs a step that runs on the device")
     span = max(one.end for one in times) - min(one.start for one in times)

@@ -40,7 +40,7 @@ def host_call(
     """Return the direct call between host arrays."""
     device, network = executable.session.device, executable.network
     errors = executable.session.errors
-    enqueuing, store = executable.enqueuing, executable.store
+    enqueuing, store, host = executable.enqueuing, executable.store, executable.host
 
     def call(x: Array) -> Array | None:
         if x.dtype is not dtype:
@@ -50,7 +50,7 @@ def host_call(
             parameters = network.parameters
             if turn.busy or store.parameters is not parameters:
                 return None
-            executable.parameters = parameters
+            host.parameters = parameters
             fill(x)
             try:
                 executable.compute()
@@ -81,7 +81,7 @@ class DeviceCall:
 
     def checked(self) -> None:
         """Note that the flag of time-outs was read."""
-        if self._executable.can_time_out:
+        if self._executable.bound.can_time_out:
             self.check_at = time.monotonic() + CHECK_SECONDS
 
     def new_output(self) -> Any:
@@ -102,7 +102,7 @@ class DeviceCall:
             parameters = executable.network.parameters
             if turn.owner is not None or executable.store.parameters is not parameters:
                 return None
-            executable.parameters = parameters
+            executable.host.parameters = parameters
             try:
                 if out is None:
                     out = self.new_output()

@@ -141,8 +141,8 @@ class Plan:
         self._x = self._executable.x[self._input.name]
         self._fill = copier(self._x)
         self.direct: dict[tuple[int, ...], DirectCall] = {}
-        if not self._executable.can_time_out:
-            read = self._executable.reader(self._output.name)
+        if not self._executable.bound.can_time_out:
+            read = self._executable.host.reader(self._output.name)
             direct = partial(host_call, self._executable, self._turn, self._dtype)
             self.direct[self._shape] = direct(self._fill, read)
             if self.batch == 1:

@@ -7,7 +7,9 @@ Perfetto and Chrome show.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -17,11 +19,12 @@ from clnet.ir.lowering import lower
 from clnet.opencl.commands import NANOSECOND, copy_direction, seconds_of
 from clnet.opencl.memory import copy_rows
 from clnet.opencl.session import device_error, session
-from clnet.runtime.executable import Executable
+from clnet.runtime.executable import Executable, host_steps
 
 if TYPE_CHECKING:
+    from clnet.opencl.commands import Action
+    from clnet.opencl.launch import Launch
     from clnet.runtime.plan import Plan
-    from clnet.runtime.trace import Trace
 
 PARTS = ("upload", "launch", "device", "download", "host", "sum", "wall")
 ROUNDS = 21  # calls; the one with the median time is reported
@@ -103,8 +106,7 @@ def call_timeline(plan: Plan, x: NDArray[Any]) -> dict[str, Any]:
         In Google's trace event format, times in microseconds.
     """
     call = _median_call(plan, x)
-    commands = call.trace.commands
-    first = next((one for one in commands if one.event is not None), None)
+    first = next((one for one in call.commands if one.event is not None), None)
     # From the device's clock to the host's.
     shift = 0.0 if first is None else (
         first.start - NANOSECOND * first.event.profile.queued
@@ -120,7 +122,7 @@ def call_timeline(plan: Plan, x: NDArray[Any]) -> dict[str, Any]:
         })
 
     add("fill the inputs", "host", call.start, call.filled - call.start)
-    for one in commands:
+    for one in call.commands:
         add(one.name, "host", one.start, one.seconds)
         if one.event is not None:
             times, queue = one.event.profile, one.event.command_queue
@@ -139,12 +141,53 @@ def call_timeline(plan: Plan, x: NDArray[Any]) -> dict[str, Any]:
     return {"traceEvents": names + events, "displayTimeUnit": "ns"}
 
 
+class Command(NamedTuple):
+    """A command of a run."""
+
+    name: str  # The kernel, `"copy"`, or `"host"` for steps in NumPy
+    # When the host began with it, by `time.perf_counter`, and its time there
+    start: float
+    seconds: float
+    event: Any  # On the device; None: a step on the host
+
+
+def traced(executable: Executable) -> list[Command]:
+    """Compute as `Executable.run` does, and return the commands in their order."""
+    commands: list[Command] = []
+
+    def add(name: str, action: Action) -> None:
+        start = time.perf_counter()
+        event = action()
+        if event is not None or name == "host":
+            seconds = time.perf_counter() - start
+            commands.append(Command(name, start, seconds, event))
+
+    def run() -> None:
+        launches = executable.schedule.launches
+        for action in executable.schedule.actions:
+            name = "copy" if host_steps(action) is None else "host"
+            add(kernel_name(launches[action]) if action in launches else name, action)
+        for copy in executable.downloads:
+            add("copy", partial(copy, is_blocking=True))
+        executable.session.finish()
+        executable.wait_for_helpers()
+
+    executable.with_parameters(run)
+    return commands
+
+
+def kernel_name(launch: Launch) -> str:
+    """Return the name of a launch's kernel, with its file if that has another."""
+    source, kernel = launch.source.rpartition("/")[2][:-3], launch.kernel
+    return kernel if kernel == source else f"{source}: {kernel}"
+
+
 class _Call(NamedTuple):
     """A call, and its moments by `time.perf_counter`."""
 
     start: float
     filled: float
-    trace: Trace
+    commands: list[Command]
     ran: float
     end: float
 
@@ -177,24 +220,26 @@ def _call(
     start = time.perf_counter()
     copy_rows(executable.x[input_name], x)
     filled = time.perf_counter()
-    trace = executable.traced_run()
+    commands = traced(executable)
     ran = time.perf_counter()
     executable.result(output_name)
-    return _Call(start, filled, trace, ran, time.perf_counter())
+    return _Call(start, filled, commands, ran, time.perf_counter())
 
 
 def _parts(
-    start: float, filled: float, trace: Trace, ran: float, end: float
+    start: float, filled: float, commands: Sequence[Command], ran: float, end: float
 ) -> CallTimes:
     busy = dict.fromkeys(("upload", "device", "download"), 0.0)
-    for event in trace.events:
+    events = [one.event for one in commands if one.event is not None]
+    host = sum(one.seconds for one in commands if one.event is None)
+    for event in events:
         busy[copy_direction(event) or "device"] += seconds_of(event)
     launch = 0.0
-    if trace.events:
-        times = [event.profile for event in trace.events]
+    if events:
+        times = [event.profile for event in events]
         first, last = min(t.queued for t in times), max(t.end for t in times)
-        launch = NANOSECOND * (last - first) - sum(busy.values()) - trace.host_seconds
+        launch = NANOSECOND * (last - first) - sum(busy.values()) - host
     return CallTimes(
         busy["upload"] + filled - start, max(0.0, launch), busy["device"],
-        busy["download"] + end - ran, trace.host_seconds, end - start,
+        busy["download"] + end - ran, host, end - start,
     )

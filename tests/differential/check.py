@@ -124,8 +124,8 @@ class Predict:
             if value.name in run.bound.buffers:
                 run.bound.write(value, np.full((case.batch, value.width), np.nan))
         run.x[program.input.name][...] = x
-        if program.output.name in run._host:  # else a step on the host makes it
-            run._host[program.output.name][...] = np.nan
+        if program.output.name in run.host.values:  # else a step on the host makes it
+            run.host.values[program.output.name][...] = np.nan
         run.run()
         y = run.result(program.output.name).copy()
         if run.result_timed_out(y):

@@ -154,7 +154,7 @@ def test_a_wrong_output_is_found(monkeypatch):
 
     def wrong(self):
         run(self)
-        for name, rows in self._host.items():
+        for name, rows in self.host.values.items():
             if name not in self.x:
                 rows[-1, 0] *= 1.0001
 

@@ -10,7 +10,7 @@ import pytest
 
 import clnet
 from clnet.errors import DeviceError
-from clnet.runtime.executable import Executable
+from clnet.runtime import profiling
 from clnet.runtime.profiling import PARTS, CallTimes, call_timeline, call_times
 
 NETWORK = clnet.Network.mlp([5, 7, 3], seed=1)
@@ -66,9 +66,9 @@ def test_the_table_is_in_microseconds():
 def test_a_failing_device_is_an_error(monkeypatch):
     plan = NETWORK.compile(CPU, 1, tune=False, variants=["naive"])
 
-    def fail(self):
+    def fail(executable):
         raise MemoryError("none left")
 
-    monkeypatch.setattr(Executable, "traced_run", fail)
+    monkeypatch.setattr(profiling, "traced", fail)
     with pytest.raises(DeviceError, match="failed while running: none left"):
         call_times(plan, np.ones((1, 5), np.float32))

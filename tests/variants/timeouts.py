@@ -54,7 +54,7 @@ def assert_timeout_is_recovered(network, waiting, batch):
 def assert_a_burst_waits_for_no_timeout(plan, x):
     """Check that a call between device arrays gives NaN, and a later one warns."""
     executable, direct = plan._executable_on_device()
-    assert executable.can_time_out
+    assert executable.bound.can_time_out
     there = cla.to_device(plan.queue, x)
     with executable.store.filled(plan.network.parameters):
         direct.check_at = inf

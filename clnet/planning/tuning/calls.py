@@ -145,7 +145,8 @@ class CallTrial:
                     "program using it?)"
                 )
         tolerance = tolerance_of(steps[0].span)
-        oracle = self._oracle(executable.parameters, _ops(steps), samples, tolerance)
+        parameters = executable.host.parameters
+        oracle = self._oracle(parameters, _ops(steps), samples, tolerance)
         if oracle.largest > OVERFLOW_RATIO * float(np.finfo(self.program.dtype).max):
             return False
         for value in outputs:

@@ -22,7 +22,7 @@ from clnet.errors import ClnetWarning
 from clnet.nn.activations import ACTIVATIONS
 from clnet.opencl.program import inline_ptx
 from clnet.opencl.session import session
-from clnet.runtime import executable, zero_copy
+from clnet.runtime import transfers
 from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
 from clnet.variants.dense import persistent
@@ -139,12 +139,12 @@ def test_nan_of_any_bits_is_published():
 
 def test_zero_copy_outputs(monkeypatch):
     """Nothing is copied, and after MAX_POLLS polls the host waits for the kernel."""
-    monkeypatch.setattr(executable, "copy_out", None)
+    monkeypatch.setattr(transfers, "copy_out", None)
     device = replace(posing(1), fine_svm=False, companions=(), emulated=False)
     device = clnet.device(replace(device, mapped_host_memory=None))
     assert device.mapped_host_memory
     for polls in (2000, 1):
-        monkeypatch.setattr(zero_copy, "MAX_POLLS", polls)
+        monkeypatch.setattr(transfers, "MAX_POLLS", polls)
         check(Network.mlp([20, 9, 4], "tanh", seed=2), SMALL, device)
 
 
