@@ -87,7 +87,7 @@ class Bound:
         if isinstance(argument, Scalar):
             return self._types[argument.type](self.numbers.get(argument.name, 0))
         if isinstance(argument, ByValueInput):
-            return by_value_struct(argument.value)
+            return argument.struct()
         if isinstance(argument, ZeroCopyOutput):
             return np.uint64(0)  # no host memory
         return self._types["real" if isinstance(argument, float) else "int"](argument)
@@ -182,8 +182,3 @@ class Bound:
             return False
         memory.clear_flag(self.session)
         return True
-
-
-def by_value_struct(value: Value) -> Array:
-    """Return an empty struct of ``by_value_input.h`` as an array of float32."""
-    return np.zeros(1 + value.width, np.float32)

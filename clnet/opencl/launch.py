@@ -153,6 +153,10 @@ class ByValueInput:
         """The name of the argument."""
         return f"{self.value.name} by value"
 
+    def struct(self) -> NDArray[Any]:
+        """Return the header's struct, empty, as an array of float32."""
+        return np.zeros(1 + self.value.width, np.float32)
+
 
 @dataclass(frozen=True)
 class ZeroCopyOutput:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.opencl.bound import by_value_struct
 from clnet.opencl.commands import argument_setter
 from clnet.opencl.launch import ByValueInput, ZeroCopyOutput
 from clnet.opencl.memory import (
@@ -19,7 +18,6 @@ from clnet.opencl.memory import (
     copy_rows,
     staging_array,
 )
-from clnet.runtime.parameter_store import NO_PARAMETERS
 
 if TYPE_CHECKING:
     from clnet.ir.op import Value
@@ -42,7 +40,7 @@ class HostArrays:
         self.inputs: dict[str, Array] = {}  # filled by the caller
         self.values: dict[str, Array] = {}
         # Of the present run: the store's may be invalid for others meanwhile.
-        self.parameters: Array = NO_PARAMETERS
+        self.parameters: Array = np.empty(0)
         self.fixed: set[str] = set()  # values with one host array for all runs
         self._rows: dict[str, Array] = {}  # host arrays with their padding
         # Outputs that kernels store to host memory: the bytes of each, and their
@@ -104,7 +102,7 @@ class HostArrays:
         """Yield the updates of by-value arguments of the launch that was bound last."""
         for argument in launch.arguments:
             if isinstance(argument, ByValueInput) and argument.value in values:
-                struct = by_value_struct(argument.value)
+                struct = argument.struct()
                 struct[:1].view(np.int32)[0] = 1
                 kernel, index = self._bound.uses[argument.name][-1]
                 set_struct = partial(argument_setter(kernel), index, struct)
