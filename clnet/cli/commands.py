@@ -120,6 +120,7 @@ def predict(arguments: argparse.Namespace) -> int:
     from clnet.cli.summary import (
         class_texts,
         counts_of,
+        device_rows,
         evaluation_rows,
         figures,
         pairs,
@@ -204,7 +205,7 @@ def predict(arguments: argparse.Namespace) -> int:
     if isinstance(plan, Plan) and arguments.trace is not None:
         write_trace(arguments.trace, plan, samples)
     rows: list[tuple[str, object]] = [
-        *(("device", f"{device.index} {device.name}") for device in devices),
+        *device_rows(devices),
         ("samples", len(data)), *table_rows(data.notes),
     ]
     if network.classes is not None:
@@ -215,7 +216,7 @@ def predict(arguments: argparse.Namespace) -> int:
             "outputs": y, "labels": labels, "written": out,
         }
         json_output.show({
-            "devices": [f"{device.index} {device.name}" for device in devices],
+            "devices": [name for _, name in device_rows(devices)],
             "samples": len(data), "scaled": scale, "classes": network.classes,
             "table": data.notes, "targets": lacking or None,
             **figures(evaluation), **shown,

@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clnet.cli import json_output
+from clnet.cli.summary import (
+    device_rows,
+    file_rows,
+    pairs,
+    set_fields,
+    set_rows,
+    table_rows,
+)
 from clnet.cli.summary import figures as figures_of
-from clnet.cli.summary import file_rows, pairs, set_fields, set_rows, table_rows
 from clnet.errors import WIDTH, InputError, counted
 
 if TYPE_CHECKING:
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
     from clnet.nn.folds import CrossValidation
     from clnet.nn.metrics import Evaluation
     from clnet.opencl.device import Device
+    from clnet.population import Population
     from clnet.training.histories import Histories
 
 FOLDS = 5
@@ -31,13 +39,12 @@ FIGURES = {
     "rmse": "RMSE", "r2": "R²",
 }
 _ONE = (  # options of one training alone
-    "checkpoint", "checkpoint_every", "resume", "curve", "tensorboard", "mpi",
-    "blocks", "class_weight",
+    "checkpoint", "checkpoint_every", "resume", "curve", "tensorboard", "mpi", "blocks",
 )
 _OPTIONS = (  # of `Network.fit` that are a population's too
     "optimiser", "loss", "epochs", "batch_size", "desired_error", "stop", "schedule",
-    "l1", "l2", "clip_norm", "clip_value", "progress", "scale", "precision",
-    "tune",
+    "l1", "l2", "clip_norm", "clip_value", "progress", "scale", "precision", "tune",
+    "buffer", "sample_weight",
 )
 
 
@@ -126,20 +133,15 @@ def run(
     sets: dict[str, FileSamples], options: dict[str, Any],
 ) -> int:
     """Train all networks, and print the results."""
-    for samples in sets.values():
-        if samples.source is not None:
-            raise InputError(
-                "many networks train on data that fit in the buffer, which "
-                f"{arguments.data} do not: give a larger --buffer"
-            )
-    if len(devices) > 1:
+    by_seeds = arguments.population is not None
+    if not by_seeds and any(samples.source is not None for samples in sets.values()):
         raise InputError(
-            f"many networks train on one device, and --device names {len(devices)}"
+            "folds are of data that fit in the buffer, which "
+            f"{arguments.data} do not: give a larger --buffer"
         )
     chosen = {name: options[name] for name in _OPTIONS}
-    chosen["device"] = devices[0]
-    train = _seeds if arguments.population is not None else _settings
-    train(arguments, network, sets, chosen)
+    chosen["devices"] = devices
+    (_seeds if by_seeds else _settings)(arguments, network, sets, chosen)
     return 0
 
 
@@ -175,7 +177,7 @@ def _seeds(
         validation = None  # measured at the end
     histories = population.fit(
         *training.arguments, seed=list(seeds), patience=arguments.patience,
-        validation=None if validation is None else validation.arguments, **options,
+        validation=None if validation is None else validation.validation, **options,
     )
     seconds = time.perf_counter() - begin
     by = "validation" if "validation" in sets else "training"
@@ -184,7 +186,7 @@ def _seeds(
     ]
     best = int(np.argmin(losses))
     results = {
-        name: population.evaluate(*samples.arguments, options["device"], scale=scale)
+        name: _evaluated(population, samples, options["devices"], scale)
         for name, samples in sets.items()
     }
     network = population[best]
@@ -216,6 +218,19 @@ def _seeds(
     ]
     print(pairs(rows))
     print(f"\n{_spread(results, sets, best)}")
+
+
+def _evaluated(
+    population: Population, samples: FileSamples, devices: tuple[Device, ...],
+    scale: bool,
+) -> list[Evaluation]:
+    """Return each network's errors; a file read by parts is read once a network."""
+    if samples.source is None:
+        return population.evaluate(samples.x, samples.t, devices, scale=scale)
+    return [
+        network.evaluate(samples.source, None, devices, scale=scale)
+        for network in population
+    ]
 
 
 def _spread(
@@ -264,7 +279,7 @@ def _settings(
         network = best[0]
         results = {
             name: network.evaluate(
-                *samples.arguments, options["device"], scale=options["scale"]
+                *samples.arguments, options["devices"], scale=options["scale"]
             )
             for name, samples in sets.items()
         }
@@ -328,15 +343,14 @@ def _setting(values: Mapping[str, Any]) -> str:
 
 
 def _head(options: dict[str, Any], network: Network) -> list[tuple[str, object]]:
-    fields = _head_fields(options, network)
     sizes = "-".join(str(n) for n in network.sizes)
-    return [("device", fields["device"]), ("network", sizes)]
+    return [*device_rows(options["devices"]), ("network", sizes)]
 
 
 def _head_fields(options: dict[str, Any], network: Network) -> dict[str, object]:
-    device = options["device"]
     return {
-        "device": f"{device.index} {device.name}", "network": network.sizes,
+        "device": ", ".join(str(name) for _, name in device_rows(options["devices"])),
+        "network": network.sizes,
         "classes": network.classes, "scaled": options["scale"],
     }
 

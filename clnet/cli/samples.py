@@ -65,6 +65,11 @@ class FileSamples:
         """The arguments x and t of `Network.fit`."""
         return (self.x, self.t) if self.source is None else (self.source, None)
 
+    @property
+    def validation(self) -> Any:
+        """The argument `validation` of `Network.fit`."""
+        return (self.x, self.t) if self.source is None else self.source
+
     def parts(self) -> Iterator[Part]:
         """Yield all samples: at once, or those of a source by parts."""
         if self.source is None:

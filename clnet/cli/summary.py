@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from clnet.nn.fann_parameters import FannParameters
     from clnet.nn.labels import Label
     from clnet.nn.metrics import Evaluation
+    from clnet.opencl.device import Device
 
 MOST_CLASSES = 12  # that are counted
 SHORT = 4  # characters of a name that say something
@@ -209,6 +210,11 @@ def figures(evaluation: Evaluation | None) -> dict[str, object]:
         for field in dataclasses.fields(evaluation)
     }
     return {name: value for name, value in every.items() if value is not None}
+
+
+def device_rows(devices: Sequence[Device]) -> list[tuple[str, object]]:
+    """Return a row for each device."""
+    return [("device", f"{device.index} {device.name}") for device in devices]
 
 
 def file_rows(arguments: argparse.Namespace) -> list[tuple[str, object]]:

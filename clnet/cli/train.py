@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 from clnet.cli import json_output, population
 from clnet.cli.new_network import counts, network_of, scales
 from clnet.cli.samples import TABLE_OPTIONS, FileSamples, check_labels, read
-from clnet.cli.summary import class_texts, file_rows, pairs, set_fields, set_rows
+from clnet.cli.summary import (
+    class_texts,
+    device_rows,
+    file_rows,
+    pairs,
+    set_fields,
+    set_rows,
+)
 from clnet.errors import ClnetError, InputError, nearest, quoted
 from clnet.formats import TRAINING_SUFFIX, check_save
 from clnet.formats.pictures import figure, picture_file
@@ -108,20 +115,13 @@ def _prepared(
         **{name: getattr(arguments, name) for name in FIT},
         "optimiser": _optimiser(arguments, network, len(training)),
         "epochs": arguments.epochs or EPOCHS,
-        "validation": _validation(test) if watched else None,
+        "validation": test.validation if test is not None and watched else None,
         "callbacks": callbacks(arguments), "progress": sys.stderr.isatty(),
         "scale": scale, "tune": True if arguments.tune else None,
         "sample_weight": (
             None if arguments.class_weight is None else training.balanced_weights()
         ),
     }
-
-
-def _validation(data: FileSamples | None) -> Any:
-    """Return the argument `validation` of `Network.fit`."""
-    if data is None:
-        return None
-    return data.arguments if data.source is None else data.source
 
 
 def _trained(
@@ -151,7 +151,7 @@ def _trained(
     if arguments.plot is not None:
         history.plot(arguments.plot)
     rows: list[tuple[str, object]] = [
-        *(("device", f"{device.index} {device.name}") for device in devices),
+        *device_rows(devices),
         *([] if comm is None else [("ranks", comm.Get_size())]),
         ("network", "-".join(str(n) for n in network.sizes)),
         *([] if resume is None else [("resumed", resume)]),
@@ -169,7 +169,7 @@ def _trained(
     }
     if arguments.json:
         json_output.show({
-            "devices": [f"{device.index} {device.name}" for device in devices],
+            "devices": [name for _, name in device_rows(devices)],
             "ranks": 1 if comm is None else comm.Get_size(),
             "network": network.sizes, "classes": network.classes, "scaled": scale,
             "stopped": history.stopped, "epochs": len(history), "seconds": seconds,

@@ -8,7 +8,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from clnet import Network, Population, load
+from clnet import Network, Population, device, load
 from clnet.cli.main import main
 from clnet.errors import WIDTH
 from clnet.formats import load_data, save_data
@@ -104,6 +104,44 @@ def test_a_grid(data, capsys):
         found["training"]["mse"], rel=1e-4
     )
     assert (data / "b.svg").is_file()
+
+
+@pytest.mark.parametrize("options", [
+    ("--population", "4"), ("--grid", "l2=0,0.1", "--folds", "2"),
+])
+def test_networks_share_several_devices(data, capsys, options):
+    indices = [place.index for place in device().places]
+    if len(indices) < 2:
+        pytest.skip("there is one device")
+    command = (*SIZES, *options, "--seed", "1", "--json")
+    single = json.loads(train(capsys, *command, "--device", indices[0]))
+    found = json.loads(train(capsys, *command, "--device", ",".join(indices)))
+    assert found["device"].count(", ") == 1
+    name = "loss" if "loss" in found else "scores"
+    np.testing.assert_allclose(found[name], single[name], rtol=1e-3)
+
+
+def test_seeds_on_data_that_are_read_by_parts(data, capsys):
+    for name in ("a.train", "a.test"):
+        np.save(f"{name}.npy", np.hstack(load_data(name)).astype(np.float32))
+    command = ("a.train.npy", "--outputs", "1", "--layers", "2-6-1", "--epochs", "5",
+               "--validation", "a.test.npy", "--buffer", "800", "--json")
+    alone = json.loads(train(capsys, *command, "--seed", "7"))
+    found = json.loads(train(capsys, *command, "--seed", "6", "--population", "2"))
+    assert found["epochs"] == [5, 5]
+    for name in ("training", "validation"):
+        assert found[name]["samples"] == alone[name]["samples"]
+        mse = found[name]["networks"][1]["mse"]
+        assert mse == pytest.approx(alone[name]["mse"], rel=1e-4)
+
+
+def test_seeds_weigh_classes_alike(data, capsys):
+    command = (*SIZES, "--population", "2", "--json")
+    plain, weighted = (
+        json.loads(train(capsys, *command, *more))["loss"]
+        for more in ((), ("--class-weight", "balanced"))
+    )
+    assert plain != weighted
 
 
 def test_digits_keep_their_test_set(capsys, monkeypatch):
