@@ -39,14 +39,20 @@ def search(
 ) -> list[Candidate]:
     """Return the candidates with times, as far as the best covers need them.
 
-    Candidates that span the program come first: one of them is a cover. The others are
-    measured only for faster covers. Last come the covers of one device that are near
+    The best cover by the model comes first: the budget may be over before the times of
+    others make one. Next come candidates that span the program, each a cover; others
+    are measured only for faster ones. Last come the covers of one device that are near
     the best: the sum of a path's times may differ from the time of the whole.
     """
     found, n = list(candidates), len(program.ops)
     wholes = [i for i, c in enumerate(found) if c.stop - c.start == n]
     modelled = shortest_path(n, [c.timed(None) for c in found])
     limit = inf if modelled is None else modelled.seconds
+    if modelled is not None and incumbent(n, found) is None:
+        first = {id(c.step) for c in modelled.candidates}
+        for i, candidate in enumerate(found):
+            if id(candidate.step) in first and candidate.timing is None:
+                found[i] = times.measured(candidate)
     whole = _best_first(n, found, wholes, times, budget, limit)
     limit = whole
     if isinstance(program.ops[-1], Tally):
@@ -117,17 +123,15 @@ def _best_first(
         ]
         if not unknown:
             return path.seconds
-        if best is not None:
-            # Without an incumbent the whole path is measured: the budget may be over
-            # before the times of many paths make one cover.
-            unknown = [max(unknown, key=lambda i: candidates[i].modelled)]
-        if any(candidates[i].step.device is None for i in unknown):
+        slowest = max(unknown, key=lambda i: candidates[i].modelled)
+        together = [slowest]
+        if candidates[slowest].step.device is None:
             # The host's in a row: NumPy's threads spin for a while after a call.
-            unknown += [
-                i for i in bounds if candidates[i].step.device is None
-                and candidates[i].timing is None and i not in unknown
+            together = [
+                i for i in bounds
+                if candidates[i].step.device is None and candidates[i].timing is None
             ]
-        for i in unknown:
+        for i in together:
             candidates[i] = times.measured(candidates[i])
 
 

@@ -1,15 +1,18 @@
-"""Covers: no path over the cuts is shorter than the shortest."""
+"""Covers: no path is shorter than the shortest, and the search measures few others."""
 
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clnet.opencl.device import Device
 from clnet.opencl.store import Timing
-from clnet.planning.cover import Candidate, shortest_path
+from clnet.planning.cover import MAX_SPEEDUP, Candidate, shortest_path
+from clnet.planning.search import incumbent, search, search_all
 from clnet.runtime.binding import Step
 from clnet.variants.reference.host import Host
 
@@ -89,3 +92,69 @@ def test_leaving_the_host_costs_nothing_and_nothing_covers_nothing():
     assert shortest_path(2, [host, device]).span_seconds == 9
     assert shortest_path(0, []) is None
     assert shortest_path(2, [host]) is None
+
+
+class Measuring:
+    """Times of candidates by a rule, a note of those asked for, and a budget."""
+
+    trial = SimpleNamespace(per_span=99)
+
+    def __init__(self, seconds, most=10**9):
+        self.seconds, self.most, self.asked = seconds, most, []
+
+    def measured(self, c):
+        self.asked.append(c.step)
+        seconds = self.seconds[id(c.step)]
+        return Candidate(
+            c.start, c.stop, c.step, c.modelled,
+            None if seconds is None else Timing(seconds, seconds, 0.0),
+            "it broke" if seconds is None else None,
+        )
+
+    def pays(self, seconds):
+        return len(self.asked) < self.most
+
+
+def found_by(find, problem, factors, **limits):
+    """The times, and the best cover, after a search for modelled candidates."""
+    n, candidates = problem
+    modelled = [
+        Candidate(c.start, c.stop, c.step, c.seconds + 1) for c in candidates
+    ]
+    times = Measuring({
+        id(c.step): None if factor is None else factor * c.modelled
+        for c, factor in zip(modelled, factors, strict=False)
+    }, **limits)
+    candidates = find(SimpleNamespace(ops=[None] * n), modelled, times, times)
+    assert [c.step for c in candidates] == [c.step for c in modelled]
+    return times, incumbent(n, candidates)
+
+
+FACTORS = st.lists(
+    st.none() | st.floats(1 / MAX_SPEEDUP, 3.0), min_size=12, max_size=12
+)
+
+
+@given(problems(), FACTORS)
+def test_the_search_finds_the_best_sum_of_times(problem, factors):
+    """Whatever fails, while no kernel is faster than `MAX_SPEEDUP` times its model."""
+    every, best = found_by(search_all, problem, factors)
+    assert len(every.asked) == len(problem[1])
+    few, cover = found_by(search, problem, factors)
+    assert len(few.asked) == len(set(map(id, few.asked)))
+    if best is None:
+        assert cover is None
+        return
+    assert cover.span_seconds == pytest.approx(best.span_seconds)
+
+
+@given(problems(), st.integers(0, 12))
+def test_a_budget_that_ends_leaves_the_best_by_the_model(problem, most):
+    n, candidates = problem
+    _, cover = found_by(search, problem, [1.0] * 12, most=most)
+    path = shortest_path(n, [
+        candidate(c.start, c.stop, c.step.device, c.seconds + 1) for c in candidates
+    ])
+    assert (cover is None) == (path is None)
+    if most == 0 and cover is not None:  # one cover is measured all the same
+        assert cover.span_seconds == path.span_seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from bounds import assert_right
+from training_lab import PLAIN
 
 import clnet
 from clnet import Dense, Network
@@ -22,26 +23,13 @@ from clnet.planning.tuning.search import CANDIDATE_SECONDS, SHARE, Search
 from clnet.planning.tuning.trial import StepTrial
 from clnet.training import plans
 from clnet.variants.dense.naive import Naive
-from clnet.variants.reference.generic import Generic
-from clnet.variants.reference.generic_backward import GenericBackward
 from clnet.variants.reference.host import Host
-from clnet.variants.training.optimisers import Optimisers
 
 pytestmark = pytest.mark.usefixtures("own_store")
 
 CPU = clnet.device("cpu")
-PLAIN = (Generic(), GenericBackward(), Optimisers())
 RNG = np.random.default_rng(0)
 SAMPLES = RNG.uniform(-1, 1, (20, 4)), RNG.uniform(0, 1, (20, 2))
-
-
-@pytest.fixture(autouse=True)
-def own_store(tmp_path, monkeypatch):
-    """Nothing is remembered at first."""
-    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
-    times.store_of.cache_clear()
-    yield
-    times.store_of.cache_clear()
 
 
 def net(seed=1):

@@ -1,12 +1,14 @@
-"""Formats chosen by measurement, and views of networks in other formats."""
+"""Formats and devices chosen by measurement, and views of networks in other formats."""
 
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from bounds import assert_right
+from training_lab import PLAIN
 
 import clnet
 from clnet import Dense, Network, Sparse, load
@@ -20,9 +22,13 @@ from clnet.opencl.session import session
 from clnet.opencl.store import Timing
 from clnet.planning import format_planner, training_planner
 from clnet.planning.cover import Cover, PlanReport
-from clnet.planning.format_planner import NetworkView, best_format
+from clnet.planning.format_planner import (
+    NetworkView,
+    best_format,
+    distinct,
+    fastest_planner,
+)
 from clnet.planning.training_planner import plan_training
-from clnet.planning.tuning import times
 from clnet.planning.tuning.search import Search
 from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.binding import Step
@@ -30,14 +36,15 @@ from clnet.runtime.train_state import TrainState
 from clnet.training import plans
 from clnet.training.callbacks import Checkpoint
 from clnet.training.history import TrainingState
-from clnet.variants.reference.generic import Generic
-from clnet.variants.reference.generic_backward import GenericBackward
 from clnet.variants.training.gemm_backward import GemmBackward
-from clnet.variants.training.optimisers import Optimisers
 from clnet.variants.training.outer import TiledOuter
 
 CPU = clnet.device("cpu")
 GPU = clnet.Device("some gpu", "gpu")
+DEVICES = (
+    clnet.Device("gpu", index="0:0", type="gpu", compute_units=132),
+    clnet.Device("cpu", index="1:0", compute_units=2),
+)
 RNG = np.random.default_rng(1)
 MASK = RNG.random((30, 20)) < 0.3
 
@@ -77,15 +84,12 @@ def test_named_formats_stay():
 
 
 class FakePlanner:
-    """A planner whose whole calls take the given seconds."""
+    """A planner whose whole calls take the given seconds; below 0: it fails."""
 
     search = Search()
 
-    def __init__(self, network, seconds):
-        self.network = network
-        self.report = PlanReport()
-        self.format = network.matrices[0].format.replace("masked", "dense")
-        self.seconds = seconds.get(self.format)
+    def __init__(self, seconds, form=None):
+        self.seconds, self.format, self.report = seconds, form, PlanReport()
 
     def can_prune(self, seconds):
         return "too slow" if self.seconds == 99 else None
@@ -102,7 +106,8 @@ def chosen(network, device, **seconds):
     tried = []
 
     def planner(stored):
-        tried.append(FakePlanner(stored, seconds))
+        name = stored.matrices[0].format.replace("masked", "dense")
+        tried.append(FakePlanner(seconds.get(name), name))
         return tried[-1]
 
     best = best_format(network, device, planner)
@@ -187,16 +192,57 @@ def test_plans_run_in_the_chosen_format():
             network.parameters = RNG.uniform(-1, 1, network.parameters.shape)
 
 
+# Devices ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("gpu", "cpu", "best"), [(1, 2, "gpu"), (3, 2, "cpu")])
+def test_the_device_of_the_shortest_call_is_taken(gpu, cpu, best):
+    planners = {"gpu": FakePlanner(gpu), "cpu": FakePlanner(cpu)}
+    found = fastest_planner(DEVICES, lambda device: planners[device.name])
+    assert found is planners[best]
+    assert found.report.devices == sorted(
+        [("gpu", gpu), ("cpu", cpu)], key=lambda pair: pair[1]
+    )
+
+
+def test_a_failing_device_is_left_out_and_reported():
+    planners = {"gpu": FakePlanner(-1), "cpu": FakePlanner(2)}
+    found = fastest_planner(DEVICES, lambda device: planners[device.name])
+    assert found.report.failures == ["gpu: too small"]
+    with pytest.raises(DeviceError, match="gpu: too small; cpu: too small"):
+        fastest_planner(DEVICES, lambda device: FakePlanner(-1))
+
+
+def test_of_equal_devices_one_is_measured():
+    gpu, cpu = DEVICES
+    assert distinct((gpu, replace(gpu, index="0:1"), cpu)) == [gpu, cpu]
+
+
+@pytest.mark.usefixtures("own_store")
+def test_a_network_runs_on_the_fastest_device():
+    network = Network.mlp([5, 7, 3], seed=1)
+    x = RNG.uniform(-1, 1, (2, 5)).astype("float32")
+    with pytest.raises(DeviceError, match="with tune=False none may be measured"):
+        network.compile("fastest", tune=False)
+    assert_right(network, x, network.predict(x, device="Fastest"))
+    text = network.plan_for("fastest", 2).explain()
+    assert "devices, by whole calls\n  " in text
+    assert clnet.devices()[0].name in text
+    with pytest.raises(InputError, match='"fastest" is accepted by compile and'):
+        network.predict(x, device=["fastest"])
+    with pytest.raises(InputError, match="name the device here"):
+        network.fit(x, np.zeros((2, 3)), device="fastest")
+    with pytest.raises(InputError, match="batch must be a whole number"):
+        network.compile("fastest", 0)
+
+
 # Training ---------------------------------------------------------------------------
 
 
 @pytest.fixture
-def fastest(tmp_path, monkeypatch):
+def fastest(own_store, monkeypatch):
     """Let one format's products be the fastest by far in every measurement."""
-    monkeypatch.setenv("CLNET_CACHE_DIR", str(tmp_path))
-    times.store_of.cache_clear()
-    yield lambda form: _find_fastest(monkeypatch, form)
-    times.store_of.cache_clear()
+    return lambda form: _find_fastest(monkeypatch, form)
 
 
 def _find_fastest(monkeypatch, form):
@@ -221,7 +267,6 @@ def _find_fastest(monkeypatch, form):
     return measured
 
 
-PLAIN = (Generic(), GenericBackward(), Optimisers())
 SAMPLES = RNG.uniform(-1, 1, (24, 20)), RNG.uniform(0, 1, (24, 7))
 
 
