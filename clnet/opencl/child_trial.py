@@ -86,10 +86,10 @@ def _limit_processor_time() -> None:
     with contextlib.suppress(ImportError):
         import resource
 
-        kind = resource.RLIMIT_CPU
-        _, most = resource.getrlimit(kind)
+        limit = resource.RLIMIT_CPU
+        _, most = resource.getrlimit(limit)
         with contextlib.suppress(ValueError):  # beyond the user's own limit
-            resource.setrlimit(kind, (PROCESSOR_SECONDS, most))
+            resource.setrlimit(limit, (PROCESSOR_SECONDS, most))
 
 
 def _run() -> None:

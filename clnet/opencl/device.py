@@ -153,8 +153,8 @@ class Device:
         from clnet.nn.notebook import html_table
 
         rows = [
-            (one.name, getattr(self, one.name)) for one in fields(self)
-            if one.name not in ("handle", "companions", "measured")
+            (record.name, getattr(self, record.name)) for record in fields(self)
+            if record.name not in ("handle", "companions", "measured")
         ]
         return html_table(repr(self), ("", ""), rows)
 

@@ -76,10 +76,10 @@ def devices() -> tuple[Device, ...]:
     True
     """
     check_process()
-    found = discover()
-    if not found.devices:
-        raise DeviceError("; ".join([*(found.faults or [NO_PLATFORM]), ASK_DOCTOR]))
-    return found.devices
+    discovery = discover()
+    if not discovery.devices:
+        raise DeviceError("; ".join([*(discovery.faults or [NO_PLATFORM]), ASK_DOCTOR]))
+    return discovery.devices
 
 
 def device(spec: str | Device | None = None, *, units: int | None = None) -> Device:
@@ -123,7 +123,7 @@ def device(spec: str | Device | None = None, *, units: int | None = None) -> Dev
 
 
 def _pickled(device: Device) -> tuple[Any, ...]:
-    known = {one.name: getattr(device, one.name) for one in fields(device)}
+    known = {record.name: getattr(device, record.name) for record in fields(device)}
     return _found_again, ({**known, "companions": (), "handle": None},)
 
 
@@ -215,7 +215,7 @@ def device_list(spec: Devices) -> tuple[Device, ...]:
         If a device is named twice, or none is.
     """
     if isinstance(spec, str) and spec.strip().lower() == ALL:
-        return tuple(device(one) for one in devices())
+        return tuple(device(item) for item in devices())
     if spec is None or isinstance(spec, (str, Device)):
         return (device(spec),)
     if not is_many(spec):
@@ -223,16 +223,16 @@ def device_list(spec: Devices) -> tuple[Device, ...]:
             f'devices are given as a list, a text as "{ALL}", a Device or None, found '
             f"{type(spec).__name__}"
         )
-    found = tuple(device(one) for one in spec)
-    if not found:
+    chosen = tuple(device(item) for item in spec)
+    if not chosen:
         raise InputError(f'the list of devices is empty: name one, or say "{ALL}"')
-    for number, one in enumerate(found):
-        if one in found[:number]:
+    for number, item in enumerate(chosen):
+        if item in chosen[:number]:
             raise InputError(
-                f"device {one.index} {one.name} is in the list twice, expected each "
+                f"device {item.index} {item.name} is in the list twice, expected each "
                 "once"
             )
-    return found
+    return chosen
 
 
 def _matches(spec: str, present: Sequence[Device]) -> tuple[tuple[Device, ...], int]:
@@ -251,8 +251,8 @@ def _matches(spec: str, present: Sequence[Device]) -> tuple[tuple[Device, ...], 
         return any(word in name.lower() for name in names)
 
     # A companion is found by a word that matches no main device, as "basic".
-    found = [d for d in present if matches(d)] or [c for c in companions if matches(c)]
-    return tuple(found) if word else (), int(number)
+    matching = [*filter(matches, present)] or [*filter(matches, companions)]
+    return tuple(matching) if word else (), int(number)
 
 
 @functools.cache
@@ -272,7 +272,7 @@ def discover() -> DiscoveryResult:
         if error.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
             return DiscoveryResult((), (NO_PLATFORM,))
         return DiscoveryResult((), (f"OpenCL does not start: {error}",))
-    found: list[Device] = []
+    listed: list[Device] = []
     faults: list[str] = []
     for number, platform in enumerate(platforms):
         try:
@@ -285,8 +285,8 @@ def discover() -> DiscoveryResult:
             continue
         if not records:
             faults.append(f"platform {number} ({platform.name}) has no device")
-        found += _pair(records)
-    return DiscoveryResult(tuple(sorted(found, key=_rank)), tuple(faults))
+        listed += _pair(records)
+    return DiscoveryResult(tuple(sorted(listed, key=_rank)), tuple(faults))
 
 
 def _query(handle: Any, index: str) -> Device:
@@ -307,14 +307,14 @@ def _query(handle: Any, index: str) -> Device:
         "cpu": kinds.CPU,
         "custom": kinds.CUSTOM,
     }
-    kind = next((name for name in TYPES if handle.type & bits[name]), "custom")
+    device_type = next((name for name in TYPES if handle.type & bits[name]), "custom")
     extensions = handle.extensions.split()
     major = ask("compute_capability_major_nv", None)
     minor = ask("compute_capability_minor_nv", None)
     svm, svm_bits = ask("svm_capabilities", 0), cl.device_svm_capabilities
     return Device(
         name=handle.name.strip(),
-        type=kind,
+        type=device_type,
         vendor=handle.vendor.strip(),
         platform=handle.platform.name.strip(),
         platform_version=handle.platform.version.strip(),
@@ -332,23 +332,23 @@ def _query(handle: Any, index: str) -> Device:
         clock=1e6 * ask("max_clock_frequency", 0),
         largest_group=handle.max_work_group_size,
         vector_width=max(1, handle.preferred_vector_width_float),
-        simd_width=_simd_width(kind, ask),
+        simd_width=_simd_width(device_type, ask),
         fp64="cl_khr_fp64" in extensions,
         fp16="cl_khr_fp16" in extensions,
         subgroups="cl_khr_subgroups" in extensions,
         compute_capability=None if major is None or minor is None else (major, minor),
         # A CPU's threads have other work too: not probed.
-        forward_progress=False if kind == "cpu" else None,
-        untested=(handle.platform.name.strip(), kind) not in TESTED,
+        forward_progress=False if device_type == "cpu" else None,
+        untested=(handle.platform.name.strip(), device_type) not in TESTED,
         fine_svm=bool(svm & svm_bits.FINE_GRAIN_BUFFER),
         system_svm=bool(svm & svm_bits.FINE_GRAIN_SYSTEM),
         handle=handle,
     )
 
 
-def _simd_width(kind: str, ask: Callable[[str, Any], Any]) -> int:
+def _simd_width(device_type: str, ask: Callable[[str, Any], Any]) -> int:
     """Return the number of work-items that run in lock step, without a build."""
-    if kind != "gpu":
+    if device_type != "gpu":
         return 1
     widths = (
         "warp_size_nv",
@@ -378,5 +378,5 @@ def _rank(device: Device) -> tuple[Any, ...]:
     lanes = device.compute_units * max(device.vector_width, device.simd_width)
     newest = tuple(-int(number) for number in re.findall(r"\d+", device.driver))
     index = tuple(int(number) for number in device.index.split(":"))
-    kind = TYPES.index(device.type)
-    return device.emulated, kind, device.serial, -lanes, newest, index
+    type_rank = TYPES.index(device.type)
+    return device.emulated, type_rank, device.serial, -lanes, newest, index

@@ -267,8 +267,8 @@ def _direct(name: str) -> Action | None:
     """
     import pyopencl as cl
 
-    found: Action | None = getattr(cl._cl, name, None)
-    return found
+    function: Action | None = getattr(cl._cl, name, None)
+    return function
 
 
 def staging_array(session: Session, shape: tuple[int, ...], dtype: str) -> Array:
@@ -326,8 +326,8 @@ class Uploader:
         row = stride * np.dtype(dtype).itemsize
         start, size = first * row, count * row
         if memory.array is not None:
-            found = memory.array[start : start + size]
-            yield found.view(dtype).reshape(count, stride)
+            block = memory.array[start : start + size]
+            yield block.view(dtype).reshape(count, stride)
             return
         if self._staging.size < size:
             self._staging = staging_array(self._session, (size,), "uint8")

@@ -81,9 +81,9 @@ def _answer(
 
     store, source = Store(device), f"probes/{capability}.cl"
     key = f"{capability} {source_hash(source)}"
-    found = store.fact(key)
-    if found is not None:
-        return found
+    answer = store.fact(key)
+    if answer is not None:
+        return answer
     launch = device, source, defines, probe
     if device.untested and not survives(store, key, _launched, *launch):
         warn(
@@ -92,12 +92,12 @@ def _answer(
         )
         return False
     try:
-        found = _launched(*launch)
+        answer = _launched(*launch)
     except (cl.Error, BuildError, DeviceError):
         return False
-    if found is not None:
-        store.put_fact(key, found)
-    return bool(found)
+    if answer is not None:
+        store.put_fact(key, answer)
+    return bool(answer)
 
 
 def _launched(

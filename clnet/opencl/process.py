@@ -104,21 +104,21 @@ def _go_on(calls: dict[int, FrameType]) -> bool:
 
 def _calls() -> dict[int, FrameType]:
     """Return the frame of each other thread's call of this package."""
-    own = threading.get_ident()
+    this_thread = threading.get_ident()
     return {
         thread: call for thread, frame in sys._current_frames().items()
-        if thread != own and (call := _call(frame)) is not None
+        if thread != this_thread and (call := _call(frame)) is not None
     }
 
 
 def _call(frame: FrameType | None) -> FrameType | None:
     """Return the outermost frame of this package from an innermost one on, if any."""
-    found = None
+    outermost = None
     while frame is not None:
         if frame.f_code.co_filename.startswith(PACKAGE):
-            found = frame
+            outermost = frame
         frame = frame.f_back
-    return found
+    return outermost
 
 
 def _is_finalizer(call: FrameType) -> bool:

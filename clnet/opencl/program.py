@@ -61,11 +61,11 @@ def kernel_text(source: str) -> str:
             "path"
         ) from None
 
-    def included(found: re.Match[str]) -> str:
-        after = text.count("\n", 0, found.start()) + 2
-        lines = found[0]
-        if found[1] is not None:
-            lines = f'#line 1 "{found[1]}"\n' + kernel_text(found[1]).rstrip("\n")
+    def included(match: re.Match[str]) -> str:
+        after = text.count("\n", 0, match.start()) + 2
+        lines = match[0]
+        if match[1] is not None:
+            lines = f'#line 1 "{match[1]}"\n' + kernel_text(match[1]).rstrip("\n")
         return f'{lines}\n#line {after} "{source}"'
 
     return _INCLUDE.sub(included, text) if '#include "' in text else text

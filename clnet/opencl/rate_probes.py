@@ -66,19 +66,19 @@ def measured(device: Device, again: bool = False) -> Device:
     probes fail, an emulated and an untested one stay as they are: their rates are
     estimates.
     """
-    found = replace(device, measured=None) if again else known(device)
+    probed = replace(device, measured=None) if again else known(device)
     unable = device.handle is None or device.emulated or device.untested
-    if found.measured is not None or unable:
-        return found
+    if probed.measured is not None or unable:
+        return probed
     import pyopencl as cl
 
     try:
-        rates = _measured(found)
+        rates = _measured(probed)
     except (cl.Error, BuildError, DeviceError):
         return device
     store_of(device).put_rates(_version(), {
-        f"{place} {name}": rate
-        for place, record in enumerate(rates) for name, rate in asdict(record).items()
+        f"{number} {name}": rate
+        for number, record in enumerate(rates) for name, rate in asdict(record).items()
     })
     _known.cache_clear()
     return known(device)
@@ -88,8 +88,8 @@ def known(device: Device) -> Device:
     """Return a device with the rates of the store, else of a file, if there are any."""
     if device.measured is not None or device.handle is None:
         return device
-    found = _known(device)
-    return given_rates(device) if found.measured is None else found
+    stored = _known(device)
+    return given_rates(device) if stored.measured is None else stored
 
 
 @cache
@@ -97,8 +97,8 @@ def _known(device: Device) -> Device:
     numbers, names = store_of(device).rates(_version()), [x.name for x in fields(Rates)]
     try:
         main, *others = (
-            replace(one, measured=Rates(*(numbers[f"{place} {x}"] for x in names)))
-            for place, one in enumerate(device.places)
+            replace(place, measured=Rates(*(numbers[f"{number} {x}"] for x in names)))
+            for number, place in enumerate(device.places)
         )
     except KeyError:  # not measured, or written in part
         return device
@@ -118,39 +118,39 @@ def _measured(device: Device) -> list[Rates]:
     A companion is some of the same cores. Where other programs use the rest, its rates
     are more than its share.
     """
-    plain, found = session(device), []
-    for one in device.places:
-        launch, sync = launch_seconds(plain, one)
-        rates = _rates_of(session(one, profiling=True))
-        found.append(replace(rates, launch=launch, sync=sync))
-    return found
+    plain, all_rates = session(device), []
+    for place in device.places:
+        launch, sync = launch_seconds(plain, place)
+        rates = _rates_of(session(place, profiling=True))
+        all_rates.append(replace(rates, launch=launch, sync=sync))
+    return all_rates
 
 
 def _rates_of(timed: Session) -> Rates:
     """Return the rates of a device, but for its launches."""
     device = timed.device
-    found = replace(device.rates, flops=multiply_add(timed, "float32"))
+    rates = replace(device.rates, flops=multiply_add(timed, "float32"))
     if device.type == "cpu":
         return replace(
-            found, matrix=found.flops, warp_group=found.flops,
+            rates, matrix=rates.flops, warp_group=rates.flops,
             cache=read_chunks(timed, OF_CORE * device.compute_units),
-            memory=read_chunks(timed, min(READ, 4 * int(found.cache_bytes))),
+            memory=read_chunks(timed, min(READ, 4 * int(rates.cache_bytes))),
         )
     cache_rate, cache_bytes = read_cache(timed)
-    found = replace(
-        found, memory=read_coalesced(timed, READ), cache=cache_rate,
+    rates = replace(
+        rates, memory=read_coalesced(timed, READ), cache=cache_rate,
         cache_bytes=cache_bytes, latency=load_latency(timed),
     )
     if device.forward_progress:
-        found = replace(found, handover=handover(timed) or found.handover)
-    for name, kind in (("matrix", WARP_MMA), ("warp_group", WARP_GROUP_MMA)):
-        rate = found.matrix
-        if kind in matrix_units(device):
-            rate = matrix_products(timed, kind)
+        rates = replace(rates, handover=handover(timed) or rates.handover)
+    for name, units in (("matrix", WARP_MMA), ("warp_group", WARP_GROUP_MMA)):
+        rate = rates.matrix
+        if units in matrix_units(device):
+            rate = matrix_products(timed, units)
         elif name == "matrix":
-            rate = found.flops
-        found = replace(found, **{name: rate})
-    return found
+            rate = rates.flops
+        rates = replace(rates, **{name: rate})
+    return rates
 
 
 def read_coalesced(timed: Session, size: int) -> float:

@@ -86,13 +86,13 @@ HANDOVER_LATENCIES = 6  # a store, polls on the way, a load, and two barriers
 
 def estimated(device: Reported) -> Rates:
     """Return the record by what a driver reports: clock, units, lanes."""
-    kind = "cpu" if device.type == "cpu" else "gpu"
-    clock, units = device.clock or CLOCK[kind], device.compute_units
+    device_type = "cpu" if device.type == "cpu" else "gpu"
+    clock, units = device.clock or CLOCK[device_type], device.compute_units
     lanes, matrix, warp_group = _per_clock(device)
     flops = 2.0 * lanes * clock * units
-    memory = flops / OPS_PER_BYTE[kind]
-    latency = LATENCY_CLOCKS[kind] / clock
-    reported = device.cache if kind == "cpu" else 0  # GPUs report other caches
+    memory = flops / OPS_PER_BYTE[device_type]
+    latency = LATENCY_CLOCKS[device_type] / clock
+    reported = device.cache if device_type == "cpu" else 0  # GPUs report other caches
     by_warps = matrix * clock * units * (WARP_SHARE if warp_group else 1.0) or flops
     return Rates(
         flops=flops, matrix=by_warps,
@@ -109,22 +109,23 @@ def data_sheet(device: Reported) -> dict[str, float]:
     if not device.clock or (device.type != "cpu" and not device.compute_capability):
         return {}
     names = ("flops", "matrix", "warp_group")
-    found = {
+    sheet = {
         name: getattr(estimated(device), name)
         for name, count in zip(names, _per_clock(device), strict=True) if count
     }
-    if "warp_group" in found:
-        found["matrix"] = found["warp_group"]  # the same units
+    if "warp_group" in sheet:
+        sheet["matrix"] = sheet["warp_group"]  # the same units
     if device.type == "cpu" and device.cache:
-        found["cache_bytes"] = float(device.cache)
-    return found
+        sheet["cache_bytes"] = float(device.cache)
+    return sheet
 
 
 def _per_clock(device: Reported) -> tuple[int, int, int]:
     """Return a unit's lanes, and matrix operations, of a clock."""
     if device.type == "cpu":
         return PIPES * device.vector_width, 0, 0
-    known = [one for one in GENERATIONS if one <= (device.compute_capability or (0, 0))]
+    capability = device.compute_capability or (0, 0)
+    known = [generation for generation in GENERATIONS if generation <= capability]
     if known:
         return GENERATIONS[max(known)]
     return SIMDS * min(device.simd_width, LANES_OF_SIMD), 0, 0

@@ -43,14 +43,14 @@ class Session:
         self.errors: tuple[type[Exception], ...] = (cl.Error, MemoryError)
         set_variables(dict(device.environment), os.environ)
         if target_cpu.VARIABLE in dict(device.environment):
-            for one in device.places:
-                target_cpu.set_name(one.handle, os.environ[target_cpu.VARIABLE])
+            for place in device.places:
+                target_cpu.set_name(place.handle, os.environ[target_cpu.VARIABLE])
         properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
         try:
-            self.context: Any = cl.Context([one.handle for one in device.places])
+            self.context: Any = cl.Context([place.handle for place in device.places])
             self.queues: dict[Device, Any] = {
-                one: cl.CommandQueue(self.context, one.handle, properties)
-                for one in device.places
+                place: cl.CommandQueue(self.context, place.handle, properties)
+                for place in device.places
             }
         except cl.Error as error:
             raise DeviceError(
@@ -105,8 +105,8 @@ class Session:
     def release(self) -> None:
         """Free the memory of what is kept for later use, and of results."""
         self.kept.clear()
-        for one in list(self.unread):
-            one.read()
+        for states in list(self.unread):
+            states.read()
         gc.collect()  # a network and its plans form a reference cycle
 
     def kernel(self, launch: Launch, device: Device) -> Any:
@@ -134,7 +134,7 @@ _lock = threading.Lock()
 
 def device_error(device: Device, error: BaseException, *others: Device) -> DeviceError:
     """Return the error of a device, or one of several, that failed at run time."""
-    names = " or ".join(one.name for one in (device, *others))
+    names = " or ".join(place.name for place in (device, *others))
     return DeviceError(f"{names} failed while running: {error}")
 
 

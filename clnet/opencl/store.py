@@ -193,9 +193,9 @@ class Store:
             # A damaged key matches no step.
             file.text_factory = partial(str, encoding="utf-8", errors="replace")
             if not self._checked:  # rows out of order are neither found nor replaced
-                ((found,),) = file.execute("PRAGMA integrity_check(1)").fetchall()
-                if found != "ok":
-                    raise sqlite3.DatabaseError(found)
+                ((integrity,),) = file.execute("PRAGMA integrity_check(1)").fetchall()
+                if integrity != "ok":
+                    raise sqlite3.DatabaseError(integrity)
                 tables = dict(file.execute(_TABLES))
                 if any(tables.get(name, sql) != sql for name, sql in _tables()):
                     raise sqlite3.DatabaseError("its tables have other columns")

@@ -38,8 +38,8 @@ _replaced: set[int] = set()  # addresses of the names that were put in place
 
 def is_unknown(handle: Any) -> bool:
     """Return whether PoCL's LLVM did not know the processor of a device."""
-    found = _find(handle)
-    return found is not None and (found[1] in _replaced or _is_wrong(found[2]))
+    entry = _find(handle)
+    return entry is not None and (entry[1] in _replaced or _is_wrong(entry[2]))
 
 
 @cache
@@ -55,15 +55,15 @@ def best_name() -> str:
 
 def set_name(handle: Any, name: str) -> None:
     """Have PoCL compile for another processor, if it does not know the device's."""
-    found = _find(handle)
-    if found is None or not _is_wrong(found[2]):
+    entry = _find(handle)
+    if entry is None or not _is_wrong(entry[2]):
         return
     duplicate = ctypes.CDLL(None).strdup  # memory that PoCL may free
     duplicate.restype = ctypes.c_void_p
     address = duplicate(name.encode())
     if address:
         _replaced.add(address)
-        ctypes.c_void_p.from_address(found[0]).value = address
+        ctypes.c_void_p.from_address(entry[0]).value = address
 
 
 def _is_wrong(name: str) -> bool:

@@ -47,12 +47,12 @@ def plain_key(key: str) -> str:
 @cache
 def given_times(device: Device) -> Times:
     """Return the imported and shipped times of a device, by span and key."""
-    found: dict[str, dict[str, Timing]] = {}
+    spans: dict[str, dict[str, Timing]] = {}
     for content in _contents(device):  # the user's last
         for span, times in content["times"].items():
-            known = found.setdefault(span, {})
+            known = spans.setdefault(span, {})
             known.update({key: Timing(*numbers) for key, numbers in times.items()})
-    return found
+    return spans
 
 
 def given_rates(device: Device) -> Device:
@@ -60,8 +60,8 @@ def given_rates(device: Device) -> Device:
     for content in _contents(device):
         if len(content["rates"]) == len(device.places):
             main, *others = (
-                replace(one, measured=Rates(**rates))
-                for one, rates in zip(device.places, content["rates"], strict=True)
+                replace(place, measured=Rates(**rates))
+                for place, rates in zip(device.places, content["rates"], strict=True)
             )
             device = replace(main, companions=tuple(others))
     return device
@@ -71,22 +71,23 @@ def export_times(device: Device, path: str | Path) -> int:
     """Write a device's times and rates of the user's store to a file."""
     from clnet.formats.files import as_path, write
 
-    found: dict[str, dict[str, Timing]] = {}
+    spans: dict[str, dict[str, Timing]] = {}
     for span, key, timing in Store(device).all_times():
         of_device = _FINGERPRINT.search(key) and _HOST not in key
         if of_device and not _WHOLE.match(key):
-            found.setdefault(span, {})[plain_key(key)] = timing
-    if not found:
+            spans.setdefault(span, {})[plain_key(key)] = timing
+    if not spans:
         raise InputError(
             f"no times of {device.name} are stored: `clnet tune NET` measures them"
         )
-    kept = {span: dict(_best(times)) for span, times in sorted(found.items())}
+    kept = {span: dict(_best(times)) for span, times in sorted(spans.items())}
     content = {
         KIND: FORMAT, "clnet": clnet.__version__, "device": _identity(device),
         "driver": device.driver, "platform_version": device.platform_version,
         "date": datetime.now(timezone.utc).date().isoformat(),
         "rates": [
-            asdict(one.measured) for one in device.places if one.measured is not None
+            asdict(place.measured) for place in device.places
+            if place.measured is not None
         ],
         "times": kept,
     }
@@ -177,5 +178,5 @@ def _parsed(path: Path, text: bytes) -> dict[str, Any]:
             f"{path} has times of clnet {quoted(version)}, expected those of "
             f"{clnet.__version__}"
         )
-    found: dict[str, Any] = content
-    return found
+    parsed: dict[str, Any] = content
+    return parsed

@@ -133,7 +133,7 @@ class Executable:
             return
         launches = step.variant.launches(step.span, step.config, step.device)
         self.schedule.order_after_busy(step, launches)
-        arguments = list(chain.from_iterable(one.arguments for one in launches))
+        arguments = list(chain.from_iterable(launch.arguments for launch in launches))
         by_value = {
             argument.value for argument in arguments
             if isinstance(argument, ByValueInput) and argument.value.name in self.x

@@ -80,8 +80,8 @@ class MemberLaunch:
         """Return the totals of one network's epochs [ran, 6]."""
         self._rows += 1
         if self._memory is None or self._rows > MAX_ROWS:
-            found: Array = self.totals()[position, : self.ran[position]]
-            return found
+            totals: Array = self.totals()[position, : self.ran[position]]
+            return totals
         size = self._epochs * TOTAL
         flat = self._memory.read(self._session, size, "float32", position * size)
         return flat.reshape(-1, TOTAL)[: self.ran[position]]
@@ -121,10 +121,10 @@ class MemberReplay(Replay):
         if whole.update is not None:
             penalties = whole.update.regularisation
             self._rows["l1"], self._rows["l2"] = penalties.l1, penalties.l2
-        self._drops = [None if one is None else one.layer for one in whole.drops]
+        self._drops = [None if drop is None else drop.layer for drop in whole.drops]
         if any(whole.drops):
             self.set_dropout(np.tile(
-                [0.0 if one is None else one.fraction for one in whole.drops],
+                [0.0 if drop is None else drop.fraction for drop in whole.drops],
                 (count, 1),
             ))
         end = 0
@@ -143,8 +143,8 @@ class MemberReplay(Replay):
     @property
     def samples(self) -> Array:
         """The samples of an epoch of each member [members]."""
-        found: Array = self._rows["samples"]
-        return found
+        samples: Array = self._rows["samples"]
+        return samples
 
     def set_members(self, **columns: Array) -> None:
         """Set columns [members] of the table: seed, limits, penalties."""
@@ -190,9 +190,9 @@ class MemberReplay(Replay):
         # parts would leave compute units idle.
         most = self._most_members if epochs == 1 else active
         for first in range(0, active, most):  # between them Ctrl-C is handled
-            part = rows[first : first + most]
-            self.bound.memory(MEMBER_TABLE).write(self.session, part)
-            self.set(members=len(part), epochs=epochs)
+            piece = rows[first : first + most]
+            self.bound.memory(MEMBER_TABLE).write(self.session, piece)
+            self.set(members=len(piece), epochs=epochs)
             self.run()
             self.session.finish()
         ends = self.bound.memory(MEMBER_ENDS).read(

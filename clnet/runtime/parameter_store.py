@@ -114,7 +114,7 @@ class ParameterStore:
 
 def parameter_store(session: Session, network: Model) -> ParameterStore:
     """Return the copy of a network's parameters on a session's device."""
-    found: ParameterStore | None = session.parameter_stores.get(network)
-    if found is None or found.count != network.parameters.size:
-        found = session.parameter_stores[network] = ParameterStore(session, network)
-    return found
+    store: ParameterStore | None = session.parameter_stores.get(network)
+    if store is None or store.count != network.parameters.size:
+        store = session.parameter_stores[network] = ParameterStore(session, network)
+    return store

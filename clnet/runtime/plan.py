@@ -146,8 +146,8 @@ class Plan:
             direct = partial(host_call, self._executable, self._turn, self._dtype)
             self.direct[self._shape] = direct(self._fill, read)
             if self.batch == 1:
-                one = copier(self._x[0])
-                self.direct[self._shape[1:]] = direct(one, lambda: read()[0])
+                fill_one = copier(self._x[0])
+                self.direct[self._shape[1:]] = direct(fill_one, lambda: read()[0])
 
     __reduce__ = refuse_copy
 

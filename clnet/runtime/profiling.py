@@ -106,7 +106,8 @@ def call_timeline(plan: Plan, x: NDArray[Any]) -> dict[str, Any]:
         In Google's trace event format, times in microseconds.
     """
     call = _median_call(plan, x)
-    first = next((one for one in call.commands if one.event is not None), None)
+    on_device = (command for command in call.commands if command.event is not None)
+    first = next(on_device, None)
     # From the device's clock to the host's.
     shift = 0.0 if first is None else (
         first.start - NANOSECOND * first.event.profile.queued
@@ -122,13 +123,13 @@ def call_timeline(plan: Plan, x: NDArray[Any]) -> dict[str, Any]:
         })
 
     add("fill the inputs", "host", call.start, call.filled - call.start)
-    for one in call.commands:
-        add(one.name, "host", one.start, one.seconds)
-        if one.event is not None:
-            times, queue = one.event.profile, one.event.command_queue
+    for command in call.commands:
+        add(command.name, "host", command.start, command.seconds)
+        if command.event is not None:
+            times, queue = command.event.profile, command.event.command_queue
             add(
-                one.name, queue.device.name.strip(), shift + NANOSECOND * times.start,
-                seconds_of(one.event),
+                command.name, queue.device.name.strip(),
+                shift + NANOSECOND * times.start, seconds_of(command.event),
             )
     add("return the outputs", "host", call.ran, call.end - call.ran)
     names = [
@@ -205,13 +206,13 @@ def _median_call(plan: Plan, x: NDArray[Any]) -> _Call:
         executable = Executable(
             profiled, plan.network, plan.steps, [program.input], [program.output]
         )
-        found = [
+        calls = [
             _call(executable, x, program.input.name, program.output.name)
             for _ in range(1 + ROUNDS)
         ][1:]  # the first call uploads the parameters
     except profiled.errors as error:
         raise device_error(plan.device, error) from error
-    return sorted(found, key=lambda call: call.end - call.start)[ROUNDS // 2]
+    return sorted(calls, key=lambda call: call.end - call.start)[ROUNDS // 2]
 
 
 def _call(
@@ -230,8 +231,8 @@ def _parts(
     start: float, filled: float, commands: Sequence[Command], ran: float, end: float
 ) -> CallTimes:
     busy = dict.fromkeys(("upload", "device", "download"), 0.0)
-    events = [one.event for one in commands if one.event is not None]
-    host = sum(one.seconds for one in commands if one.event is None)
+    events = [command.event for command in commands if command.event is not None]
+    host = sum(command.seconds for command in commands if command.event is None)
     for event in events:
         busy[copy_direction(event) or "device"] += seconds_of(event)
     launch = 0.0

@@ -101,8 +101,8 @@ class Blocks:
         size = self._count * self._pitch
         flat = self._memory.read(self._session, size, "uint8")
         blocks = flat.reshape(self._count, -1)[:, : self._size].view(self._dtype)
-        found = blocks.reshape(self._count, self._rows, self._stride)
-        return found[:, :, : self._width]
+        values = blocks.reshape(self._count, self._rows, self._stride)
+        return values[:, :, : self._width]
 
 
 class Replay:
@@ -137,7 +137,7 @@ class Replay:
             assert step.device is not None
             described = step.variant.launches(step.span, step.config, step.device)
             launches, gather = merge_packings((*gather, *described)), []
-            following = [one.device for one in steps[number + 1 : number + 2]]
+            following = [after.device for after in steps[number + 1 : number + 2]]
             only_gather = all(launch.gathers is not None for launch in launches)
             if only_gather and following == [step.device]:
                 launches, gather = [], launches

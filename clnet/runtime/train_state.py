@@ -100,8 +100,8 @@ class TrainState:
 
     def kept_parameters(self, number: int) -> Array:
         """Return the parameters [size] of a snapshot."""
-        found = self._snapshots[number].read(self._session, self.size, self._dtype)
-        return self._to_host_layout(found, 0)
+        flat = self._snapshots[number].read(self._session, self.size, self._dtype)
+        return self._to_host_layout(flat, 0)
 
     @property
     def _state_size(self) -> int:
@@ -122,15 +122,15 @@ class TrainState:
 
     def member_parameters(self) -> Array:
         """Return the parameters of many networks [members, size of one]."""
-        found = self.parameters.read(self._session, self.size, self._dtype)
-        return found.reshape(self._members, -1)
+        flat = self.parameters.read(self._session, self.size, self._dtype)
+        return flat.reshape(self._members, -1)
 
     def member_states(self) -> MemberStates:
         """Return the states of many networks, which are read when asked for."""
         shape = self._members, self._slots, self.size // self._members
-        found = MemberStates(self._session, self.state, shape, self._dtype)
-        self._unread = weakref.ref(found)
-        return found
+        states = MemberStates(self._session, self.state, shape, self._dtype)
+        self._unread = weakref.ref(states)
+        return states
 
     def values(self) -> tuple[Array, Array]:
         """Return parameters [size] and state [slots, size]."""
@@ -169,8 +169,8 @@ class MemberStates:
             if self._memory is None:
                 return
             with device_errors(self._session):
-                found = self._memory.read(self._session, count, self._dtype)
-            self._values, self._memory = found.reshape(self._shape), None
+                flat = self._memory.read(self._session, count, self._dtype)
+            self._values, self._memory = flat.reshape(self._shape), None
             self._session.unread.discard(self)
 
     def of(self, member: int) -> Array:
@@ -179,10 +179,10 @@ class MemberStates:
         start = member * slots * size
         with self._lock:
             if self._memory is None:
-                own: Array = self._values[member].copy()
-                return own
+                state: Array = self._values[member].copy()
+                return state
             with device_errors(self._session):
-                found = self._memory.read(
+                flat = self._memory.read(
                     self._session, slots * size, self._dtype, start
                 )
-        return found.reshape(slots, size)
+        return flat.reshape(slots, size)
