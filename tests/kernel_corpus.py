@@ -16,7 +16,7 @@ from bounds import WITH_PARAMETERS
 
 from clnet import Dense, Local, Network, Sparse
 from clnet.ir.lowering import lower, lower_training
-from clnet.ir.program import Program, Span
+from clnet.ir.program import Program, Span, ensemble
 from clnet.ir.sparse_input import SparseShape
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.cascade import RULES, Cascade, network_neuron
@@ -35,6 +35,7 @@ from clnet.variants.cascade.cascade import (
     NeuronsTraining,
     NeuronValues,
 )
+from clnet.variants.members.ensemble import EnsembleOutputs
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
 from clnet.variants.members.members import TrainMembers
@@ -307,6 +308,17 @@ def member_launches(device: Device) -> Iterator[Launch]:
                 yield from variant.launches(span, config, device)
 
 
+def ensemble_launches(device: Device) -> Iterator[Launch]:
+    """Yield the launches of outputs of many networks."""
+    variant = EnsembleOutputs()
+    for output in None, "softmax", "log_softmax":
+        network = Network.mlp([3, 20, 2], ("gelu", "tanh"), output=output, seed=0)
+        for batch in 1, 50:
+            span = ensemble(lower(network), 5).span(0, 1, batch)
+            if variant.refuse(span, device) is None:
+                yield from variant.launches(span, {}, device)
+
+
 def cascade_launches(device: Device) -> Iterator[Launch]:
     """Yield launches of cascade training."""
     samples = CascadeSamples("training", 100, 9, 2)
@@ -330,7 +342,8 @@ def launches(device: Device, networks=small) -> Iterator[tuple[str, Launch]]:
         for launch in case.launches(device):
             yield f"{case.name} {dict(case.config)}", launch
     for launch in (
-        *single_launches(device), *member_launches(device), *cascade_launches(device)
+        *single_launches(device), *member_launches(device), *cascade_launches(device),
+        *ensemble_launches(device),
     ):
         yield launch.source, launch
 

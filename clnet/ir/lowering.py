@@ -15,7 +15,7 @@ from clnet.ir.batch import Dropout, Gather
 from clnet.ir.loss import RECORD, Loss, Tally
 from clnet.ir.op import VALUE_ALIGNMENT, Op, Value, gradients
 from clnet.ir.product import Apply
-from clnet.ir.program import Program
+from clnet.ir.program import Program, ensemble
 from clnet.ir.sparse_input import SparseInputApply, SparseRows, SparseShape
 from clnet.ir.update import GradientNorm, Update
 from clnet.nn.activations import (
@@ -66,7 +66,8 @@ def lower(network: Model, sparse: SparseShape | None = None) -> Program:
         else:
             ops.append(replace(act, y=y))
     inputs = (x,) if rows is None else rows.values
-    return Program(tuple(ops), inputs, (ys[last],), network.layout, network.dtype)
+    program = Program(tuple(ops), inputs, (ys[last],), network.layout, network.dtype)
+    return program if network.members == 1 else ensemble(program, network.members)
 
 
 def lower_training(

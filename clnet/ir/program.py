@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from clnet.checks import PRECISIONS, check_precision
 from clnet.errors import InputError
 from clnet.ir.activation import BiasAct
 from clnet.ir.batch import Gather
 from clnet.ir.loss import Loss
-from clnet.ir.op import ACCUMULATE, gradients
+from clnet.ir.op import ACCUMULATE, Op, Value, gradients
 from clnet.ir.product import Apply
 from clnet.ir.update import GradientNorm, Update
 from clnet.nn.storage.base import rounded_size
+from clnet.nn.storage.layout import Slot
 
 if TYPE_CHECKING:
-    from clnet.ir.op import Op, Value
+    from collections.abc import Iterator
+
+    from clnet.ir.op import Array, Function, Values
     from clnet.nn.storage.layout import Layout
 
 
@@ -218,3 +223,74 @@ def split_program(program: Program) -> tuple[Program, Program]:
     outputs = (update.totals, *update.gradients)
     gradients = replace(program, ops=program.ops[:start], outputs=outputs)
     return gradients, replace(program, ops=program.ops[start:], inputs=outputs)
+
+
+@dataclass(frozen=True)
+class Ensemble(Op):
+    """``y[b, m] = f(x[b])`` by the parameters of network m, which follow each other."""
+
+    READS: ClassVar[tuple[str, ...]] = ("x",)
+    WRITES: ClassVar[tuple[str, ...]] = ("y",)
+
+    x: Value
+    y: Value  # The outputs of a sample, network after network
+    program: Program  # Of one network, with the input x
+    members: int
+
+    @property
+    def size(self) -> int:
+        """Parameters of one network."""
+        return self.program.layout.size
+
+    @property
+    def signature(self) -> str:
+        """The number of networks, and the ops of one."""
+        ops = " ".join(op.signature for op in self.program.ops)
+        return f"{self.members}*({ops})"
+
+    @property
+    def parameter_slots(self) -> tuple[Slot, ...]:
+        """The parameters of all networks."""
+        return (Slot(0, self.members * self.size),)
+
+    def run(self, values: Values, parameters: Array) -> None:
+        """Run the ops of each network."""
+        outputs = []
+        for row in self._rows(parameters):
+            inner: Values = {self.x.name: values[self.x.name]}
+            for op in self.program.ops:
+                op.run(inner, row)
+            outputs.append(inner[self.program.output.name])
+        values[self.y.name] = np.concatenate(outputs, axis=1)
+
+    def bound(self, parameters: Array) -> Function:
+        """Bind the ops of each network to its parameters."""
+        members = [
+            [(op.writes[0].name, op.bound(row)) for op in self.program.ops]
+            for row in self._rows(parameters)
+        ]
+
+        def outputs(values: Values) -> Array:
+            found = []
+            for functions in members:
+                inner: Values = {self.x.name: values[self.x.name]}
+                for name, function in functions:
+                    inner[name] = function(inner)
+                found.append(inner[self.program.output.name])
+            return np.concatenate(found, axis=1)
+
+        return outputs
+
+    def flops(self, batch: int) -> int:
+        """Return those of all networks."""
+        return self.members * sum(op.flops(batch) for op in self.program.ops)
+
+    def _rows(self, parameters: Array) -> Iterator[Array]:
+        return iter(parameters.reshape(self.members, self.size))
+
+
+def ensemble(program: Program, members: int) -> Program:
+    """Return the program of many networks, from that of one."""
+    x, width = program.input, members * program.output.width
+    op = Ensemble(x, Value("ys", width, width), program, members)
+    return Program((op,), (x,), (op.y,), program.layout, program.dtype)

@@ -336,12 +336,16 @@ def evaluation_of(
     """Return the metrics of outputs and their targets, which may be as for `fit`."""
     metrics = metrics_of(network, scaling, auc)
     for y, t in pairs:
-        if t is None:
-            raise InputError(
-                "the batches have no targets to compare the outputs with"
-            )
-        metrics.add(y, encoded(network, t, network.classes)[0] if y.ndim == 2 else t)
+        metrics.add(y, targets_of(network, y, t))
     return metrics.evaluation()
+
+
+def targets_of(network: Model, y: NDArray[Any], t: Any) -> ArrayLike:
+    """Return the targets of a network's outputs as numbers, of targets as for `fit`."""
+    if t is None:
+        raise InputError("the batches have no targets to compare the outputs with")
+    expected: ArrayLike = encoded(network, t, network.classes)[0] if y.ndim == 2 else t
+    return expected
 
 
 def _confusion(

@@ -34,6 +34,8 @@ class Model(Description):
     replaced. Everything below the façade, `clnet.Network`, names this class.
     """
 
+    members: int = 1  # networks whose parameters follow each other in the buffer
+
     def __init__(
         self,
         n_in: int,

@@ -28,7 +28,7 @@ from clnet.planning.planner import Planner
 from clnet.planning.tuning.search import Search
 from clnet.runtime.data_parallel import ParallelPlan
 from clnet.runtime.plan import Plan
-from clnet.variants import ALL_VARIANTS, VARIANTS
+from clnet.variants import ALL_VARIANTS, ENSEMBLE_VARIANTS, VARIANTS
 from clnet.variants.reference.host import Host
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def compile_network(
     """Return the best plan for a network on a device; see `Network.compile`."""
     batch = as_whole("batch", batch, most=INT_MAX)
     check_flag("tune", tune, optional=True)
-    searched = _variants_of(variants)
+    searched = _searched(network) if variants is None else _variants_of(variants)
 
     def planner(where: Device) -> Planner:
         def planner_of(stored: Model) -> Planner:
@@ -115,7 +115,7 @@ def _first_plan(
     """
     program = lower(network).at(precision)
     planner = Planner(
-        network, device, batch, False, VARIANTS, program, file_times=False
+        network, device, batch, False, _searched(network), program, file_times=False
     )
     if not planner.remembers:
         planner = Planner(network, device, batch, False, (Host(),), program)
@@ -132,6 +132,8 @@ class PlanCache:
         # By shape, device and precision of the inputs, without resolving anything:
         # those used since the last plan was made.
         self.recent: dict[tuple[Any, ...], Plan] = {}
+        # Whether devices compute an ensemble in one launch; see `of_members`.
+        self.takes: dict[Where, bool] = {}
 
     def plan(
         self, devices: Devices, batch: int | SparseShape, precision: str,
@@ -168,10 +170,13 @@ class PlanCache:
         return plan
 
 
-def _variants_of(given: Sequence[str | Variant] | None) -> tuple[Variant, ...]:
+def _searched(network: Model) -> tuple[Variant, ...]:
+    """Return the variants that are searched unless others are named."""
+    return VARIANTS if network.members == 1 else ENSEMBLE_VARIANTS
+
+
+def _variants_of(given: Sequence[str | Variant]) -> tuple[Variant, ...]:
     """Return variants by name, in the registry's order, then the user's own."""
-    if given is None:
-        return VARIANTS
     known = {variant.name: variant for variant in ALL_VARIANTS}
     if not is_many(given):
         raise InputError(f"variants must be a list of names, not {quoted(given)}")

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,13 +45,14 @@ from clnet.formats.sources import (
 from clnet.formats.sources import joined as joined_parts
 from clnet.ir.lowering import lower, reads_sparse
 from clnet.ir.sparse_input import SparseShape, csr_rows
-from clnet.nn.metrics import evaluation_of
+from clnet.nn.metrics import evaluation_of, metrics_of, targets_of
 from clnet.planning.inference import Where, resolve_devices
 from clnet.planning.room import samples_of_call
-from clnet.planning.sparse_plan import SparsePlan
 from clnet.runtime.data_parallel import alike, device_of_rank
 from clnet.runtime.pipeline import Pipeline
-from clnet.runtime.ranks import cut, joined
+from clnet.runtime.ranks import cut as sections
+from clnet.runtime.ranks import joined
+from clnet.variants.members.ensemble import EnsembleOutputs
 
 if TYPE_CHECKING:
     from clnet.nn.metrics import Evaluation
@@ -71,8 +71,7 @@ LEAST_CALLS = 4  # of large chunks: fewer overlap little
 SPARSE_CHUNK = 2048  # rows of a sparse call: its program serves any number
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
     """How a network's outputs are computed, whatever the samples are."""
 
     plans: PlanCache  # The network's
@@ -80,6 +79,8 @@ class Prediction:
     scaling: Scaling | None = None  # None: inputs and outputs are not scaled
     precision: str = PRECISIONS[0]
     buffer: int | None = None  # Bytes for parts of a source; None: the default
+    # Of several networks, whose outputs for each part follow each other; None: of one
+    parameters: tuple[Array, ...] | None = None
 
     @property
     def network(self) -> Model:
@@ -97,30 +98,25 @@ def walk(
     host reads and copies the inputs of the next one, and the outputs of the one before.
     Devices that are alike take parts in turn, each in a thread of its own.
     """
-    network, plans, scaling = how.network, how.plans, how.scaling
-    parameters = network.parameters  # of all parts
+    plans, scaling = how.plans, how.scaling
+    rows = how.parameters or (how.network.parameters,)  # of all parts
     takers: tuple[Devices, ...] = in_turn(resolve_devices(how.device)) or (how.device,)
     pipelines: list[Pipeline] = []
     started: deque[tuple[Future[Array], Array | None, Any]] = deque()
     first = 0
+    inputs = ((part, row) for part in _scaled_parts(how, parts, sparse)
+              for row in rows)
     with ExitStack() as held:
-        for number, part in enumerate(parts):
-            x = part.x
-            if scaling is not None:
-                x = scaling.scale_input(as_numbers("x", x, "float64"))
-            if sparse is None:
-                x = as_numbers("x", x, network.dtype)
-            samples = x.shape[0]
+        for number, (part, parameters) in enumerate(inputs):
+            samples = part.x.shape[0]
             target = None if out is None else out[first : first + samples]
             first += samples
             if out is not None and first > len(out):
                 raise InputError(f"out has {len(out)} rows, and x more samples")
             if not pipelines:
+                share = -(-calls * len(rows) // len(takers))
                 for device in takers:
-                    plan = plans.plan(
-                        device, sparse or samples, how.precision,
-                        -(-calls // len(takers)),
-                    )
+                    plan = plans.plan(device, sparse or samples, how.precision, share)
                     held.enter_context(plan.alternation)
                     pipeline = Pipeline(plan, len(takers) > 1)
                     pipelines.append(held.enter_context(pipeline))
@@ -129,7 +125,7 @@ def walk(
             if sparse is None and samples != pipelines[turn].batch:
                 other = plans.plan(takers[turn], samples, how.precision)
             answer = pipelines[turn].call(
-                x, parameters, None if scaling else target, other
+                part.x, parameters, None if scaling else target, other
             )
             started.append((answer, target, part.t))
             if len(started) > pipelines[turn].ahead * len(takers):
@@ -142,15 +138,36 @@ def walk(
         raise InputError(f"out has {len(out)} rows, and x {first} samples")
 
 
+def _scaled(how: Prediction, x: Any) -> Array:
+    """Return inputs as the network takes them."""
+    if how.scaling is not None:
+        x = how.scaling.scale_input(as_numbers("x", x, "float64"))
+    return as_numbers("x", x, how.network.dtype)
+
+
+def _scaled_parts(
+    how: Prediction, parts: Iterable[Part], sparse: SparseShape | None
+) -> Iterator[Part]:
+    """Yield parts whose inputs are as the network takes them."""
+    for part in parts:
+        yield part if sparse else part._replace(x=_scaled(how, part.x))
+
+
 def _answered(
     scaling: Scaling | None, answer: Future[Array], target: Array | None, t: Any
 ) -> tuple[Array, Any]:
     """Wait for the outputs of a part, and return them in the data's units."""
     y = answer.result()
     if scaling is not None:
-        y = into(target, scaling.descale_output(y))
+        y = into(target, _descaled(scaling, y))
     forget(target)
     return y, t
+
+
+def _descaled(scaling: Scaling, y: Array) -> Array:
+    """Return outputs [samples, n_out] of one network or more, in the data's units."""
+    rows = y.reshape(-1, len(scaling.mean_out))  # of one sample and network each
+    return scaling.descale_output(rows).reshape(y.shape)
 
 
 # Parts ----------------------------------------------------------------------------
@@ -177,6 +194,11 @@ def chunk_length(network: Model, where: Where, samples: int | None) -> int:
         most = CHUNK_BYTES // (width * np.dtype(network.dtype).itemsize) // CHUNK
         fitting = samples // (LEAST_CALLS * CHUNK * len(where))
         length <<= max(0, min(most, fitting).bit_length() - 1)
+    item = np.dtype(network.dtype).itemsize
+    while network.members > 1 and length * network.n_out * item > max(
+        CHUNK_BYTES, network.n_out * item
+    ):
+        length //= 2
     program = lower(network)
     room = min(samples_of_call(network, program, device) for device in where)
     while length > max(1, room):
@@ -232,8 +254,20 @@ def _checked(parts: Iterator[Part], source: Source, network: Model) -> Iterator[
 # Outputs --------------------------------------------------------------------------
 
 
-def outputs(how: Prediction, x: Any, out: Array | None = None) -> Array:
-    """Return the outputs for inputs of any kind; see `Network.predict`."""
+class Cut(NamedTuple):
+    """Samples cut into parts of one call each."""
+
+    how: Prediction  # By the devices that the parts are for
+    parts: Iterable[Part]
+    calls: float
+    samples: int | None
+    alone: bool = False  # Whether x is one sample [n_in]
+    sparse: SparseShape | None = None  # Of parts that stay sparse
+    large: bool = True  # Whether they are of a source, or of several calls
+
+
+def cut_of(how: Prediction, x: Any) -> Cut:
+    """Return inputs of any kind, checked, in parts."""
     network, buffer = how.network, check_buffer(how.buffer)
     item = np.dtype(network.dtype).itemsize
     source = source_of(x)
@@ -241,15 +275,7 @@ def outputs(how: Prediction, x: Any, out: Array | None = None) -> Array:
         check_columns(source, network.columns)
         size = source.size(item)
         if not is_sparse(x) and (size is None or size > buffer):
-            if out is not None:
-                check_out(out, network, (source.samples, network.n_out))
-            elif source.samples is not None:
-                out = np.empty((source.samples, network.n_out), network.dtype)
-            walked = walk(how, *parts_of(how, source), out)
-            if out is None:
-                return np.concatenate([y for y, _ in walked])
-            deque(walked, maxlen=0)
-            return out
+            return Cut(how, *parts_of(how, source), source.samples)
         if not is_sparse(x) and not is_stored(x):
             x = source.whole().x
     x, _ = named_inputs(network.columns, x)
@@ -262,11 +288,9 @@ def outputs(how: Prediction, x: Any, out: Array | None = None) -> Array:
             f"x has shape {list(array.shape)}, expected [batch, {network.n_in}] or "
             f"[{network.n_in}]"
         )
-    if rows.shape[0] == 0:
-        raise InputError("x has no sample: give at least one")
-    if out is not None:
-        check_out(out, network, (*array.shape[:-1], network.n_out))
     n = length = rows.shape[0]
+    if n == 0:
+        raise InputError("x has no sample: give at least one")
     sparse = None
     if is_sparse(x) and _stays_sparse(how, rows):
         rows = csr_rows("x", rows, network.dtype)
@@ -275,16 +299,32 @@ def outputs(how: Prediction, x: Any, out: Array | None = None) -> Array:
         sparse = SparseShape.of(length, int(np.diff(ends).max()))
     elif n > CHUNK or n * (network.n_in + network.n_out) * item > CHUNK_BYTES:
         where = resolve_devices(how.device)
-        how = replace(how, device=where)
+        how = how._replace(device=where)
         length = chunk_length(network, where, n)
         if n <= max(length, min(CHUNK, length) * len(in_turn(where))):
             length = n
-    if sparse is None and length == n:
-        return into(out, _one_call(how, rows).reshape(*array.shape[:-1], -1))
-    y = np.empty((n, network.n_out), network.dtype) if out is None else out
+    if sparse is None and length >= n:
+        return Cut(how, (Part(0, rows),), 1, n, array.ndim == 1, large=False)
     parts = (Part(start, rows[start : start + length]) for start in range(0, n, length))
-    deque(walk(how, parts, -(-n // length), y, sparse), maxlen=0)
-    return y
+    return Cut(how, parts, -(-n // length), n, sparse=sparse)
+
+
+def outputs(how: Prediction, x: Any, out: Array | None = None) -> Array:
+    """Return the outputs for inputs of any kind; see `Network.predict`."""
+    cut, network = cut_of(how, x), how.network
+    if out is not None:
+        shape = (network.n_out,)
+        check_out(out, network, shape if cut.alone else (cut.samples, *shape))
+    if not cut.large:
+        y = _one_call(cut)
+        return into(out, y[0] if cut.alone else y)
+    if out is None and cut.samples is not None:
+        out = np.empty((cut.samples, network.n_out), network.dtype)
+    walked = walk(cut.how, cut.parts, cut.calls, out, cut.sparse)
+    if out is None:
+        return np.concatenate([y for y, _ in walked])
+    deque(walked, maxlen=0)
+    return out
 
 
 def _stays_sparse(how: Prediction, rows: Any) -> bool:
@@ -299,15 +339,30 @@ def _stays_sparse(how: Prediction, rows: Any) -> bool:
     )
 
 
-def _one_call(how: Prediction, rows: Any) -> Array:
+def _one_call(cut: Cut) -> Array:
     """Return the outputs [batch, n_out] for rows of one call."""
-    if how.scaling is not None:
-        rows = how.scaling.scale_input(as_numbers("x", rows, "float64"))
-    chunk = as_numbers("x", rows, how.network.dtype)
-    plan = how.plans.plan(how.device, len(chunk), how.precision)
-    assert not isinstance(plan, SparsePlan)
-    y: Array = plan(chunk)
-    return y if how.scaling is None else how.scaling.descale_output(y)
+    how = cut.how
+    ((_, x, *_),) = cut.parts
+    if how.scaling is not None or type(x) is not np.ndarray:  # else it is converted
+        x = _scaled(how, x)
+    y: Array = how.plans.plan(how.device, len(x), how.precision)(x)
+    return y if how.scaling is None else _descaled(how.scaling, y)
+
+
+def _calls_of(cut: Cut, rows: Sequence[Array]) -> Iterator[Array]:
+    """Yield the outputs [batch, n_out] for rows of one call, by each of parameters."""
+    how = cut.how
+    ((_, x, *_),) = cut.parts
+    x = _scaled(how, x)
+    plan = how.plans.plan(how.device, len(x), how.precision, len(rows))
+    for row in rows:
+        try:
+            plan.start(x, row)
+            y = plan.finish()
+        except BaseException:  # Ctrl-C may come between the two
+            plan.cancel()
+            raise
+        yield y if how.scaling is None else _descaled(how.scaling, y)
 
 
 def into(out: Array | None, y: Array) -> Array:
@@ -355,6 +410,83 @@ def evaluate(
     return evaluation_of(how.network, how.scaling, pairs, auc)
 
 
+# Networks of one shape --------------------------------------------------------
+
+
+def of_members(how: Prediction, ensemble: PlanCache, parameters: Array) -> Prediction:
+    """Return how networks predict: in one launch a part, or one after the other.
+
+    `how` is of one network of the shape, and has no parameters [members, size] then.
+    """
+    where = resolve_devices(how.device)
+    ensemble.network.columns = how.network.columns
+    if len(parameters) > 1 and where not in ensemble.takes:
+        span = lower(ensemble.network).span(0, 1, 1)
+        ensemble.takes[where] = not isinstance(where, str) and all(
+            EnsembleOutputs().refuse(span, device) is None for device in where
+        )
+    if ensemble.takes.get(where):
+        return how._replace(plans=ensemble, device=where)
+    return how._replace(device=where, parameters=tuple(parameters))
+
+
+def member_walk(how: Prediction, cut: Cut, members: int) -> Iterator[tuple[Array, Any]]:
+    """Yield the outputs [members, samples, n_out] of each part, with its targets."""
+    walked: Iterator[tuple[Array, Any]]
+    if not cut.large:
+        rows = how.parameters
+        ys = [_one_call(cut)] if rows is None else _calls_of(cut, rows)
+        walked = ((y, None) for y in ys)
+    else:
+        walked = walk(cut.how, cut.parts, cut.calls, sparse=cut.sparse)
+    found: list[Array] = []
+    for y, t in walked:
+        if how.parameters is None:
+            yield y.reshape(len(y), members, -1).swapaxes(0, 1), t
+            continue
+        found.append(y)
+        if len(found) == members:
+            yield np.stack(found), t
+            found = []
+
+
+def member_outputs(how: Prediction, x: Any, members: int) -> Array:
+    """Return the outputs of all networks; see `Population.predict`."""
+    cut, first = cut_of(how, x), 0
+    walked = member_walk(how, cut, members)
+    if cut.samples is None:
+        return np.concatenate([y for y, _ in walked], axis=1)
+    shape = (members, cut.samples, how.network.n_out)
+    if how.parameters is None:
+        shape = (members, cut.samples, how.network.n_out // members)
+    found = np.empty(shape, how.network.dtype)
+    for y, _ in walked:
+        found[:, first : first + y.shape[1]] = y
+        first += y.shape[1]
+    return found[:, 0] if cut.alone else found
+
+
+def evaluate_members(
+    how: Prediction, x: Any, t: Any, network: Model, members: int
+) -> list[Evaluation]:
+    """Return the metrics of each network; see `Population.evaluate`."""
+    source = source_of(x, t)
+    if source is None and t is None:
+        raise InputError("t is missing: only sources have targets of their own")
+    if source is None or is_sparse(x):
+        pairs: Iterable[tuple[Array, Any]] = [(member_outputs(how, x, members), t)]
+    else:
+        check_columns(source, network.columns)
+        cut = Cut(how, *parts_of(how, source), source.samples)
+        pairs = member_walk(how, cut, members)
+    metrics = [metrics_of(network, how.scaling) for _ in range(members)]
+    for ys, given in pairs:
+        expected = targets_of(network, ys[0], given)
+        for y, metric in zip(ys, metrics, strict=True):
+            metric.add(y, expected)
+    return [metric.evaluation() for metric in metrics]
+
+
 # Ranks ----------------------------------------------------------------------------
 
 
@@ -391,11 +523,11 @@ def _outputs_by(ranks: Ranks, how: Prediction, x: Any, out: Array | None) -> Arr
             )
         if out is not None:
             check_out(out, network, (shape[0], network.n_out))
-        section = cut(shape[0], ranks.size)[ranks.rank]
+        section = sections(shape[0], ranks.size)[ranks.rank]
         if section.start == section.stop:
             return np.empty((0, network.n_out), network.dtype)
         return outputs(
-            replace(how, device=device_of_rank(ranks.local, how.device)),
+            how._replace(device=device_of_rank(ranks.local, how.device)),
             rows.section(section) if isinstance(rows, Source) else rows[section],
             None if out is None else out[section],
         )
@@ -408,7 +540,7 @@ def _evaluated_by(ranks: Ranks, how: Prediction, x: Any, t: Any) -> Evaluation:
     """Return the metrics of all samples, whose outputs the ranks compute."""
     y = _outputs_by(ranks, how, x, None)
     if t is None and isinstance(x, Source):
-        section = cut(len(y), ranks.size)[ranks.rank]
+        section = sections(len(y), ranks.size)[ranks.rank]
         targets = ranks.gathered(ranks.together(lambda: _targets(x, section)))
         t = np.concatenate([array for arrays in targets for array in arrays])
 

@@ -59,6 +59,15 @@ class SparsePlan:
             )
         self._samples = 0
 
+    def __call__(self, x: Any) -> Array:
+        """Return the outputs [rows, n_out] for CSR rows."""
+        try:
+            self.start(x)
+            return self.finish()
+        except BaseException:  # Ctrl-C may come between the two
+            self.cancel()
+            raise
+
     def start(self, x: Any, parameters: Array | None = None) -> None:
         """Start a call for CSR rows, by parameters that are copied where they differ.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
@@ -25,6 +26,7 @@ from clnet.checks import (
 from clnet.errors import InputError, counted, quoted
 from clnet.network import Network
 from clnet.nn.conversion import alike, dropout_of, with_dropout
+from clnet.nn.copies import Uncached
 from clnet.nn.scaling import scaling_to_apply
 from clnet.population import files
 from clnet.population.cross_validation import cross_validation
@@ -36,12 +38,14 @@ if TYPE_CHECKING:
     from clnet.nn.metrics import Evaluation
     from clnet.opencl.device import Device
     from clnet.opencl.discovery import Devices
+    from clnet.planning.inference import PlanCache
+    from clnet.planning.predictions import Prediction
     from clnet.training.histories import Histories
 
 Array = NDArray[Any]
 
 
-class Population:
+class Population(Uncached):
     """Networks of one shape, whose parameters are the rows of one array.
 
     A thousand small networks train in one launch, each as `Network.fit` would train it:
@@ -142,6 +146,13 @@ class Population:
     def _replace(self, parameters: Array) -> None:
         parameters.flags.writeable = False
         self._parameters = parameters
+        ensemble = self.__dict__.get("_ensemble")
+        if ensemble is None:
+            return
+        if ensemble.network.members == len(parameters):
+            ensemble.network.replace(parameters)
+        else:
+            del self._ensemble
 
     @property
     def parameters(self) -> Array:
@@ -201,15 +212,19 @@ class Population:
         return f"<Population of {counted(len(self), 'network')} {shape}"
 
     def predict(
-        self, x: ArrayLike, device: Devices = None, *, scale: bool | None = None,
-        precision: str = PRECISIONS[0],
+        self, x: ArrayLike | Source, device: Devices = None, *,
+        scale: bool | None = None, precision: str = PRECISIONS[0],
+        buffer: int | None = None,
     ) -> Array:
         """Return the outputs of all networks; their mean is that of an ensemble.
 
+        Small chains of dense layers are computed together, in one launch for all
+        networks; others one after the other.
+
         Parameters
         ----------
-        x, device, scale, precision
-            As for `Network.predict`; x is no source that is read by parts.
+        x, device, scale, precision, buffer
+            As for `Network.predict`.
 
         Returns
         -------
@@ -220,12 +235,28 @@ class Population:
         InputError, DeviceError
             As `Network.predict`.
         """
-        network = self.network
-        found = []
-        for row in self._parameters:
-            network.parameters = row
-            found.append(network.predict(x, device, scale=scale, precision=precision))
-        return np.stack(found)
+        from clnet.planning.predictions import member_outputs
+
+        how = self._prediction(device, scale, precision, buffer)
+        return member_outputs(how, x, len(self))
+
+    def _prediction(
+        self, device: Devices, scale: bool | None, precision: str = PRECISIONS[0],
+        buffer: int | None = None,
+    ) -> Prediction:
+        from clnet.planning.predictions import Prediction, of_members
+
+        scaling = scaling_to_apply(self.network.scaling, scale)
+        how = Prediction(self.network._plans, device, scaling, precision, buffer)
+        return of_members(how, self._ensemble, self._parameters)
+
+    @cached_property
+    def _ensemble(self) -> PlanCache:
+        """The plans that compute all networks in one launch."""
+        from clnet.nn.ensemble import EnsembleModel
+        from clnet.planning.inference import PlanCache
+
+        return PlanCache(EnsembleModel(self.network, self._parameters))
 
     def classify(
         self, x: ArrayLike, device: Devices = None, *, scale: bool | None = None
@@ -256,12 +287,18 @@ class Population:
         return found
 
     def evaluate(
-        self, x: ArrayLike, t: ArrayLike, device: Devices = None, *,
-        scale: bool | None = None,
+        self, x: ArrayLike | Source, t: ArrayLike | None = None,
+        device: Devices = None, *, scale: bool | None = None,
+        buffer: int | None = None,
     ) -> list[Evaluation]:
-        """Return the errors of each network's outputs, as `Network.evaluate`."""
-        y = self.predict(x, device, scale=scale)
-        return [self.network.compare(one, t, scale=bool(scale)) for one in y]
+        """Return the errors of each network's outputs, as `Network.evaluate`.
+
+        Samples are computed and read as in `predict`.
+        """
+        from clnet.planning.predictions import evaluate_members
+
+        how = self._prediction(device, scale, buffer=buffer)
+        return evaluate_members(how, x, t, self.network, len(self))
 
     @takes(PopulationOptions)
     def fit(self, options: PopulationOptions) -> Histories:

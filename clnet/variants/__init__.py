@@ -14,6 +14,7 @@ from clnet.variants.dense.naive import Fused, Naive, Staged
 from clnet.variants.dense.persistent import Persistent
 from clnet.variants.dense.persistent_mma import PersistentMma
 from clnet.variants.dense.split import Split
+from clnet.variants.members.ensemble import EnsembleOutputs
 from clnet.variants.mixed.fused_sparse import FusedSparse
 from clnet.variants.mixed.persistent_mixed import PersistentMixed
 from clnet.variants.reference.generic import Generic
@@ -54,7 +55,10 @@ VARIANTS: tuple[Variant, ...] = (
 )
 """The variants that the planner searches."""
 
+ENSEMBLE_VARIANTS: tuple[Variant, ...] = (EnsembleOutputs(), Host())
+"""Those that it searches for many networks of one shape."""
+
 ALL_VARIANTS = (*STUDY_VARIANTS, *VARIANTS)
 """Every inference variant, in the order of `explain`."""
 
-__all__ = ["ALL_VARIANTS", "STUDY_VARIANTS", "VARIANTS", "Variant"]
+__all__ = ["ALL_VARIANTS", "ENSEMBLE_VARIANTS", "STUDY_VARIANTS", "VARIANTS", "Variant"]
