@@ -35,7 +35,7 @@ from clnet.variants.cascade.cascade import (
     NeuronsTraining,
     NeuronValues,
 )
-from clnet.variants.members.ensemble import EnsembleOutputs
+from clnet.variants.dense.ensemble import EnsembleOutputs
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
 from clnet.variants.members.members import TrainMembers

@@ -52,7 +52,7 @@ from clnet.runtime.data_parallel import alike, device_of_rank
 from clnet.runtime.pipeline import Pipeline
 from clnet.runtime.ranks import cut as sections
 from clnet.runtime.ranks import joined
-from clnet.variants.members.ensemble import EnsembleOutputs
+from clnet.variants.dense.ensemble import EnsembleOutputs
 
 if TYPE_CHECKING:
     from clnet.nn.metrics import Evaluation

@@ -5,6 +5,7 @@ Those of training alone are in `training_variants`: an inference imports none of
 
 from clnet.variants.base import Variant
 from clnet.variants.dense.cpu import Cpu
+from clnet.variants.dense.ensemble import EnsembleOutputs
 from clnet.variants.dense.fused_local import FusedLocal
 from clnet.variants.dense.fused_mma import FusedMma
 from clnet.variants.dense.gemm import Gemm
@@ -14,7 +15,6 @@ from clnet.variants.dense.naive import Fused, Naive, Staged
 from clnet.variants.dense.persistent import Persistent
 from clnet.variants.dense.persistent_mma import PersistentMma
 from clnet.variants.dense.split import Split
-from clnet.variants.members.ensemble import EnsembleOutputs
 from clnet.variants.mixed.fused_sparse import FusedSparse
 from clnet.variants.mixed.persistent_mixed import PersistentMixed
 from clnet.variants.reference.generic import Generic

@@ -80,7 +80,7 @@ class EnsembleOutputs(Untuned):
         groups = blocks * -(-op.members // members)
         return (
             Launch(
-                "members/ensemble.cl", "ensemble", defines, (groups * group,), (group,),
+                "dense/ensemble.cl", "ensemble", defines, (groups * group,), (group,),
                 (PARAMETERS, op.size, op.members, members, op.x, op.x.stride, op.y,
                  op.y.stride, span.batch, length, blocks),
             ),
