@@ -48,11 +48,11 @@ def eligible(
     @cache
     def shape(start: int, stop: int) -> int:
         """Return a number that spans which are refused and priced alike share."""
-        found: tuple[object, ...] = start, stop
+        alike: tuple[object, ...] = start, stop
         if stop - start <= LONGEST_ALIKE:
             batches = {batch, measured_batch}
-            found = tuple(shape_of(program.span(start, stop, b)) for b in batches)
-        return shapes.setdefault(found, len(shapes))
+            alike = tuple(shape_of(program.span(start, stop, b)) for b in batches)
+        return shapes.setdefault(alike, len(shapes))
 
     refused: dict[tuple[str, int, int], str | None] = {}
 
@@ -91,11 +91,10 @@ def eligible(
                     known = refusals.setdefault((variant.name, reason), [])
                     seen = set(known)
                     known += [span for span in group if span not in seen]
-                place = None if host else target
                 for config, seconds in costs:
                     for start, stop in group:
                         ops = program.span(start, stop, batch)
-                        step = Step(ops, variant, config, place)
+                        step = Step(ops, variant, config, None if host else target)
                         yield Candidate(start, stop, step, seconds)
 
 
@@ -186,12 +185,12 @@ def longest(limit: int, holds: Callable[[int], bool]) -> int:
 
 def _layers(program: Program) -> list[tuple[int, int]]:
     """Return each layer's span: its products, bias and activation."""
-    found = []
+    layers = []
     start: int | None = None
     for number, op in enumerate(program.ops):
         if isinstance(op, Apply) and start is None:
             start = number
         elif isinstance(op, BiasAct) and start is not None:
-            found.append((start, number + 1))
+            layers.append((start, number + 1))
             start = None
-    return found
+    return layers

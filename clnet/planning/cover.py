@@ -144,12 +144,12 @@ class _Path:
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """The candidates, in order."""
-        found: list[Candidate] = []
+        candidates: list[Candidate] = []
         path: _Path | None = self
         while path is not None and path.last is not None:
-            found.append(path.last)
+            candidates.append(path.last)
             path = path.before
-        return tuple(reversed(found))
+        return tuple(reversed(candidates))
 
 
 def shortest_path(n: int, candidates: Iterable[Candidate]) -> Cover | None:
@@ -165,10 +165,11 @@ def shortest_path(n: int, candidates: Iterable[Candidate]) -> Cover | None:
     for candidate in sorted(candidates, key=lambda c: (c.stop, c.start)):
         ends = paths.setdefault(candidate.stop, {})
         key = id(candidate.step.device)
-        own, sync = candidate.seconds, candidate.sync_seconds
-        for place, (staying, leaving) in paths.get(candidate.start, {}).items():
-            before = staying if place == key else leaving
-            seconds = own + (staying.seconds if place == key else leaving.synced)
+        sync = candidate.sync_seconds
+        for end, (staying, leaving) in paths.get(candidate.start, {}).items():
+            before = staying if end == key else leaving
+            seconds = staying.seconds if end == key else leaving.synced
+            seconds += candidate.seconds
             known = ends.get(key)
             nearer = known is None or seconds < known[0].seconds
             ready = known is None or seconds + sync < known[1].synced

@@ -46,15 +46,7 @@ OTHER_OPS = {
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why an inference plan is as it is, as text and as a picture.
-
-    Attributes
-    ----------
-    network, device, batch
-        As the planner's.
-    report : PlanReport
-        The planner's report.
-    """
+    """Why an inference plan is as it is, as text and as a picture."""
 
     network: Model
     device: Device
@@ -113,30 +105,24 @@ def explanation(
 ) -> str:
     """Return the search and its result as text of at most `WIDTH` columns.
 
-    Parameters
-    ----------
-    network, device, batch
-        As the planner's.
-    report : PlanReport
-        The planner's report.
-    training : Program or None
-        The program of a step of training; None: the network's own, for inference.
-    subject : str
-        The first words of the text.
-    more : mapping of str to sequence of str, or None
-        Sections after that of the chosen cover: their lines by their titles.
+    It is of the `training` program, or of inference; `subject` are its first words, and
+    `more` are sections after that of the chosen cover, their lines by their titles.
     """
     program = training or lower(network)
+    chosen = report.covers[0]
     run, basis = "a call", "measured host to host"
     if training is not None:
         run, basis = "a step of training", "measured whole"
+    if chosen.timing is None:
+        basis = "the sum of measured spans"
+        if not chosen.measured:
+            basis = "modelled, nothing measured"
     sizes = "-".join(str(n) for n in network.sizes)
-    chosen = report.covers[0]
-    parts = [
+    sections = [
         textwrap.fill(
             f"{subject}{sizes}, {network.dtype}, batch {batch}, on {device.name}: "
             f"{in_units(chosen.seconds)} {run}, "
-            f"{basis if chosen.timing else _basis(chosen)}.",
+            f"{basis}.",
             WIDTH, break_on_hyphens=False, break_long_words=True,
         ),
         "chosen\n" + _table(program, chosen.candidates),
@@ -144,13 +130,13 @@ def explanation(
           for title, lines in (more or {}).items()),
     ]
     if report.devices:
-        parts.append(
+        sections.append(
             "devices, by whole calls\n"
             + _plain([(in_units(seconds), name) for name, seconds in report.devices])
         )
     if report.formats:
         by = "whole calls" if training is None else "steps of training"
-        parts.append(
+        sections.append(
             f"formats of the layers of format {AUTO}, by {by}\n"
             + _plain([
                 *((in_units(seconds), name) for name, seconds in report.formats),
@@ -160,7 +146,7 @@ def explanation(
             ])
         )
     elif training is not None and (formats := _auto_formats(network)):
-        parts.append(
+        sections.append(
             f"formats of the layers of format {AUTO}\n"
             + _indented(
                 f"{formats}: they are trained as they are stored, which "
@@ -171,15 +157,15 @@ def explanation(
         rows = [
             (in_units(cover.seconds), _summary(cover)) for cover in report.covers[1:]
         ]
-        parts.append("whole covers that lost\n" + _plain(rows))
+        sections.append("whole covers that lost\n" + _plain(rows))
     losers = _losers(report)
     untried = sum(candidate.timing is None for candidate in losers)
     if training is not None:
         losers = _best_of_spans(report, losers)
     if losers:
-        parts.append("spans that lost\n" + _table(program, losers))
+        sections.append("spans that lost\n" + _table(program, losers))
     if report.unmeasured and untried:
-        parts.append("not measured\n" + _indented(
+        sections.append("not measured\n" + _indented(
             f"{counted(untried, 'candidate')}: {report.unmeasured}"
         ))
     refusals = [
@@ -188,18 +174,18 @@ def explanation(
     ]
     refusals += report.failures
     if refusals:
-        parts.append("refused\n" + "\n".join(map(_indented, refusals)))
-    return "\n\n".join(parts)
+        sections.append("refused\n" + "\n".join(map(_indented, refusals)))
+    return "\n\n".join(sections)
 
 
 def _auto_formats(network: Model) -> str:
     """Return the formats that layers of format ``"auto"`` have; "": no such layer."""
-    found = (
+    formats = (
         matrix.format
         for layer, matrix in zip(network.layers, network.matrices, strict=True)
         if isinstance(layer, Sparse) and layer.format == AUTO
     )
-    return ", ".join(dict.fromkeys(found))
+    return ", ".join(dict.fromkeys(formats))
 
 
 def _losers(report: PlanReport) -> list[Candidate]:
@@ -216,13 +202,13 @@ def _best_of_spans(report: PlanReport, losers: Sequence[Candidate]) -> list[Cand
     wholes = {id(cover.steps[0]) for cover in report.covers if len(cover.steps) == 1}
     listed = [c for c in losers if c.timing and id(c.step) not in wholes]
     seen = Counter[tuple[int, int]]()
-    found = []
+    best = []
     for candidate in listed:
         span = candidate.start, candidate.stop
         seen[span] += 1
         if seen[span] <= LISTED:
-            found.append(candidate)
-    return found
+            best.append(candidate)
+    return best
 
 
 def _indented(line: str) -> str:
@@ -242,8 +228,8 @@ def _table(program: Program, candidates: Iterable[Candidate]) -> str:
     """Return a table of candidates; equal ones of several layers share a row."""
     rows: dict[tuple[str, ...], list[tuple[int, int]]] = {}
     for c in candidates:
-        kind = _kind(program, c.start, c.stop)
-        rows.setdefault((kind, *_row(c)), []).append((c.start, c.stop))
+        ops = _op_names(program, c.start, c.stop)
+        rows.setdefault((ops, *_row(c)), []).append((c.start, c.stop))
     names = ("layers", "variant", "config", "device", "alone", "")
     cells = [(_named(program, spans), *row[1:]) for row, spans in rows.items()]
     from tabulate import tabulate
@@ -269,55 +255,55 @@ def _widths(names: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
     return widths
 
 
-def _kind(program: Program, start: int, stop: int) -> str:
-    """Return a span's kinds of ops; spans of equal kinds share rows."""
+def _op_names(program: Program, start: int, stop: int) -> str:
+    """Return the names of a span's ops; spans of equal ops share rows."""
     return " ".join(type(op).__name__ for op in program.ops[start:stop])
 
 
 def _named(program: Program, spans: Sequence[tuple[int, int]]) -> str:
     """Return spans in words: their layers, counted from 1, and the op if it is one."""
-    kinds = {_kind(program, start, stop) for start, stop in spans}
-    kind = kinds.pop() if len(kinds) == 1 else ""
-    if kind in OTHER_OPS:
-        return OTHER_OPS[kind]
+    names = {_op_names(program, start, stop) for start, stop in spans}
+    name = names.pop() if len(names) == 1 else ""
+    if name in OTHER_OPS:
+        return OTHER_OPS[name]
     layer_of = _layers(program)
-    found = [n for start, stop in spans for n in layer_of[start:stop] if n]
-    if not found:
+    layers = [n for start, stop in spans for n in layer_of[start:stop] if n]
+    if not layers:
         return ""
-    first, last = min(found), max(found)
-    part = f" {LAYER_OPS[kind]}" if kind in LAYER_OPS else ""
+    first, last = min(layers), max(layers)
+    op = f" {LAYER_OPS[name]}" if name in LAYER_OPS else ""
     if len(spans) > 1 and len(spans) != last - first + 1:
-        return f"{len(spans)} in {first}-{last}{part}"
-    return (str(first) if first == last else f"{first}-{last}") + part
+        return f"{len(spans)} in {first}-{last}{op}"
+    return (str(first) if first == last else f"{first}-{last}") + op
 
 
 def _layers(program: Program) -> list[int]:
     """Return the layer of each op, counted from 1; 0: none."""
     layer_of: dict[Slot, int] = {}
-    found: list[int] = []
+    layers: list[int] = []
     for op in program.ops:
-        before = found[-1] if found else 0
+        before = layers[-1] if layers else 0
         slot = None
         if isinstance(op, (Apply, SparseInputApply)):
             slot = op.weights
             again = isinstance(op, Apply) and op.accumulate
             layer_of[slot] = before + (not again)
         elif isinstance(op, (BiasAct, Softmax)):
-            found.append(before)
+            layers.append(before)
             continue
         elif isinstance(op, Dropout):
-            found.append(op.layer)
+            layers.append(op.layer)
             continue
         elif isinstance(op, (Outer, SparseInputOuter, ApplyT)):
             slot = op.weights
-        found.append(0 if slot is None else layer_of[slot])
+        layers.append(0 if slot is None else layer_of[slot])
     # A layer's ActGrad comes right before its Outer, its BiasGrad right after.
     for i, op in enumerate(program.ops):
         if isinstance(op, ActGrad):
-            found[i] = found[i + 1]
+            layers[i] = layers[i + 1]
         elif isinstance(op, BiasGrad):
-            found[i] = found[i - 1]
-    return found
+            layers[i] = layers[i - 1]
+    return layers
 
 
 def _plain(rows: list[tuple[str, str]]) -> str:
@@ -335,11 +321,6 @@ def _summary(cover: Cover) -> str:
         texts.append(text + (f" ({config})" if config else ""))
     parts = [f"{texts.count(text)} x {text}" for text in dict.fromkeys(texts)]
     return ", ".join(part.removeprefix("1 x ") for part in parts)
-
-
-def _basis(cover: Cover) -> str:
-    measured = all(c.timing for c in cover.candidates)
-    return "the sum of measured spans" if measured else "modelled, nothing measured"
 
 
 def in_units(seconds: float) -> str:

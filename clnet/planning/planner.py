@@ -299,9 +299,9 @@ class Planner:
         Only those without a build count, while the search may go on.
         """
         best = incumbent(len(self.program.ops), candidates)
-        found: list[Candidate] = []
+        variations: list[Candidate] = []
         if best is None:
-            return found
+            return variations
         whole = 0, len(self.program.ops)
         alone = [c for c in candidates if (c.start, c.stop) == whole]
         span = self.program.span(*whole, self.times.batch)
@@ -312,14 +312,14 @@ class Planner:
                 continue
             for config in variant.space(span, device):
                 step = replace(c.step, config=config)
-                known = step in [other.step for other in (*alone, *found)]
+                known = step in [other.step for other in (*alone, *variations)]
                 if known or not self._programs_of(step) <= self._programs_of(c.step):
                     continue
                 if not self.search.pays(best.seconds):
-                    return found
+                    return variations
                 cost = modelled(variant.cost(span, config, device), device)
-                found.append(self.times.measured(Candidate(*whole, step, cost)))
-        return found
+                variations.append(self.times.measured(Candidate(*whole, step, cost)))
+        return variations
 
     def _covers(self, candidates: Sequence[Candidate]) -> list[Cover]:
         """Return the covers to compare, best first, timed whole if that is allowed.
@@ -367,13 +367,13 @@ class Planner:
 
     def _time_whole(self, covers: Sequence[Cover]) -> list[Cover]:
         """Return the covers that do not fail, with their whole times."""
-        known = [self.times.remembered_whole(cover) for cover in covers]
-        if all(cover.timing is not None for cover in known):
-            return known
-        found = self.times.measured_wholes(covers)
-        for cover in found:
+        remembered = [self.times.remembered_whole(cover) for cover in covers]
+        if all(cover.timing is not None for cover in remembered):
+            return remembered
+        timed = self.times.measured_wholes(covers)
+        for cover in timed:
             self.times.remember_whole(cover)
-        return found
+        return timed
 
     def _shortest(self, candidates: Sequence[Candidate]) -> Cover | None:
         """Return the shortest cover by candidates, or None if there is none.

@@ -44,26 +44,26 @@ def search(
     are measured only for faster ones. Last come the covers of one device that are near
     the best: the sum of a path's times may differ from the time of the whole.
     """
-    found, n = list(candidates), len(program.ops)
-    wholes = [i for i, c in enumerate(found) if c.stop - c.start == n]
-    modelled = shortest_path(n, [c.timed(None) for c in found])
+    timed, n = list(candidates), len(program.ops)
+    wholes = [i for i, c in enumerate(timed) if c.stop - c.start == n]
+    modelled = shortest_path(n, [c.timed(None) for c in timed])
     limit = inf if modelled is None else modelled.seconds
-    if modelled is not None and incumbent(n, found) is None:
+    if modelled is not None and incumbent(n, timed) is None:
         first = {id(c.step) for c in modelled.candidates}
-        for i, candidate in enumerate(found):
+        for i, candidate in enumerate(timed):
             if id(candidate.step) in first and candidate.timing is None:
-                found[i] = times.measured(candidate)
-    whole = _best_first(n, found, wholes, times, budget, limit)
+                timed[i] = times.measured(candidate)
+    whole = _best_first(n, timed, wholes, times, budget, limit)
     limit = whole
     if isinstance(program.ops[-1], Tally):
         limit = whole / VALIDATION_SPEEDUP
-    divided = _best_first(n, found, range(len(found)), times, budget, limit)
-    among = range(len(found)) if divided < whole else wholes
+    divided = _best_first(n, timed, range(len(timed)), times, budget, limit)
+    considered = range(len(timed)) if divided < whole else wholes
     near = NEAR_COVERS * min(whole, divided)
-    for device in dict.fromkeys(c.step.device for c in found):
-        same = [i for i in among if found[i].step.device == device]
-        _best_first(n, found, same, times, budget, near)
-    return found
+    for device in dict.fromkeys(c.step.device for c in timed):
+        same = [i for i in considered if timed[i].step.device == device]
+        _best_first(n, timed, same, times, budget, near)
+    return timed
 
 
 def search_all(
@@ -74,9 +74,9 @@ def search_all(
     The spans of likely covers come first, those of the host before all others: NumPy's
     threads spin for a while after a call. Candidates of a span share an oracle.
     """
-    found, n = list(candidates), len(program.ops)
-    paths = shortest_through(n, [c.timed(None) for c in found])
-    spans = [(c.step.device is not None, c.start, c.stop) for c in found]
+    timed, n = list(candidates), len(program.ops)
+    paths = shortest_through(n, [c.timed(None) for c in timed])
+    spans = [(c.step.device is not None, c.start, c.stop) for c in timed]
     least: dict[tuple[bool, int, int], float] = {}
     for span, path in zip(spans, paths, strict=True):
         least[span] = min(path, least.get(span, inf))
@@ -85,13 +85,13 @@ def search_all(
         on_device, start, stop = spans[i]
         return on_device, least[spans[i]], start, stop, paths[i]
 
-    for i in sorted(range(len(found)), key=rank):
-        if found[i].timing is None:
-            best = incumbent(n, found)
+    for i in sorted(range(len(timed)), key=rank):
+        if timed[i].timing is None:
+            best = incumbent(n, timed)
             if best is not None and not budget.pays(best.seconds):
                 break
-            found[i] = times.measured(found[i])
-    return found
+            timed[i] = times.measured(timed[i])
+    return timed
 
 
 def incumbent(n: int, candidates: Sequence[Candidate]) -> Cover | None:

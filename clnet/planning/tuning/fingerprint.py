@@ -83,10 +83,10 @@ def launches_fingerprint(
 
 
 def _described(description: Any, launches: Iterable[Launch], device: Device) -> str:
-    kernels = (source_hash(source) for source in {one.source for one in launches})
-    kind: Any = type(description)
+    kernels = map(source_hash, {launch.source for launch in launches})
+    described: Any = type(description)
     return _digest((
-        _capabilities(device), repr(description), _code(kind),
+        _capabilities(device), repr(description), _code(described),
         *sorted(kernels),
     ))
 
@@ -106,9 +106,9 @@ def program_fingerprint(step: Step) -> str:
 def programs_fingerprint(launches: Iterable[Launch], device: Device) -> str:
     """Return a text that is equal for launches of the same programs."""
     return _digest(sorted(
-        f"{one.kernel}{one.local_size}{one.registers or ''}"
-        f"{source_text(one.source, one.defines, one.device or device)}"
-        for one in launches
+        f"{launch.kernel}{launch.local_size}{launch.registers or ''}"
+        f"{source_text(launch.source, launch.defines, launch.device or device)}"
+        for launch in launches
     ))
 
 
@@ -128,13 +128,13 @@ def _libraries() -> Any:
     # Not at the top: it takes 10 ms.
     from threadpoolctl import ThreadpoolController
 
-    found = ThreadpoolController().select(user_api="blas")
-    own = [
-        library.filepath for library in found.lib_controllers
+    libraries = ThreadpoolController().select(user_api="blas")
+    of_numpy = [
+        library.filepath for library in libraries.lib_controllers
         if "numpy" in library.filepath.lower()
     ]
     # The NumPy of a Linux distribution has its BLAS in another folder.
-    return found.select(filepath=own) if own else found
+    return libraries.select(filepath=of_numpy) if of_numpy else libraries
 
 
 @cache
@@ -145,12 +145,12 @@ def _capabilities(device: Device) -> str:
 
 
 @cache
-def _code(kind: Any) -> str:
+def _code(described: Any) -> str:
     """Return a digest of the modules that define a class, and of their imports.
 
     The imports of clnet's variants, storages and launches count.
     """
-    pending = {base.__module__ for base in kind.__mro__} - {"builtins", "typing"}
+    pending = {base.__module__ for base in described.__mro__} - {"builtins", "typing"}
     texts: dict[str, str] = {}
     while pending:
         name = pending.pop()

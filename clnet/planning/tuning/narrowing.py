@@ -53,13 +53,13 @@ class Narrowed:
 
     def steps(self, program: Program, steps: Sequence[Step]) -> list[Step]:
         """Return the same steps of this program instead of another."""
-        found = []
+        narrow = []
         for step in steps:
             first = program.ops.index(step.span.ops[0])
             stop = first + len(step.span.ops)
             span = self.program.span(first, stop, step.span.batch)
-            found.append(replace(step, span=span))
-        return found
+            narrow.append(replace(step, span=span))
+        return narrow
 
 
 def narrowed(network: Parameters, program: Program) -> Narrowed | None:
@@ -109,10 +109,10 @@ def narrowed(network: Parameters, program: Program) -> Narrowed | None:
 
     parameters = np.zeros(after.size, network.parameters.dtype)
     for old, new in slots.items():
-        part = network.parameters[old.offset : old.offset + old.size]
+        values_of_slot = network.parameters[old.offset : old.offset + old.size]
         if old in wide:  # rows of INPUTS need no padding
-            part = wide[old].matrix(part)[:, :INPUTS].ravel()
-        parameters[new.offset : new.offset + new.size] = part
+            values_of_slot = wide[old].matrix(values_of_slot)[:, :INPUTS].ravel()
+        parameters[new.offset : new.offset + new.size] = values_of_slot
     return Narrowed(
         parameters, storages,
         replace(
