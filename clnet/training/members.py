@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from clnet.nn.model import Model
     from clnet.nn.optimisers import Optimiser
-    from clnet.training.fit_options import FitOptions, PopulationOptions
+    from clnet.training.fit_options import PopulationOptions
     from clnet.training.options import TrainingOptions
 
 Array = NDArray[Any]
@@ -174,11 +174,12 @@ def members_of(
             number = len(resolutions)
         if number == len(resolutions):
             rate = row.pop("learning_rate", options.learning_rate)
-            single = replace(shared, **row)
             if rate is not None:
-                rule = rule_with_rate(network, single, rate, size)
-                single = replace(single, optimiser=rule)
-            resolutions.append(resolved(network, single, size))
+                chosen = row.get("optimiser", shared.optimiser)
+                row["optimiser"] = with_rate(rate, rule_of(network, chosen_optimiser(
+                    network, chosen, shared.batch_size, size
+                )))
+            resolutions.append(resolved(network, replace(shared, **row), size))
         which[i] = number
     for one in resolutions:
         warn_of_reach(network, one.reach, samples.training.t)
@@ -213,11 +214,8 @@ def _rests(lists: list[Array] | None, n: int, count: int) -> list[Array]:
     return found
 
 
-def rule_with_rate(
-    network: Model, options: FitOptions, rate: float, samples: int
-) -> Optimiser:
-    """Return the optimiser of one network with a learning rate."""
-    rule = rule_of(network, chosen_optimiser(network, options, samples))
+def with_rate(rate: float, rule: Optimiser) -> Optimiser:
+    """Return an optimiser with another learning rate."""
     if not hasattr(rule, "learning_rate"):
         raise InputError(f"{rule.name} has no learning rate: leave out learning_rate")
     return replace(rule, learning_rate=rate)  # type: ignore[call-arg]

@@ -137,7 +137,7 @@ def _resolved(network: Model, options: FitOptions, n: int) -> TrainingOptions:
     )
     check_precision(options.precision)
     epochs = as_whole("epochs", options.epochs)
-    chosen = chosen_optimiser(network, options, n)
+    chosen = chosen_optimiser(network, options.optimiser, options.batch_size, n)
     rule = rule_of(network, chosen)
     batch, shuffle = _batch(rule, options.batch_size, n), options.shuffle
     if shuffle is None:
@@ -175,15 +175,13 @@ def _check_softmaxes(network: Model) -> None:
 
 
 def chosen_optimiser(
-    network: Model, options: FitOptions, n: int
+    network: Model, chosen: str | Optimiser | Cascade | None, batch_size: int | None,
+    n: int,
 ) -> str | Optimiser | Cascade:
     """Return the optimiser of a training on n samples, as given or by default."""
-    size = options.batch_size
-    if size is not None:
-        size = as_whole("batch_size", size)
-    if options.optimiser is None:
-        return default_optimiser(network, n, size)
-    return options.optimiser
+    if batch_size is not None:
+        batch_size = as_whole("batch_size", batch_size)
+    return default_optimiser(network, n, batch_size) if chosen is None else chosen
 
 
 def rule_of(network: Model, chosen: str | Optimiser | Cascade) -> Optimiser:
