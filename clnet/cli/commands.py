@@ -6,26 +6,67 @@ Each command takes the parsed arguments and returns the exit status.
 from __future__ import annotations
 
 import argparse
+import io
+import json
 import math
 import sys
 import textwrap
+from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from clnet.cli import json_output
+from clnet.cli.samples import (
+    TABLE_OPTIONS,
+    devices_of,
+    read,
+    unknown_targets,
+    unused_scaling,
+)
+from clnet.cli.summary import (
+    brief,
+    class_texts,
+    counts_of,
+    data_text,
+    device_rows,
+    evaluation_rows,
+    explained,
+    figures,
+    network_text,
+    pairs,
+    table_rows,
+)
 from clnet.errors import WIDTH, FormatError, InputError, counted
+from clnet.formats import (
+    DATA_SUFFIXES,
+    NETWORK_SUFFIXES,
+    TABLE_SUFFIXES,
+    check_save_data,
+    load_data,
+    save_data,
+    save_table,
+    suffix_of,
+)
+from clnet.formats.files import as_path, check_writable, write
+from clnet.formats.pictures import drawn, picture_file
+from clnet.formats.sources import grouped, joined
+from clnet.formats.table import header_of
+from clnet.network import load
+from clnet.nn.activations import SOFTMAX
+from clnet.nn.labels import Label, encoded
+from clnet.nn.metrics import metrics_of
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
     from clnet.cli.samples import FileSamples
     from clnet.network import Network
-    from clnet.nn.labels import Label
     from clnet.nn.metrics import Metrics
     from clnet.opencl.device import Device
-    from clnet.opencl.discovery import Devices
     from clnet.planning.predictions import Prediction
     from clnet.runtime.plan import Plan
 
@@ -33,16 +74,9 @@ LARGEST_BATCH = 4096  # samples a call without --batch
 NPY = ".npy"  # of outputs alone
 
 
-def devices_of(text: str | None) -> Devices:
-    """Return the device or, separated by commas, the devices of ``--device``."""
-    return text if text is None or "," not in text else text.split(",")
-
-
 def devices(arguments: argparse.Namespace) -> int:
     """List the devices, or those that are named."""
-    from clnet.cli import json_output
-    from clnet.cli.device_table import device_table
-    from clnet.formats.pictures import drawn, picture_file
+    from clnet.cli.device_table import device_table, draw_roofline, rate_table
     from clnet.opencl.discovery import device_list
     from clnet.opencl.discovery import devices as present
 
@@ -61,7 +95,6 @@ def devices(arguments: argparse.Namespace) -> int:
         return 0
     print(device_table(listed))
     if arguments.measure:
-        from clnet.cli.device_table import draw_roofline, rate_table
 
         for device in listed:
             for place in device.places:
@@ -88,11 +121,6 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 def info(arguments: argparse.Namespace) -> int:
     """Show the content of a file."""
-    from clnet.cli import json_output
-    from clnet.cli.samples import read
-    from clnet.cli.summary import data_text, network_text
-    from clnet.network import load
-
     if _is_network(arguments.file):
         _no_table(arguments)
         network = load(arguments.file, memory_limit=arguments.memory_limit)
@@ -111,24 +139,6 @@ def info(arguments: argparse.Namespace) -> int:
 
 def predict(arguments: argparse.Namespace) -> int:
     """Run a network on data."""
-    from collections import Counter
-
-    import numpy as np
-
-    from clnet.cli import json_output
-    from clnet.cli.samples import read, unknown_targets
-    from clnet.cli.summary import (
-        class_texts,
-        counts_of,
-        device_rows,
-        evaluation_rows,
-        figures,
-        pairs,
-        table_rows,
-    )
-    from clnet.network import load
-    from clnet.nn.labels import Label
-    from clnet.nn.metrics import metrics_of
     from clnet.planning.inference import resolve_devices
     from clnet.planning.predictions import Prediction
     from clnet.runtime.plan import Plan
@@ -249,8 +259,6 @@ def _outputs(
     """
     from tqdm import tqdm
 
-    from clnet.formats.sources import grouped, joined
-    from clnet.nn.labels import encoded
     from clnet.planning.predictions import walk
 
     parts = map(joined, grouped(data.parts(), batch))
@@ -269,9 +277,6 @@ def _outputs(
 
 def _check_out(path: str) -> None:
     """Raise the errors of writing outputs to a file now, before the work."""
-    from clnet.formats import check_save_data
-    from clnet.formats.files import as_path, check_writable
-
     if path.lower().endswith(NPY):
         check_writable(as_path(path))
     else:
@@ -282,12 +287,6 @@ def _write_outputs(
     path: str, outputs: Iterable[NDArray[Any]], shape: tuple[int, int], dtype: str
 ) -> None:
     """Write outputs to a ``.npy`` file as they come, whole or not at all."""
-    import io
-
-    import numpy as np
-
-    from clnet.formats.files import as_path, write
-
     head = io.BytesIO()
     np.lib.format.write_array_header_1_0(head, {
         "descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape,
@@ -298,8 +297,6 @@ def _write_outputs(
 
 def check_trace(path: str) -> None:
     """Raise InputError or FormatError unless a timeline can be written to a file."""
-    from clnet.formats.files import as_path, check_writable
-
     file = as_path(path)
     if file.suffix.lower() != ".json":
         raise InputError(f"{file}: a timeline is a .json file, not {file.suffix!r}")
@@ -308,9 +305,6 @@ def check_trace(path: str) -> None:
 
 def write_trace(path: str, plan: Plan, x: NDArray[Any]) -> None:
     """Write the timeline of a call of a plan to a file."""
-    import json
-
-    from clnet.formats.files import as_path, write
     from clnet.runtime.profiling import call_timeline
 
     write(as_path(path), [json.dumps(call_timeline(plan, x)).encode()])
@@ -324,10 +318,6 @@ def save_answers(
 
     A table has the names of its columns, and classes by their names.
     """
-    from clnet.formats import save_data, save_table
-    from clnet.formats.files import as_path
-    from clnet.formats.table import header_of
-
     columns, path = data.columns or network.columns, arguments.data
     if not arguments.out.lower().endswith(".csv"):
         save_data(arguments.out, data.x, y)
@@ -342,8 +332,6 @@ def save_answers(
 
 def _probabilities(network: Network, y: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """Return the probability of each class, by the name of its column."""
-    import numpy as np
-
     if network.n_out == 1:
         y = np.column_stack([1 - y, y])
     return {
@@ -354,8 +342,6 @@ def _probabilities(network: Network, y: NDArray[Any]) -> dict[str, NDArray[Any]]
 
 def _check_probabilities(arguments: argparse.Namespace, network: Network) -> None:
     """Raise InputError unless outputs are probabilities of classes for a table."""
-    from clnet.nn.activations import SOFTMAX
-
     last = network.layers[-1].activation
     expected = "sigmoid" if network.n_out == 1 else SOFTMAX
     if network.classes is None or last != expected:
@@ -369,10 +355,6 @@ def _check_probabilities(arguments: argparse.Namespace, network: Network) -> Non
 
 def convert(arguments: argparse.Namespace) -> int:
     """Write a file in another format."""
-    from clnet.cli import json_output
-    from clnet.formats import load_data, save_data
-    from clnet.network import load
-
     source, target = arguments.source, arguments.destination
     dtype = arguments.dtype
     if _is_network(source) != _is_network(target):
@@ -412,11 +394,6 @@ def convert(arguments: argparse.Namespace) -> int:
 
 def explain(arguments: argparse.Namespace) -> int:
     """Show how a network would be run or trained, and why."""
-    from clnet.cli import json_output
-    from clnet.cli.summary import brief, explained
-    from clnet.formats.pictures import picture_file
-    from clnet.network import load
-
     tune = True if arguments.tune else None
     network = load(arguments.network, memory_limit=arguments.memory_limit)
     if arguments.plot is not None:
@@ -471,10 +448,6 @@ def _explanation(
 
 def tune(arguments: argparse.Namespace) -> int:
     """Measure all ways to run or train a network, for each batch size."""
-    from clnet.cli import json_output
-    from clnet.cli.summary import explained
-    from clnet.network import load
-
     files = _times_files(arguments)
     if arguments.network is None:
         if not files:
@@ -500,7 +473,6 @@ def tune(arguments: argparse.Namespace) -> int:
 def _times_files(arguments: argparse.Namespace) -> list[str]:
     """Import the times of a file; export those of the store if nothing is measured."""
     if arguments.export is not None:  # a wrong name is told before minutes of work
-        from clnet.formats.files import as_path, check_writable
 
         check_writable(as_path(arguments.export))
     files = []
@@ -535,25 +507,12 @@ def _exported(arguments: argparse.Namespace) -> list[str]:
 
 def _is_network(path: str) -> bool:
     """Return whether a path is a network file; raise if its suffix is unknown."""
-    from clnet.formats import (
-        DATA_SUFFIXES,
-        NETWORK_SUFFIXES,
-        TABLE_SUFFIXES,
-        suffix_of,
-    )
-
     suffixes = (*NETWORK_SUFFIXES, *DATA_SUFFIXES, *TABLE_SUFFIXES)
     return suffix_of(path, suffixes, "networks or data") in NETWORK_SUFFIXES
 
 
 def _no_table(arguments: argparse.Namespace) -> None:
-    from clnet.cli.samples import TABLE_OPTIONS
 
     for option in ("outputs", *TABLE_OPTIONS):
         if getattr(arguments, option, None) is not None:
             raise InputError(f"--{option} is for .csv files, not for networks")
-
-
-def unused_scaling(path: str) -> str:
-    """Return the note that a network's scaling was not used."""
-    return f"{path} has scaling parameters, which were not used: see --scale"

@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import sys
+from dataclasses import fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,14 @@ from numpy.typing import NDArray
 
 from clnet.cli import json_output, population
 from clnet.cli.new_network import counts, network_of, scales
-from clnet.cli.samples import TABLE_OPTIONS, FileSamples, check_labels, read
+from clnet.cli.samples import (
+    TABLE_OPTIONS,
+    FileSamples,
+    check_labels,
+    devices_of,
+    read,
+    unused_scaling,
+)
 from clnet.cli.summary import (
     class_texts,
     device_rows,
@@ -85,7 +93,6 @@ def _prepared(
     arguments: argparse.Namespace
 ) -> tuple[tuple[Device, ...], Network, dict[str, FileSamples], dict[str, Any]]:
     """Return the devices, the network, the data, and arguments of `Network.fit`."""
-    from clnet.cli.commands import devices_of
     from clnet.opencl.discovery import device_list
 
     demo = arguments.data == DIGITS
@@ -130,7 +137,6 @@ def _trained(
     comm: Any = None,
 ) -> int:
     """Train the network; rank 0 prints the results."""
-    from clnet.cli.commands import devices_of, unused_scaling
     from clnet.planning.predictions import Prediction, evaluate
 
     training, scale = sets["training"], options["scale"]
@@ -267,8 +273,6 @@ def _optimiser(
     arguments: argparse.Namespace, network: Network, samples: int
 ) -> str | Optimiser:
     """Return the optimiser, with the learning rate if one is given."""
-    from dataclasses import fields, replace
-
     from clnet.training.options import rule_of
 
     name = arguments.optimiser or default_optimiser(
