@@ -40,45 +40,30 @@ MIN_SHARE = 0.02  # a device with a smaller share is left out: its overhead cost
 
 def alike(devices: Sequence[Device]) -> bool:
     """Return whether devices are equal but for their index: of one model and driver."""
+    return len(set(map(_model, devices))) == 1
 
-    def kind(device: Device) -> Device:
-        companions = tuple(kind(one) for one in device.companions)
-        return replace(device, index="", companions=companions)
 
-    return len({kind(device) for device in devices}) == 1
+def _model(device: Device) -> Device:
+    return replace(device, index="", companions=tuple(map(_model, device.companions)))
 
 
 def device_of_rank(local: int, where: Devices) -> Devices:
-    """Return the device of one of a machine's ranks, which are spread over those alike.
+    """Return the device of a machine's rank, number `local` of those there.
 
-    Parameters
-    ----------
-    local : int
-        The rank's number on its machine.
-    where : str, Device, None, or a sequence of these
-        As for `clnet.device`; with a number, and as a record, it is the same for all.
+    They are spread over devices that are alike; one that is named by its number or a
+    record is the same for all.
     """
     if not (where is None or (isinstance(where, str) and ":" not in where)):
         return where
-    found = discovery.device(where)
-    same = [one for one in discovery.devices() if alike([one, found])]
-    return same[(same.index(found) + local) % len(same)] if found in same else found
+    device = discovery.device(where)
+    same = [other for other in discovery.devices() if alike([other, device])]
+    return same[(same.index(device) + local) % len(same)] if device in same else device
 
 
 def shares_of(n: int, speeds: Sequence[float]) -> list[int]:
     """Return each device's share of n samples, in proportion to its speed.
 
-    Parameters
-    ----------
-    n : int
-        Samples.
-    speeds : sequence of float
-        Above 0, in any unit; a speed below `MIN_SHARE` of the sum counts as 0.
-
-    Returns
-    -------
-    list of int
-        Samples of each device, n in all.
+    A speed below `MIN_SHARE` of the sum counts as 0.
     """
     total = sum(speeds)
     used = [speed if speed >= MIN_SHARE * total else 0.0 for speed in speeds]
@@ -129,8 +114,6 @@ class ParallelPlan:
     shares : list of int
         Samples of each device, in the order of the rows: equal for devices that are
         alike, else in proportion to their speeds on equal shares.
-    alternation : threading.Lock
-        As of `Plan`.
     """
 
     calls_left = inf  # as of `Plan`
@@ -174,8 +157,8 @@ class ParallelPlan:
             for thread, pair in zip(self._threads, self._plans, strict=True)
         ]
         wait(calls)
-        for one in calls:
-            one.result()
+        for finished in calls:
+            finished.result()
 
     def explain(self) -> str:
         """Return the devices' shares, and the explanation of each plan."""

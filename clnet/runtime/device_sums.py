@@ -47,13 +47,15 @@ class DeviceSums:
         self._bytes = layout.size * np.dtype(dtype).itemsize
         self._transfers = [
             GradientTransfer(
-                session, memory, layout, dtype, own, CHUNK_BYTES, lends=True
+                session, memory, layout, dtype, computed, CHUNK_BYTES, lends=True
             )
-            for session, memory, own in zip(sessions, gradients, steps, strict=True)
+            for session, memory, computed in zip(
+                sessions, gradients, steps, strict=True
+            )
         ]
         self._computing = [
-            transfer for transfer, own in zip(self._transfers, steps, strict=True)
-            if own
+            transfer for transfer, computed in zip(self._transfers, steps, strict=True)
+            if computed
         ]
         self._receivers = range(receivers)
         self._senders: list[int] = []
@@ -143,11 +145,11 @@ def add_all(arrays: Sequence[Array], total: Array) -> None:
     """Add arrays [n] in their order, by `SUM_THREADS` threads."""
     cuts = [len(total) * i // SUM_THREADS for i in range(SUM_THREADS + 1)]
 
-    def add(part: slice) -> None:
-        first, second, *others = (array[part] for array in arrays)
+    def add(piece: slice) -> None:
+        first, second, *others = (array[piece] for array in arrays)
         with np.errstate(all="ignore"):  # of the padding too
-            np.add(first, second, out=total[part])
+            np.add(first, second, out=total[piece])
             for other in others:
-                np.add(total[part], other, out=total[part])
+                np.add(total[piece], other, out=total[piece])
 
     by_threads(add, (slice(*pair) for pair in pairwise(cuts)))

@@ -148,10 +148,11 @@ class GradientTransfer:
         """Wait for a piece, and return it."""
         for event in self._downloads[number]:
             event.wait()
-        found = self.host[self.pieces[number]]
+        piece = self.pieces[number]
+        values = self.host[piece]
         if self._shared is not None and self.host is not self._shared:
-            found[...] = self._shared[self.pieces[number]]
-        return found
+            values[...] = self._shared[piece]
+        return values
 
     def start_upload(
         self, number: int, values: Array, target: Memory | None = None
@@ -163,9 +164,9 @@ class GradientTransfer:
             for event in self._before_uploads:
                 event.wait()
             self._before_uploads = []
-            found = memory.array[start : start + values.nbytes].view(values.dtype)
-            if found.ctypes.data != values.ctypes.data:
-                found[...] = values
+            shared = memory.array[start : start + values.nbytes].view(values.dtype)
+            if shared.ctypes.data != values.ctypes.data:
+                shared[...] = values
             return
         self._uploads.append(memory.upload(
             self._queues[1], values, start, after=self._before_uploads
@@ -217,17 +218,17 @@ def bus_seconds(transfers: Sequence[GradientTransfer]) -> float:
 
     Devices may share a bus. It is 0 where the host shares their memory.
     """
-    copying = [one for one in transfers if one.copies]
+    copying = [transfer for transfer in transfers if transfer.copies]
     if not copying:
         return 0.0
     pieces, best = copying[0].pieces, inf
     numbers = range(min(len(pieces), MEASURED))
     for _ in range(TRIALS):
         start = time.perf_counter()
-        for one in copying:
-            one.start_trial(numbers)
-        for one in copying:
-            one.end_trial(numbers)
+        for transfer in copying:
+            transfer.start_trial(numbers)
+        for transfer in copying:
+            transfer.end_trial(numbers)
         best = min(best, time.perf_counter() - start)
     size: int = pieces[-1].stop
     measured: int = pieces[numbers[-1]].stop

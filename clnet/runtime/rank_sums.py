@@ -129,7 +129,7 @@ class RankSums:
             self._active.append(self._sum(number, self._added(number)))
         for piece in self._active:
             if piece.done():
-                transfer.start_upload(piece.number, piece.own)
+                transfer.start_upload(piece.number, piece.total)
         self._active = [piece for piece in self._active if not piece.ended]
         return before != (len(self._active), len(waiting))
 
@@ -137,28 +137,28 @@ class RankSums:
         """Return a piece of the sum of this rank's blocks."""
         piece, has_sum = self._transfer.pieces[number], self._has_last
         if has_sum:
-            own = self._transfer.downloaded(number)
+            total = self._transfer.downloaded(number)
         else:
-            own = self._transfer.host[piece]
+            total = self._transfer.host[piece]
         for partial in reversed(self._partial):
             if partial is None:
                 continue
             if has_sum:
                 with np.errstate(all="ignore"):  # of the padding too
-                    np.add(partial[piece], own, out=own)
+                    np.add(partial[piece], total, out=total)
             else:
-                own[...] = partial[piece]
+                total[...] = partial[piece]
                 has_sum = True
         if not has_sum:
-            own[...] = 0
-        return own
+            total[...] = 0
+        return total
 
-    def _sum(self, number: int, own: Array) -> _Tree | _AllReduce:
+    def _sum(self, number: int, total: Array) -> _Tree | _AllReduce:
         if not self._ordered:
-            return _AllReduce(self._ranks.comm, number, own)
+            return _AllReduce(self._ranks.comm, number, total)
         received = self._received[self._transfer.pieces[number]]
         return _Tree(
-            self._ranks.comm, self._ranks.rank, self._present, number, own, received
+            self._ranks.comm, self._ranks.rank, self._present, number, total, received
         )
 
     def _merged(self, left: Array | None, right: Array | None) -> Array | None:
@@ -171,22 +171,22 @@ class RankSums:
 
     def _downloaded(self) -> Array:
         """Return the gradients of a block in a buffer of their own."""
-        found = self._free.pop() if self._free else staging_array(
+        gradients = self._free.pop() if self._free else staging_array(
             self._session, (self._size,), self._dtype
         )
-        self._gradients.read_into(self._session, found)
-        return found
+        self._gradients.read_into(self._session, gradients)
+        return gradients
 
 
 class _AllReduce:
     """A piece of a sum by MPI's all-reduce; attributes as of `_Tree`."""
 
-    def __init__(self, comm: Any, number: int, own: Array) -> None:
+    def __init__(self, comm: Any, number: int, total: Array) -> None:
         from mpi4py import MPI
 
-        self.number, self.own = number, own
+        self.number, self.total = number, total
         self.ended: bool = False
-        self._request = comm.Iallreduce(MPI.IN_PLACE, own)
+        self._request = comm.Iallreduce(MPI.IN_PLACE, total)
 
     def done(self) -> bool:
         """Return whether the sum is complete."""
@@ -198,10 +198,10 @@ class _Tree:
     """A piece of a sum on its way up the tree."""
 
     def __init__(
-        self, comm: Any, rank: int, present: Sequence[bool], number: int, own: Array,
+        self, comm: Any, rank: int, present: Sequence[bool], number: int, total: Array,
         received: Array,
     ) -> None:
-        self.number, self.own = number, own
+        self.number, self.total = number, total
         self.ended: bool = False
         self._comm, self._rank, self._present = comm, rank, present
         self._received = received
@@ -217,9 +217,9 @@ class _Tree:
                 return False
             if self._receives and self._sends:
                 with np.errstate(all="ignore"):
-                    np.add(self.own, self._received, out=self.own)
+                    np.add(self.total, self._received, out=self.total)
             elif self._receives:
-                self.own[...] = self._received
+                self.total[...] = self._received
             self._width *= 2
             self._start()
         self.ended = True
@@ -238,4 +238,4 @@ class _Tree:
             request = self._comm.Irecv(self._received, other, self.number)
             self._requests.append(request)
         if self._sends:
-            self._requests.append(self._comm.Isend(self.own, other, self.number))
+            self._requests.append(self._comm.Isend(self.total, other, self.number))

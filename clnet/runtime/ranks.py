@@ -58,7 +58,7 @@ class Ranks:
         """Wait for requests."""
         waiting, polls = list(requests), Polls()
         while True:
-            waiting = [one for one in waiting if not one.Test()]
+            waiting = [request for request in waiting if not request.Test()]
             if not waiting:
                 return
             polls.pause()
@@ -68,56 +68,55 @@ class Ranks:
         text = np.frombuffer(pickle.dumps(value), np.uint8)
         sizes = np.zeros(self.size, np.int64)
         self.wait(self.comm.Iallgather(np.array([text.size]), sizes))
-        own = np.zeros(sizes.max(), np.uint8)
-        own[: text.size] = text
-        found = np.zeros((self.size, own.size), np.uint8)
-        self.wait(self.comm.Iallgather(own, found))
+        padded = np.zeros(sizes.max(), np.uint8)
+        padded[: text.size] = text
+        texts = np.zeros((self.size, padded.size), np.uint8)
+        self.wait(self.comm.Iallgather(padded, texts))
         return [
             pickle.loads(row[:size].tobytes())
-            for row, size in zip(found, sizes, strict=True)
+            for row, size in zip(texts, sizes, strict=True)
         ]
 
     def stacked(self, rows: Array) -> Array:
         """Return the rows [n, width] of all ranks, in their order, on each."""
         counts = [n * rows.shape[1] for n in self.gathered(len(rows))]
-        found = np.empty((sum(counts) // rows.shape[1], rows.shape[1]), rows.dtype)
-        own = np.ascontiguousarray(rows)
-        self.wait(self.comm.Iallgatherv(own, [found, counts]))
-        return found
+        stacked = np.empty((sum(counts) // rows.shape[1], rows.shape[1]), rows.dtype)
+        self.wait(self.comm.Iallgatherv(np.ascontiguousarray(rows), [stacked, counts]))
+        return stacked
 
     def from_first(self, call: Callable[[], T]) -> T:
         """Return the result of rank 0's call, or raise its error, on each rank."""
         text = np.zeros(0, np.uint8)
         if self.first:
             try:
-                found: tuple[Any, ClnetError | None] = call(), None
+                outcome: tuple[Any, ClnetError | None] = call(), None
             except BuildError as error:  # of more arguments than pickle gives it
-                found = None, DeviceError(str(error))
+                outcome = None, DeviceError(str(error))
             except ClnetError as error:
-                found = None, error
-            text = np.frombuffer(bytearray(pickle.dumps(found)), np.uint8)
+                outcome = None, error
+            text = np.frombuffer(bytearray(pickle.dumps(outcome)), np.uint8)
         size = np.array([text.size])
         self.wait(self.comm.Ibcast(size, 0))
         if not self.first:
             text = np.zeros(size[0], np.uint8)
         self.wait(self.comm.Ibcast(text, 0))
-        result, failure = found if self.first else pickle.loads(text.tobytes())
+        result, failure = outcome if self.first else pickle.loads(text.tobytes())
         if failure is not None:
             raise self._as_agreed(failure)
         return result  # type: ignore[no-any-return]
 
     def together(self, call: Callable[[], T]) -> T:
         """Return the result of this rank's call, which succeeds on all ranks."""
-        own: ClnetError | None = None
+        failure: ClnetError | None = None
         try:
             result = call()
         except ClnetError as error:
-            own = error
-        errors = self.gathered(None if own is None else str(own))
+            failure = error
+        errors = self.gathered(None if failure is None else str(failure))
         for rank, text in enumerate(errors):
             if text is not None:
                 other = InputError(f"rank {rank} of {self.size}: {text}")
-                raise self._as_agreed(own or other)
+                raise self._as_agreed(failure or other)
         return result
 
     def check_alike(self, described: dict[str, Any]) -> None:

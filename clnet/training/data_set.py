@@ -96,11 +96,11 @@ def balanced_weights(weight: Array, batch: int, order: Array | None = None) -> A
     sizes = np.diff(starts, append=n)
     sums = np.add.reduceat(ordered, starts)
     means = np.where(sums > 0, sums / sizes[:, np.newaxis], 1)
-    found = np.empty_like(weight)
-    found[slice(None) if order is None else order] = (
+    balanced = np.empty_like(weight)
+    balanced[slice(None) if order is None else order] = (
         ordered / np.repeat(means, sizes, axis=0)
     )
-    return found
+    return balanced
 
 
 def data_set(
@@ -160,48 +160,48 @@ def converted(
     if scaling is not None:
         x = scaling.scale_input(as_numbers("x", x, "float64"))
         t = scaling.scale_output(as_numbers("t", t, "float64"))
-    found: list[Any] = []
+    arrays: list[Any] = []
     for name, array in (("x", x), ("t", t)):
         if is_sparse(array):
-            found.append(_converted_rows(f"{what}{name}", array, network.dtype))
+            arrays.append(_converted_rows(f"{what}{name}", array, network.dtype))
             continue
         rounded = as_numbers(name, array, network.dtype)
         _check_finite(f"{what}{name}", rounded, first, array)
-        found.append(rounded)
-    return found[0], found[1]
+        arrays.append(rounded)
+    return arrays[0], arrays[1]
 
 
 def _converted_rows(name: str, matrix: Any, dtype: str) -> Any:
     """Return a CSR matrix as `csr_rows` does, all finite."""
-    found = csr_rows(name, matrix, dtype)
-    if not all_finite(found.data):
-        first = np.isfinite(found.data).argmin()
-        row = int(np.searchsorted(found.indptr, first, side="right")) - 1
-        rounded, given = (one[row : row + 1].toarray() for one in (found, matrix))
-        _check_finite(name, rounded, row, given)
-    return found
+    rounded = csr_rows(name, matrix, dtype)
+    if not all_finite(rounded.data):
+        first = np.isfinite(rounded.data).argmin()
+        row = int(np.searchsorted(rounded.indptr, first, side="right")) - 1
+        rows = slice(row, row + 1)
+        _check_finite(name, rounded[rows].toarray(), row, matrix[rows].toarray())
+    return rounded
 
 
 def checked_weights(weight: ArrayLike, n: int, what: str, first: int) -> Array:
     """Return weights [n] of float64."""
     name = f"{what}sample_weight"
-    found = as_numbers(name, weight, "float64")
-    if found.shape != (n,):
-        raise InputError(f"{name} has shape {list(found.shape)}, expected [{n}]")
-    _check_finite(name, found, first, found)
-    if found.min() < 0:
+    weights = as_numbers(name, weight, "float64")
+    if weights.shape != (n,):
+        raise InputError(f"{name} has shape {list(weights.shape)}, expected [{n}]")
+    _check_finite(name, weights, first, weights)
+    if weights.min() < 0:
         raise InputError(
-            f"{name} holds {found.min()} at [{first + found.argmin()}], expected "
+            f"{name} holds {weights.min()} at [{first + weights.argmin()}], expected "
             "numbers of at least 0"
         )
-    return found
+    return weights
 
 
-def _check_finite(name: str, array: Array, first: int, given: Array) -> None:
-    """Raise InputError unless an array is finite; it was rounded from `given`."""
+def _check_finite(name: str, array: Array, first: int, exact: Array) -> None:
+    """Raise InputError unless an array is finite; it was rounded from `exact`."""
     if not all_finite(array):
         row, *column = np.argwhere(~np.isfinite(array))[0].tolist()
-        value = given[(row, *column)]
+        value = exact[(row, *column)]
         expected = f"numbers within {array.dtype}'s range" if np.isfinite(value) else (
             "finite numbers"
         )

@@ -107,9 +107,9 @@ class Resident:
         numbers, steps, indices = located(len(data), group.batch, group.shares)
         for worker in group.workers:
             assert worker.rows is not None
-            own = worker.numbers
-            samples = np.flatnonzero((numbers >= own.start) & (numbers < own.stop))
-            rows = worker.rows.row(numbers[samples] - own.start, steps[samples])
+            first, stop = worker.numbers.start, worker.numbers.stop
+            samples = np.flatnonzero((numbers >= first) & (numbers < stop))
+            rows = worker.rows.row(numbers[samples] - first, steps[samples])
             chosen = samples if order is None else order[samples]
             worker.rows.write(
                 rows + indices[samples], [array[chosen] for array in data.arrays]
@@ -276,10 +276,10 @@ class Streamed:
         if group.alone:
             return None
         numbers, steps, indices = located(samples, group.batch, group.shares)
-        own = numbers == group.workers[number].numbers[lane]
+        here = numbers == group.workers[number].numbers[lane]
         places: Array = steps * np.int32(self._rows[number].pitch) + indices
-        return np.where(own, places, np.int32(-1)) if group.ranks is None else (
-            places[own]
+        return np.where(here, places, np.int32(-1)) if group.ranks is None else (
+            places[here]
         )
 
     def _write_weights(
@@ -302,13 +302,13 @@ class Streamed:
         if self.data.mean_weight is not None:
             means[:] = self.data.mean_weight
         memory, stride = rows.arrays[2]
-        for lane, (own, weight) in enumerate(lanes):
-            if len(own):
+        for lane, (lane_steps, weight) in enumerate(lanes):
+            if len(lane_steps):
                 places = self._places(0, samples, lane)
                 assert places is not None
                 start = rows.row(lane, half * self._steps)
                 with uploaders[2].rows(
                     memory, start, int(places[-1]) + 1, stride, rows.dtype
                 ) as target:
-                    balanced = weight / means[own]
+                    balanced = weight / means[lane_steps]
                     write_rows(target, places, balanced[:, np.newaxis])

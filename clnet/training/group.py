@@ -275,8 +275,8 @@ def training_group(planning: Planning, states: Sequence[TrainState]) -> Group:
     plan = planning.update(update, devices[0])
     group.update_text = f"the update, on {where}\n\n{plan.explain()}"
     for device, state in zip(devices if equal else devices[:1], states, strict=False):
-        own = retargeted(plan.steps, devices[0], device)
-        group.updates.append(Replay(session(device), own, layout, state))
+        steps_there = retargeted(plan.steps, devices[0], device)
+        group.updates.append(Replay(session(device), steps_there, layout, state))
     return group
 
 
@@ -305,8 +305,8 @@ def _group(
         numbers = [range(len(shares))[cut(len(shares), ranks.size)[ranks.rank]]]
     workers: list[Worker] = []
     plans: list[tuple[TrainingPlan, Device]] = []
-    for device, state, own in zip(devices, states, numbers, strict=True):
-        size = -(-batch * shares[own[0]] // sum(shares))  # of a share, at most
+    for device, state, owned in zip(devices, states, numbers, strict=True):
+        size = -(-batch * shares[owned[0]] // sum(shares))  # of a share, at most
         if not size:
             continue
         for plan, source in plans:  # devices of one model share a plan
@@ -317,7 +317,7 @@ def _group(
             plans.append((plan, device))
         steps = retargeted(plan.steps, source, device)
         replay = Replay(session(device), steps, setup.network.layout, state)
-        workers.append(Worker(replay, steps, program, own))
+        workers.append(Worker(replay, steps, program, owned))
     if ranks is not None:
         text = (
             f"shared among {ranks.size} ranks: a step's {batch} samples in "

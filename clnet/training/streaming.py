@@ -162,11 +162,11 @@ class StreamedSet:
         for weight in self.source.weights(self._most):
             self._check_weighted(weight, count)
             numbers = as_numbers(f"{self._name}sample_weight", weight)
-            found = checked_weights(numbers, numbers.size, self._name, count)
-            count += len(found)
-            most = float(found.max(initial=0.0))
-            of_part = most and most * float((found / most).mean())
-            mean += (of_part - mean) * (len(found) / count) if count else 0.0
+            weights = checked_weights(numbers, numbers.size, self._name, count)
+            count += len(weights)
+            most = float(weights.max(initial=0.0))
+            of_part = most and most * float((weights / most).mean())
+            mean += (of_part - mean) * (len(weights) / count) if count else 0.0
         if not mean:
             raise InputError(
                 f"{self._name}sample_weight is 0 for all samples, expected one above 0"
@@ -234,9 +234,9 @@ class StreamedSet:
     def _check_weighted(self, weight: object, first: int) -> None:
         """Raise InputError if a part, from a sample on, has weights and others none."""
         if (weight is not None) != self.weighted:
-            given, others = ("no", "some") if weight is None else ("a", "none")
+            these, others = ("no", "some") if weight is None else ("a", "none")
             raise InputError(
-                f"{self._name}samples from {first} on have {given} sample_weight and "
+                f"{self._name}samples from {first} on have {these} sample_weight and "
                 f"those before {others}: give all batches weights, or none"
             )
 
@@ -343,8 +343,8 @@ def any_set(
         columns, classes = columns or source.columns, classes or source.classes
         size = source.size(np.dtype(network.dtype).itemsize)
         if size is None or size > buffer:
-            found = _streamed(network, source, classes, columns, scaling, what, buffer)
-            return found, found.classes, found.columns
+            data = _streamed(network, source, classes, columns, scaling, what, buffer)
+            return data, data.classes, data.columns
         if source is x or not isinstance(source, ArraySource):
             _, x, t, weight = source.whole()
     if t is None:
@@ -405,6 +405,6 @@ def write_rows(target: Array, rows: slice | Array, source: Array) -> None:
         row = np.dtype((np.void, source.shape[1] * source.itemsize))
         target, source = target.view(row)[:, 0], source.view(row)[:, 0]
         if rows.size and rows.min() < 0:
-            own = rows >= 0
-            rows, source = rows[own], source[own]
+            here = rows >= 0
+            rows, source = rows[here], source[here]
     target[rows] = source
