@@ -1,7 +1,7 @@
 """The variants of training steps, which no inference imports."""
 
 from clnet.variants.base import Variant
-from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.reference.generic import GenericBackward
 from clnet.variants.sparse.sparse_input import SparseInput
 from clnet.variants.sparse.sparse_outer import SparseOuter
 from clnet.variants.training.epoch import TiledEpoch

@@ -30,7 +30,7 @@ from clnet.training.cascade import training
 from clnet.variants import Generic
 from clnet.variants.cascade.cascade import NeuronsTraining
 from clnet.variants.members.members import TrainMembers
-from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.reference.generic import GenericBackward
 
 NETWORK = Network.mlp([3, 5, 2], seed=1)
 # Another driver: the child finds the device itself, and may remember its answers.

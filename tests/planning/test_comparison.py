@@ -26,8 +26,7 @@ from clnet.planning.tuning.calls import CallTrial
 from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.binding import Step
 from clnet.variants.dense.naive import Naive, Staged
-from clnet.variants.reference.generic import Generic
-from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.reference.generic import Generic, GenericBackward
 from clnet.variants.training.optimisers import Optimisers
 
 pytestmark = pytest.mark.usefixtures("own_store")

@@ -23,8 +23,7 @@ from clnet.runtime.binding import Step
 from clnet.variants import VARIANTS
 from clnet.variants.dense.naive import Fused, Naive
 from clnet.variants.dense.split import Split
-from clnet.variants.reference.generic import Generic
-from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.reference.generic import Generic, GenericBackward
 from clnet.variants.reference.host import Host
 
 SERIAL = Device("serial", "cpu", serial=True)

@@ -18,7 +18,7 @@ from clnet.planning.tuning.measure import timing
 from clnet.planning.tuning.oracle import WrongResultError
 from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.binding import Step
-from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.reference.generic import GenericBackward
 from clnet.variants.training.optimisers import Optimisers
 
 pytestmark = pytest.mark.usefixtures("own_store")

@@ -10,8 +10,7 @@ from clnet.ir.update import Update
 from clnet.nn.losses import loss_function
 from clnet.opencl.discovery import device
 from clnet.variants.cost import Cost
-from clnet.variants.reference.generic import Generic
-from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.reference.generic import Generic, GenericBackward
 from clnet.variants.training.optimisers import Optimisers
 
 DEVICE = device("cpu")

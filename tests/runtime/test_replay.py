@@ -23,8 +23,7 @@ from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.variants.cost import span_flops
 from clnet.variants.dense.cpu import Cpu
-from clnet.variants.reference.generic import Generic
-from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.reference.generic import Generic, GenericBackward
 from clnet.variants.training.optimisers import Optimisers
 
 DEVICE = device()

@@ -24,8 +24,7 @@ from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import SGD
 from clnet.planning import training_planner
 from clnet.runtime import rank_sums
-from clnet.variants.reference.generic import Generic
-from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.reference.generic import Generic, GenericBackward
 
 COMM = MPI.COMM_WORLD
 RNG = np.random.default_rng(0)

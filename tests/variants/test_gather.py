@@ -26,7 +26,7 @@ from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.variants import packing
 from clnet.variants.dense.mma import KEYS, SHAPES, Mma
-from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.reference.generic import GenericBackward
 
 SAMPLES, BATCH = 23, 12
 SCALARS = [  # of an epoch's steps, the last of which is not full

@@ -21,7 +21,7 @@ from clnet.variants.dense.cpu import Cpu
 from clnet.variants.dense.gemm import Gemm
 from clnet.variants.dense.mma import Mma
 from clnet.variants.dense.mma_chain import MmaChain
-from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.reference.generic import GenericBackward
 
 MOST_GROUPS = 65535  # in y and z, by devices that count them in 16 bits
 WIDE = 600_000

@@ -34,7 +34,7 @@ from clnet.nn.storage.base import Entries
 from clnet.nn.storage.layout import live_elements
 from clnet.planning.training_planner import TRAINING_VARIANTS
 from clnet.variants import VARIANTS
-from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.reference.generic import GenericBackward
 from clnet.variants.training.outer import TiledOuter
 
 ARITHMETIC = {"float32": FLOAT32, "float64": FLOAT64}

@@ -14,8 +14,7 @@ from clnet.planning.training_planner import plan_training
 from clnet.runtime.binding import Step
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
-from clnet.variants.reference.generic import Generic
-from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.reference.generic import Generic, GenericBackward
 from clnet.variants.training.optimisers import Norm, Optimisers
 
 DEVICE = device()

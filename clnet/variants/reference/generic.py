@@ -1,7 +1,9 @@
-"""generic: one forward op of any storage and activation, on any device."""
+"""generic, generic_backward: any one op, any storage and activation, any device."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,141 +11,432 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.ir.activation import BiasAct, Nonlinearity, Softmax
-from clnet.ir.product import Apply
+from clnet.checks import INT_MAX
+from clnet.ir.activation import ActGrad, BiasAct, BiasGrad, Nonlinearity, Softmax
+from clnet.ir.batch import Gather
+from clnet.ir.loss import RECORD, Loss, Tally
+from clnet.ir.product import Apply, ApplyT, Outer
+from clnet.nn.random import half_bits
 from clnet.nn.storage.dense import DenseStorage, MaskedStorage
 from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import LocalStorage
-from clnet.opencl.launch import PARAMETERS, Launch, Launches, Table
-from clnet.variants.base import GROUP, Config, Reach, Untuned, unsupported_dtype
-from clnet.variants.cost import Cost, span_cost
+from clnet.opencl.launch import (
+    GRADIENTS,
+    KEY,
+    PARAMETERS,
+    Argument,
+    Launch,
+    Launches,
+    Scalar,
+    Scratch,
+    Table,
+)
+from clnet.variants.base import (
+    GROUP,
+    Config,
+    Reach,
+    Untuned,
+    team_group,
+    unsupported_dtype,
+)
+from clnet.variants.cost import (
+    Cost,
+    gpu_kernel_efficiency,
+    item_size,
+    span_bytes,
+    span_cost,
+    span_flops,
+)
 from clnet.variants.macros import kernel_function, real
+from clnet.variants.training.backward import (
+    gradient_defines,
+    gradient_function,
+    loss_defines,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from clnet.ir.op import Op
     from clnet.ir.program import Span
     from clnet.nn.storage.base import Storage
     from clnet.opencl.device import Device
 
-Columns = tuple[NDArray[np.int32], ...]
-
+FORWARD, BACKWARD = "reference/generic.cl", "reference/generic_backward.cl"
 MAX_ENTRIES = 1 << 20  # listed entries of a local layer, at most
+INDEX_BYTES = 16  # of two indices read with every value, and the value again
+BLOCK = 64  # samples of a partial sum
+TALLY_GROUP = 256  # work-items of a group that sums records
+RECORDS_PER_ITEM = 8  # at least, where several groups sum records
+MAX_ARRAYS = 3  # of a gather: inputs, targets, weights
+SHARED_BIAS_GROUPS = 8  # groups a compute unit that sum a shared bias's gradient
+GATHER_GROUP = 256  # work-items of a group that copies rows
+GATHER_GROUPS = 4  # such groups a compute unit
+MAX_ROWS = 64  # of such a group
+UNCOALESCED = 8  # values a GPU fetches for each value that a work-item reads of its row
 
 
 @dataclass(frozen=True)
 class Generic(Untuned):
-    """Kernels over `Storage.entries()`, one work-item an element of the result."""
+    """Forward ops over `Storage.entries()`, one work-item an element of the result."""
 
     name: str = "generic"
     reach: Reach = "op"
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse the ops of training, and a dtype that the device lacks."""
-        if not isinstance(span.ops[0], (Apply, BiasAct, Softmax)):
+        if type(span.ops[0]) not in _FORWARD:
             return "it computes the forward ops, and this is none"
-        if isinstance(span.ops[0], Apply):
-            refusal = refuse_entries(span.ops[0].storage)
-            return refusal or unsupported_dtype(span, device)
-        return unsupported_dtype(span, device)
+        return _refuse(span, device)
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count two indices read with every value; no load is shared."""
-        (op,) = span.ops
-        indices = 0
-        if isinstance(op, Apply):
-            indices = op.storage.size * span.batch * 16
-        return span_cost(span, device, indices, device.compute_units)
+        return span_cost(span, device, _index_bytes(span), device.compute_units)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the op's one launch."""
         (op,) = span.ops
-        group = min(GROUP, device.largest_group)
-        defines: dict[str, int | str] = {"REAL": real(span)}
-        if isinstance(op, Apply):
-            storage = op.storage
-            if isinstance(storage, MaskedStorage):  # zeros count, as elsewhere
-                storage = DenseStorage(storage.n_out, storage.n_in)
-            key = f"{storage.signature}@{op.weights.offset}"
-            return (
-                Launch(
-                    "reference/generic.cl", "apply", defines,
-                    (round_up(storage.n_out, group) * span.batch,), (group,),
-                    (
-                        PARAMETERS, op.weights.offset,
-                        *entry_tables(
-                            key, row_entries, storage, "starts", "slots", "columns"
-                        ),
-                        op.x, op.x.stride, op.z, op.z.stride, storage.n_out,
-                        int(op.accumulate), round_up(storage.n_out, group),
-                    ),
-                ),
-            )
-        if isinstance(op, BiasAct):
-            width = op.y.width
-            cases = " ".join(
-                f"X({code}, {kernel_function(name)})"
-                for code, name in enumerate(distinct_activations(op.nonlinearity))
-            )
-            return (
-                Launch(
-                    "reference/generic.cl", "bias_act",
-                    {**defines, "ACTIVATIONS(X)": cases},
-                    (round_up(width, group) * span.batch,), (group,),
-                    (
-                        PARAMETERS, -1 if op.bias is None else op.bias.offset,
-                        int(not op.shared),
-                        *function_tables(op.nonlinearity, width, span.dtype),
-                        op.z, op.z.stride, op.y, op.y.stride, width,
-                        round_up(width, group),
-                    ),
-                ),
-            )
-        if isinstance(op, Softmax):
-            return (
-                Launch(
-                    "reference/generic.cl", "log_softmax" if op.log else "softmax",
-                    defines,
-                    (round_up(span.batch, group),), (group,),
-                    (op.x, op.x.stride, op.y, op.y.stride, op.y.width, span.batch),
-                ),
-            )
-        raise NotImplementedError(f"no generic kernel for {type(op).__name__}")
+        return _FORWARD[type(op)](op, span, device)
 
 
-def refuse_entries(storage: Storage) -> str | None:
+@dataclass(frozen=True)
+class GenericBackward(Untuned):
+    """The ops of training, likewise."""
+
+    name: str = "generic_backward"
+    reach: Reach = "op"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse all but the ops of training, and a dtype that the device lacks."""
+        if type(span.ops[0]) not in _BACKWARD:
+            return "it computes training's ops, and this is none"
+        return _refuse(span, device)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count the indices read with every value; no load is shared."""
+        (op,) = span.ops
+        reads = span_bytes(span) + _index_bytes(span)
+        if isinstance(op, Gather):  # reads a mini-batch, not the whole data set
+            reads = 2 * item_size(span) * span.batch * sum(v.width for v in op.batch)
+        units, launches, scratch = device.compute_units, 1, 0
+        if isinstance(op, Loss) and device.type != "cpu":
+            reads *= min(UNCOALESCED, op.y.width)
+        if isinstance(op, Tally):
+            units = _tally_parts(span, device)
+            launches += units > 1
+            scratch = item_size(span) * len(RECORD) * units
+        if isinstance(op, BiasGrad) and op.shared:
+            launches = 2
+            scratch = item_size(span) * math.prod(_shared_partials(op, span, device))
+        return Cost(
+            span_flops(span), reads, launches, scratch, units,
+            gpu_kernel_efficiency(device)
+        )
+
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
+        """Return the op's one launch; two where partial sums of groups are reduced."""
+        (op,) = span.ops
+        return _BACKWARD[type(op)](op, span, device)
+
+
+def _refuse(span: Span, device: Device) -> str | None:
     """Refuse a large local storage: its own kernels need no tables of entries."""
+    storage = getattr(span.ops[0], "storage", None)
     if isinstance(storage, LocalStorage) and storage.size > MAX_ENTRIES:
         return (
             f"it would list {storage.size} entries of a local layer, more than "
             f"{MAX_ENTRIES}"
         )
-    return None
+    return unsupported_dtype(span, device)
 
 
-def entry_tables(
-    key: str, make: Callable[[Storage], Columns], storage: Storage, *names: str
-) -> tuple[Table, ...]:
-    """Return the tables of a storage's live entries."""
+def _index_bytes(span: Span) -> int:
+    (op,) = span.ops
+    if isinstance(op, (Apply, ApplyT, Outer)):
+        return op.storage.size * span.batch * INDEX_BYTES
+    return 0
 
-    def column(i: int) -> NDArray[np.int32]:
-        return make(storage)[i]
 
-    return tuple(
-        Table(f"{key} {name}", partial(column, i)) for i, name in enumerate(names)
+def _launch(
+    source: str, kernel: str, span: Span, device: Device, items: int,
+    arguments: tuple[Argument, ...], **defines: int | str,
+) -> Launch:
+    group = _group(device)
+    macros: dict[str, int | str] = {"REAL": real(span)}
+    if source == BACKWARD:
+        macros["BLOCK"] = BLOCK
+    return Launch(
+        source, kernel, macros | defines, (round_up(items, group),), (group,), arguments
     )
 
 
-def distinct_activations(function: Nonlinearity) -> list[str]:
+def _group(device: Device) -> int:
+    return min(GROUP, device.largest_group)
+
+
+def _apply(op: Apply, span: Span, device: Device) -> Launches:
+    storage = op.storage
+    if isinstance(storage, MaskedStorage):  # zeros count, as elsewhere
+        storage = DenseStorage(storage.n_out, storage.n_in)
+    row_items = round_up(storage.n_out, _group(device))
+    return (
+        _launch(
+            FORWARD, "apply", span, device, row_items * span.batch,
+            (
+                PARAMETERS, op.weights.offset,
+                *_entry_tables(op, storage, "rows", "starts", "slots", "columns"),
+                op.x, op.x.stride, op.z, op.z.stride, storage.n_out,
+                int(op.accumulate), row_items,
+            ),
+        ),
+    )
+
+
+def _bias_act(op: BiasAct, span: Span, device: Device) -> Launches:
+    width, row_items = op.y.width, round_up(op.y.width, _group(device))
+    cases = " ".join(
+        f"X({code}, {kernel_function(name)})"
+        for code, name in enumerate(_distinct_activations(op.nonlinearity))
+    )
+    return (
+        _launch(
+            FORWARD, "bias_act", span, device, row_items * span.batch,
+            (
+                PARAMETERS, -1 if op.bias is None else op.bias.offset,
+                int(not op.shared),
+                *_function_tables(op.nonlinearity, width, span.dtype),
+                op.z, op.z.stride, op.y, op.y.stride, width, row_items,
+            ),
+            **{"ACTIVATIONS(X)": cases},
+        ),
+    )
+
+
+def _softmax(op: Softmax, span: Span, device: Device) -> Launches:
+    return (
+        _launch(
+            FORWARD, "log_softmax" if op.log else "softmax", span, device, span.batch,
+            (op.x, op.x.stride, op.y, op.y.stride, op.y.width, span.batch),
+        ),
+    )
+
+
+def _act_grad(op: ActGrad, span: Span, device: Device) -> Launches:
+    function, width = op.nonlinearity, op.dz.width
+    cases = []
+    for code, name in enumerate(_distinct_activations(function)):
+        gradient, by_v = gradient_function(name, function.fann_compatible)
+        cases.append(f"X({code}, {gradient}, {'v' if by_v else 'y'})")
+    sums, y = op.z or op.dy, op.y or op.dy
+    row_items = round_up(width, _group(device))
+    return (
+        _launch(
+            BACKWARD, "act_grad", span, device, row_items * span.batch,
+            (
+                PARAMETERS, -1 if op.bias is None else op.bias.offset,
+                int(not op.shared),
+                *_function_tables(function, width, span.dtype),
+                op.dy, op.dy.stride, sums, sums.stride, y, y.stride, op.dz,
+                op.dz.stride, width, row_items,
+            ),
+            READS_Z=int(op.z is not None), READS_Y=int(op.y is not None),
+            **gradient_defines(span), **{"DERIVATIVES(X)": " ".join(cases)},
+        ),
+    )
+
+
+def _apply_t(op: ApplyT, span: Span, device: Device) -> Launches:
+    storage = op.storage
+    row_items = round_up(storage.n_in, _group(device))
+    return (
+        _launch(
+            BACKWARD, "apply_t", span, device, row_items * span.batch,
+            (
+                PARAMETERS, op.weights.offset,
+                *_entry_tables(op, storage, "columns", "starts", "slots", "rows"),
+                op.dz, op.dz.stride, op.dx, op.dx.stride, storage.n_in,
+                int(op.accumulate), row_items,
+            ),
+        ),
+    )
+
+
+def _outer(op: Outer, span: Span, device: Device) -> Launches:
+    storage = op.storage
+    entries = int(storage.live().sum())
+    return (
+        _launch(
+            BACKWARD, "outer", span, device, entries,
+            (
+                GRADIENTS, op.weights.offset,
+                *_entry_tables(op, storage, "slots", "slots", "rows", "columns"),
+                op.dz, op.dz.stride, op.x, op.x.stride, entries, span.batch,
+                int(op.accumulate),
+            ),
+        ),
+    )
+
+
+def _bias_grad(op: BiasGrad, span: Span, device: Device) -> Launches:
+    if op.shared:
+        return _shared_bias_grad(op, span, device)
+    return (
+        _launch(
+            BACKWARD, "bias_grad", span, device, op.dz.width,
+            (
+                GRADIENTS, op.bias.offset, op.dz, op.dz.stride, op.dz.width, span.batch,
+                int(op.accumulate),
+            ),
+        ),
+    )
+
+
+def _shared_bias_grad(op: BiasGrad, span: Span, device: Device) -> Launches:
+    group = _group(device)
+    columns, rows = _shared_partials(op, span, device)
+    partials = columns * rows
+    team = team_group(TALLY_GROUP, device)
+    defines: dict[str, int | str] = {
+        "REAL": real(span), "BLOCK": BLOCK, "PARTIALS": partials, "TEAM": team,
+    }
+    partial = Scratch("partial", item_size(span) * partials)
+    return (
+        Launch(
+            BACKWARD, "shared_bias_parts", defines, (partials,), (group,),
+            (op.dz, op.dz.stride, partial, op.dz.width, span.batch, columns),
+        ),
+        Launch(
+            BACKWARD, "shared_bias_grad", defines, (team,), (team,),
+            (GRADIENTS, op.bias.offset, partial, int(op.accumulate)),
+        ),
+    )
+
+
+def _shared_partials(op: BiasGrad, span: Span, device: Device) -> tuple[int, int]:
+    """Return the columns and rows of partial sums of a shared bias's gradient."""
+    group = _group(device)
+    most = SHARED_BIAS_GROUPS * device.compute_units * group
+    columns = min(round_up(op.dz.width, group), most)
+    return columns, max(1, min(span.batch, most // columns))
+
+
+def _loss(op: Loss, span: Span, device: Device) -> Launches:
+    width, dtype = op.y.width, span.dtype
+    error_scales = np.where(op.halved, 0.5, 1.0)
+    return (
+        _launch(
+            BACKWARD, "loss", span, device, span.batch,
+            (
+                op.y, op.y.stride, op.t, op.t.stride, op.weight or op.t,
+                Table(
+                    f"error scales {op.halved} {width}",
+                    lambda: np.broadcast_to(error_scales.astype(dtype), width).copy(),
+                ),
+                op.dy, op.dy.stride, op.record, width, span.batch,
+                float(op.bit_fail_limit), Scalar("samples"),
+            ),
+            **loss_defines(op, span),
+        ),
+    )
+
+
+def _tally(op: Tally, span: Span, device: Device) -> Launches:
+    group, parts = team_group(TALLY_GROUP, device), _tally_parts(span, device)
+    defines: dict[str, int | str] = {"REAL": real(span), "BLOCK": BLOCK, "GROUP": group}
+
+    def total(record: Argument, rows: int) -> Launch:
+        return Launch(
+            BACKWARD, "tally", defines, (group,), (group,),
+            (record, op.totals, rows, Scalar("fresh")),
+        )
+
+    if parts == 1:
+        return (total(op.record, span.batch),)
+    partial = Scratch("records", item_size(span) * len(RECORD) * parts)
+    return (
+        Launch(
+            BACKWARD, "tally_parts", defines, (parts * group,), (group,),
+            (op.record, partial, span.batch),
+        ),
+        total(partial, parts),
+    )
+
+
+def _tally_parts(span: Span, device: Device) -> int:
+    """Return the number of groups that sum records."""
+    each = RECORDS_PER_ITEM * team_group(TALLY_GROUP, device)
+    return max(1, min(device.compute_units, span.batch // each))
+
+
+def _gather(op: Gather, span: Span, device: Device) -> Launches:
+    group = min(GATHER_GROUP, device.largest_group)
+    groups = GATHER_GROUPS * device.compute_units
+    widest = max(data.width for data in op.data)
+    rows = max(1, min(MAX_ROWS, span.batch // groups, INT_MAX // widest))
+    arrays: list[Argument] = []
+    for data, batch in zip(op.data, op.batch, strict=True):
+        arrays += [data, data.stride, batch, batch.stride, data.width]
+    for _ in range(MAX_ARRAYS - len(op.data)):
+        arrays += [op.data[0], 0, op.batch[0], 0, 0]
+    return (
+        Launch(
+            BACKWARD, "gather",
+            {
+                "REAL": real(span), "BLOCK": BLOCK, "ROWS": rows,
+                "SHUFFLED": int(op.shuffled),
+            },
+            (-(-span.batch // rows) * group,), (group,),
+            (
+                *arrays, span.batch, Scalar("first"), op.samples,
+                half_bits(op.samples), *KEY,
+            ),
+            gathers=op.batch[0],
+        ),
+    )
+
+
+_FORWARD: dict[type[Op], Callable[..., Launches]] = {
+    Apply: _apply, BiasAct: _bias_act, Softmax: _softmax,
+}
+_BACKWARD: dict[type[Op], Callable[..., Launches]] = {
+    ActGrad: _act_grad, ApplyT: _apply_t, BiasGrad: _bias_grad, Gather: _gather,
+    Loss: _loss, Outer: _outer, Tally: _tally,
+}
+
+
+def _entry_tables(
+    op: Apply | ApplyT | Outer, storage: Storage, by: str, *names: str
+) -> tuple[Table, ...]:
+    """Return tables of a storage's live entries, by their rows, columns or slots.
+
+    ``starts``, of each row or column and the end; of each entry ``slots``, ``rows``,
+    ``columns``.
+    """
+    def table(name: str) -> NDArray[np.int32]:
+        entries = storage.entries()
+        slots = np.flatnonzero(entries.live)
+        rows, columns = entries.rows[slots], entries.columns[slots]
+        found = {"slots": slots, "rows": rows, "columns": columns}
+        if by != "slots":
+            order = np.argsort(found[by], kind="stable")
+            count = storage.n_out if by == "rows" else storage.n_in
+            counts = np.bincount(found[by], minlength=count)
+            found = {key: column[order] for key, column in found.items()}
+            found["starts"] = np.concatenate(([0], np.cumsum(counts)))
+        return found[name].astype(np.int32)
+
+    key = f"{storage.signature}@{op.weights.offset} by {by}"
+    return tuple(Table(f"{key} {name}", partial(table, name)) for name in names)
+
+
+def _distinct_activations(function: Nonlinearity) -> list[str]:
     """Return the distinct activations of a layer; their indices are their codes."""
     return sorted(set(function.names))
 
 
-def function_tables(
+def _function_tables(
     function: Nonlinearity, width: int, dtype: str
 ) -> tuple[Table, Table, Table]:
     """Return the tables [width] of a layer's codes, steepnesses and limits."""
-    names = distinct_activations(function)
+    names = _distinct_activations(function)
     codes = [names.index(name) for name in function.names]
 
     def table(what: str, values: Any, dtype: str) -> Table:
@@ -158,16 +451,3 @@ def function_tables(
         table("steepness", function.steepness, dtype),
         table("limits", function.limits or (np.inf,), dtype),
     )
-
-
-def row_entries(
-    storage: Storage,
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    """Return starts [n_out + 1], slots and columns [entries] of the live entries."""
-    entries = storage.entries()
-    slots = np.flatnonzero(entries.live)
-    slots = slots[np.argsort(entries.rows[slots], kind="stable")]
-    counts = np.bincount(entries.rows[slots], minlength=storage.n_out)
-    starts = np.concatenate(([0], np.cumsum(counts)))
-    columns = entries.columns[slots]
-    return starts.astype(np.int32), slots.astype(np.int32), columns.astype(np.int32)

@@ -31,8 +31,7 @@ from clnet.runtime.train_state import TrainState
 from clnet.variants.base import Untuned
 from clnet.variants.cost import span_cost
 from clnet.variants.macros import real
-from clnet.variants.reference.generic import Generic
-from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.reference.generic import Generic, GenericBackward
 from clnet.variants.training.optimisers import Optimisers
 
 BATCH, UNITS = 5, 6

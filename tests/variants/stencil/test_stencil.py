@@ -22,8 +22,7 @@ from clnet.nn.losses import loss_function
 from clnet.opencl.session import session
 from clnet.runtime.binding import Step
 from clnet.runtime.executable import Executable
-from clnet.variants.reference.generic import MAX_ENTRIES, Generic
-from clnet.variants.reference.generic_backward import GenericBackward
+from clnet.variants.reference.generic import MAX_ENTRIES, Generic, GenericBackward
 from clnet.variants.stencil.stencil import Stencil, StencilReduction, streams
 from clnet.variants.stencil.stencil_cpu import StencilCpu
 from clnet.variants.stencil.trapezoid import Trapezoid
