@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -86,8 +86,9 @@ class BiasAct(Op):
     A bias of size 1 serves all neurons.
     """
 
-    READS: ClassVar[tuple[str, ...]] = ("z",)
-    WRITES: ClassVar[tuple[str, ...]] = ("y",)
+    NAME = "act"
+    READS = ("z",)
+    WRITES = ("y",)
 
     z: Value
     y: Value
@@ -144,8 +145,9 @@ class BiasAct(Op):
 class ActGrad(Op):
     """``dz = dy * f'(v) * steepness``, with ``v = steepness * (z + bias)``."""
 
-    READS: ClassVar[tuple[str, ...]] = ("dy", "y", "z")
-    WRITES: ClassVar[tuple[str, ...]] = ("dz",)
+    NAME = "act'"
+    READS = ("dy", "y", "z")
+    WRITES = ("dz",)
 
     # Derivatives of the loss by the layer's output, and by its pre-activation
     dy: Value
@@ -203,8 +205,9 @@ class BiasGrad(Op):
     so far if `accumulate`: layers may share biases.
     """
 
-    READS: ClassVar[tuple[str, ...]] = ("dz",)
-    WRITES: ClassVar[tuple[str, ...]] = ("gradient",)
+    NAME = "bias'"
+    READS = ("dz",)
+    WRITES = ("gradient",)
 
     dz: Value
     gradient: Value
@@ -243,8 +246,9 @@ class Softmax(Op):
     It has no gradient rule: the loss that trains it includes it.
     """
 
-    READS: ClassVar[tuple[str, ...]] = ("x",)
-    WRITES: ClassVar[tuple[str, ...]] = ("y",)
+    NAME = "softmax"
+    READS = ("x",)
+    WRITES = ("y",)
 
     x: Value
     y: Value

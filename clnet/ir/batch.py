@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,8 +28,9 @@ class Gather(Op):
     the loss ignores those rows.
     """
 
-    READS: ClassVar[tuple[str, ...]] = ("data",)
-    WRITES: ClassVar[tuple[str, ...]] = ("batch",)
+    NAME = "gather"
+    READS = ("data",)
+    WRITES = ("batch",)
 
     # The data set's arrays, of equally many rows, and the batch's
     data: tuple[Value, ...]
@@ -66,8 +67,9 @@ class Dropout(Op):
     and the neuron.
     """
 
-    READS: ClassVar[tuple[str, ...]] = ("x",)
-    WRITES: ClassVar[tuple[str, ...]] = ("y",)
+    NAME = "dropout"
+    READS = ("x",)
+    WRITES = ("y",)
 
     x: Value  # Read, and written
     y: Value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -21,8 +20,9 @@ class Loss(Op):
     Rows of the batch from ``samples`` on, which is set before each step, are ignored.
     """
 
-    READS: ClassVar[tuple[str, ...]] = ("y", "t", "weight")
-    WRITES: ClassVar[tuple[str, ...]] = ("dy", "record")
+    NAME = "loss"
+    READS = ("y", "t", "weight")
+    WRITES = ("dy", "record")
 
     y: Value  # The outputs, or the logits if the loss is fused with sigmoid or softmax
     t: Value  # Targets
@@ -72,8 +72,9 @@ class Loss(Op):
 class Tally(Op):
     """Records summed over the batch, and added to those of the epoch so far."""
 
-    READS: ClassVar[tuple[str, ...]] = ("record",)
-    WRITES: ClassVar[tuple[str, ...]] = ("totals",)
+    NAME = "tally"
+    READS = ("record",)
+    WRITES = ("totals",)
 
     record: Value  # One row per sample
     # [1, 6]: the sums of `RECORD`, then the rounding error of each so far (compensated

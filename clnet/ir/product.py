@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,8 +27,9 @@ class Apply(Op):
     A sum of storages (HYB) or of sources (shortcut connections) is a sequence of these.
     """
 
-    READS: ClassVar[tuple[str, ...]] = ("x",)
-    WRITES: ClassVar[tuple[str, ...]] = ("z",)
+    NAME = "product"
+    READS = ("x",)
+    WRITES = ("z",)
 
     x: Value
     z: Value
@@ -84,8 +85,9 @@ class ApplyT(Op):
     Or ``dx += dz A`` if `accumulate`: an output may have several readers.
     """
 
-    READS: ClassVar[tuple[str, ...]] = ("dz",)
-    WRITES: ClassVar[tuple[str, ...]] = ("dx",)
+    NAME = "product'"
+    READS = ("dz",)
+    WRITES = ("dx",)
 
     dz: Value
     dx: Value
@@ -118,8 +120,9 @@ class Outer(Op):
     elements alone.
     """
 
-    READS: ClassVar[tuple[str, ...]] = ("dz", "x")
-    WRITES: ClassVar[tuple[str, ...]] = ("gradient",)
+    NAME = "weights'"
+    READS = ("dz", "x")
+    WRITES = ("gradient",)
 
     dz: Value
     x: Value

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from math import gcd
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -136,7 +136,8 @@ class SparseInputApply(Op):
     The inputs are the first source of a layer: it never adds to another product.
     """
 
-    WRITES: ClassVar[tuple[str, ...]] = ("z",)
+    NAME = "product"
+    WRITES = ("z",)
 
     x: SparseRows
     z: Value
@@ -178,8 +179,9 @@ class SparseInputOuter(Op):
     Padding of the gradient is unspecified, as of `Outer`.
     """
 
-    READS: ClassVar[tuple[str, ...]] = ("dz",)
-    WRITES: ClassVar[tuple[str, ...]] = ("gradient",)
+    NAME = "weights'"
+    READS = ("dz",)
+    WRITES = ("gradient",)
 
     dz: Value
     x: SparseRows

@@ -31,17 +31,8 @@ DRAWN = 8  # covers of a picture
 LABELLED = 0.06  # least share of a picture's width at which a span has its layers
 MICROSECONDS = 1e6  # in a second
 LISTED = 2  # candidates that lost, of each span of a training step
-LAYER_OPS = {
-    "Apply": "product", "BiasAct": "act", "Softmax": "softmax", "ActGrad": "act'",
-    "ApplyT": "product'", "Outer": "weights'", "BiasGrad": "bias'",
-    "SparseInputApply": "product", "SparseInputOuter": "weights'",
-}
-"""Printed names of a layer's ops; a prime marks the backward pass."""
-OTHER_OPS = {
-    "Gather": "gather", "Dropout": "dropout", "Loss": "loss", "Tally": "tally",
-    "GradientNorm": "norm", "Update": "update",
-}
-"""Printed names of ops of no layer."""
+NO_LAYER = {"gather", "dropout", "loss", "tally", "norm", "update"}
+"""Printed names of ops that stand without the number of a layer."""
 
 
 @dataclass(frozen=True)
@@ -257,21 +248,21 @@ def _widths(names: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
 
 def _op_names(program: Program, start: int, stop: int) -> str:
     """Return the names of a span's ops; spans of equal ops share rows."""
-    return " ".join(type(op).__name__ for op in program.ops[start:stop])
+    return " ".join(op.NAME for op in program.ops[start:stop])
 
 
 def _named(program: Program, spans: Sequence[tuple[int, int]]) -> str:
     """Return spans in words: their layers, counted from 1, and the op if it is one."""
     names = {_op_names(program, start, stop) for start, stop in spans}
     name = names.pop() if len(names) == 1 else ""
-    if name in OTHER_OPS:
-        return OTHER_OPS[name]
+    if name in NO_LAYER:
+        return name
     layer_of = _layers(program)
     layers = [n for start, stop in spans for n in layer_of[start:stop] if n]
     if not layers:
         return ""
     first, last = min(layers), max(layers)
-    op = f" {LAYER_OPS[name]}" if name in LAYER_OPS else ""
+    op = f" {name}" if name and " " not in name else ""
     if len(spans) > 1 and len(spans) != last - first + 1:
         return f"{len(spans)} in {first}-{last}{op}"
     return (str(first) if first == last else f"{first}-{last}") + op

@@ -10,7 +10,6 @@ from clnet import Dense, Network
 from clnet.errors import WIDTH
 from clnet.formats.pictures import figure
 from clnet.ir.lowering import lower_training
-from clnet.ir.op import Op
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Rprop
 from clnet.opencl.device import Device
@@ -171,15 +170,6 @@ def test_failures_are_listed_and_are_no_losers():
     )
     assert "spans that lost" not in found
     assert found["refused"] == "  fused: failed: kernel fused.cl does not build"
-
-
-def test_every_op_has_a_printed_name():
-    def kinds(of):
-        for kind in of.__subclasses__():
-            yield kind.__name__
-            yield from kinds(kind)
-
-    assert set(kinds(Op)) == explain.LAYER_OPS.keys() | explain.OTHER_OPS.keys()
 
 
 def test_long_names_and_sentences_are_wrapped():

@@ -49,6 +49,7 @@ __kernel void product(__global const REAL *a, __global const REAL *b, __global R
 class Product(Op):
     """``y = a b``, element by element, or ``y += a b``."""
 
+    NAME = "gate"
     READS = ("a", "b")
     WRITES = ("y",)
 
