@@ -185,7 +185,7 @@ def predict(arguments: argparse.Namespace) -> int:
         option = "--profile" if arguments.profile else "--trace"
         raise InputError(f"{option} is for one device, not for {len(chosen)}")
     how = Prediction(
-        network._plans, chosen, scaling if scale else None, arguments.precision
+        network, network._plans, chosen, scaling if scale else None, arguments.precision
     )
     plan = None
     if profiles:

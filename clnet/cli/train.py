@@ -168,9 +168,11 @@ def _trained(
         mean = seconds / len(history) * 1e3
         rows.append(("time", f"{seconds:.3g} s, {mean:.3g} ms an epoch"))
     scaling = network.scaling if scale else None
-    how = Prediction(network._plans, devices[0], scaling, buffer=arguments.buffer)
+    how = Prediction(
+        network, network._plans, devices[0], scaling, buffer=arguments.buffer
+    )
     results = {
-        name: evaluate(how, *samples.arguments, auc=True)
+        name: evaluate(how, *samples.arguments, auc=True)[0]
         for name, samples in sets.items()
     }
     if arguments.json:

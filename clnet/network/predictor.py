@@ -215,7 +215,7 @@ class Predictor(Model):
         from clnet.planning.predictions import Prediction, predict
 
         scaling = scaling_to_apply(self._scaling, scale)
-        how = Prediction(self._plans, device, scaling, precision, buffer)
+        how = Prediction(self, self._plans, device, scaling, precision, buffer)
         return predict(how, x, out, comm)
 
     def classify(
@@ -299,8 +299,8 @@ class Predictor(Model):
         from clnet.planning.predictions import Prediction, evaluate
 
         scaling = scaling_to_apply(self._scaling, scale)
-        how = Prediction(self._plans, device, scaling, buffer=buffer)
-        return evaluate(how, x, t, comm)
+        how = Prediction(self, self._plans, device, scaling, buffer=buffer)
+        return evaluate(how, x, t, comm)[0]
 
     def compare(self, y: ArrayLike, t: ArrayLike, *, scale: bool = False) -> Evaluation:
         """Return the errors of outputs y [batch, n_out] of this network against t.
@@ -315,7 +315,7 @@ class Predictor(Model):
         InputError
             If shapes differ, there is no sample, or the scaling is missing.
         """
-        from clnet.nn.metrics import evaluation_of
+        from clnet.nn.metrics import evaluations
 
         scaling = scaling_to_apply(self._scaling, scale)
-        return evaluation_of(self, scaling, [(as_numbers("y", y), t)])
+        return evaluations(self, scaling, [(as_numbers("y", y)[np.newaxis], t)])[0]

@@ -329,23 +329,24 @@ def metrics_of(network: Model, scaling: Scaling | None, auc: bool = False) -> Me
     )
 
 
-def evaluation_of(
+def evaluations(
     network: Model, scaling: Scaling | None, pairs: Iterable[tuple[NDArray[Any], Any]],
-    auc: bool = False,
-) -> Evaluation:
-    """Return the metrics of outputs and their targets, which may be as for `fit`."""
-    metrics = metrics_of(network, scaling, auc)
-    for y, t in pairs:
-        metrics.add(y, targets_of(network, y, t))
-    return metrics.evaluation()
+    members: int = 1, auc: bool = False,
+) -> list[Evaluation]:
+    """Return the metrics of each of some networks of one shape.
 
-
-def targets_of(network: Model, y: NDArray[Any], t: Any) -> ArrayLike:
-    """Return the targets of a network's outputs as numbers, of targets as for `fit`."""
-    if t is None:
-        raise InputError("the batches have no targets to compare the outputs with")
-    expected: ArrayLike = encoded(network, t, network.classes)[0] if y.ndim == 2 else t
-    return expected
+    Pairs are outputs [members, samples, n_out], and the targets, which may be as for
+    `fit`.
+    """
+    metrics = [metrics_of(network, scaling, auc) for _ in range(members)]
+    for ys, t in pairs:
+        if t is None:
+            raise InputError("the batches have no targets to compare the outputs with")
+        if ys.ndim == 3:
+            t, _ = encoded(network, t, network.classes)
+        for y, metric in zip(ys, metrics, strict=True):
+            metric.add(y, t)
+    return [metric.evaluation() for metric in metrics]
 
 
 def _confusion(

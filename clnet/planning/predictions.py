@@ -45,7 +45,7 @@ from clnet.formats.sources import (
 from clnet.formats.sources import joined as joined_parts
 from clnet.ir.lowering import lower, reads_sparse
 from clnet.ir.sparse_input import SparseShape, csr_rows
-from clnet.nn.metrics import evaluation_of, metrics_of, targets_of
+from clnet.nn.metrics import evaluations
 from clnet.planning.inference import Where, resolve_devices
 from clnet.planning.room import samples_of_call
 from clnet.runtime.data_parallel import alike, device_of_rank
@@ -72,20 +72,17 @@ SPARSE_CHUNK = 2048  # rows of a sparse call: its program serves any number
 
 
 class Prediction(NamedTuple):
-    """How a network's outputs are computed, whatever the samples are."""
+    """How the outputs of a network, or of several of one shape, are computed."""
 
-    plans: PlanCache  # The network's
+    shape: Model  # The network, or that of the shape
+    plans: PlanCache  # Its own, or those that compute several in one launch
     device: Devices = None
     scaling: Scaling | None = None  # None: inputs and outputs are not scaled
     precision: str = PRECISIONS[0]
     buffer: int | None = None  # Bytes for parts of a source; None: the default
-    # Of several networks, whose outputs for each part follow each other; None: of one
+    members: int = 1  # Networks
+    # Of each network, where they are computed one after the other; None: all at once
     parameters: tuple[Array, ...] | None = None
-
-    @property
-    def network(self) -> Model:
-        """The network."""
-        return self.plans.network
 
 
 def walk(
@@ -99,7 +96,7 @@ def walk(
     Devices that are alike take parts in turn, each in a thread of its own.
     """
     plans, scaling = how.plans, how.scaling
-    rows = how.parameters or (how.network.parameters,)  # of all parts
+    rows = how.parameters or (plans.network.parameters,)  # of all parts
     takers: tuple[Devices, ...] = in_turn(resolve_devices(how.device)) or (how.device,)
     pipelines: list[Pipeline] = []
     started: deque[tuple[Future[Array], Array | None, Any]] = deque()
@@ -142,7 +139,7 @@ def _scaled(how: Prediction, x: Any) -> Array:
     """Return inputs as the network takes them."""
     if how.scaling is not None:
         x = how.scaling.scale_input(as_numbers("x", x, "float64"))
-    return as_numbers("x", x, how.network.dtype)
+    return as_numbers("x", x, how.shape.dtype)
 
 
 def _scaled_parts(
@@ -211,7 +208,7 @@ def parts_of(how: Prediction, source: Source) -> tuple[Iterator[Part], float]:
 
     Parts raise InputError if there is no sample. Unknown calls count as many.
     """
-    network, samples = how.network, source.samples
+    network, samples = how.plans.network, source.samples
     width = network.n_in + network.n_out
     buffer = check_buffer(how.buffer)
     rows = rows_of(buffer, width, np.dtype(network.dtype).itemsize)
@@ -228,7 +225,7 @@ def parts_of(how: Prediction, source: Source) -> tuple[Iterator[Part], float]:
         parts = source.parts(length, held=held, direct=False)
     else:
         parts = source.parts(rows // length * length)
-    checked = _checked(parts, source, network)
+    checked = _checked(parts, source, how.shape)
     ready = checked if mapped else read_ahead(checked)
     calls = INT_MAX if samples is None else -(-samples // length)
     return map(joined_parts, grouped(ready, length)), calls
@@ -268,36 +265,36 @@ class Cut(NamedTuple):
 
 def cut_of(how: Prediction, x: Any) -> Cut:
     """Return inputs of any kind, checked, in parts."""
-    network, buffer = how.network, check_buffer(how.buffer)
-    item = np.dtype(network.dtype).itemsize
+    shape, network, buffer = how.shape, how.plans.network, check_buffer(how.buffer)
+    item = np.dtype(shape.dtype).itemsize
     source = source_of(x)
     if source is not None:
-        check_columns(source, network.columns)
+        check_columns(source, shape.columns)
         size = source.size(item)
         if not is_sparse(x) and (size is None or size > buffer):
             return Cut(how, *parts_of(how, source), source.samples)
         if not is_sparse(x) and not is_stored(x):
             x = source.whole().x
-    x, _ = named_inputs(network.columns, x)
+    x, _ = named_inputs(shape.columns, x)
     # Sparse inputs become dense a part at a time: the whole may be too large.
-    dtype = network.dtype if how.scaling is None else "float64"
+    dtype = shape.dtype if how.scaling is None else "float64"
     array = as_rows("x", x) if is_sparse(x) else as_numbers("x", x, dtype)
     rows = array[np.newaxis] if array.ndim == 1 else array
-    if rows.ndim != 2 or rows.shape[1] != network.n_in:
+    if rows.ndim != 2 or rows.shape[1] != shape.n_in:
         raise InputError(
-            f"x has shape {list(array.shape)}, expected [batch, {network.n_in}] or "
-            f"[{network.n_in}]"
+            f"x has shape {list(array.shape)}, expected [batch, {shape.n_in}] or "
+            f"[{shape.n_in}]"
         )
     n = length = rows.shape[0]
     if n == 0:
         raise InputError("x has no sample: give at least one")
     sparse = None
     if is_sparse(x) and _stays_sparse(how, rows):
-        rows = csr_rows("x", rows, network.dtype)
+        rows = csr_rows("x", rows, shape.dtype)
         length = min(SPARSE_CHUNK, 1 << (n - 1).bit_length())
         ends = rows.indptr[[*range(0, n, length), n]]
         sparse = SparseShape.of(length, int(np.diff(ends).max()))
-    elif n > CHUNK or n * (network.n_in + network.n_out) * item > CHUNK_BYTES:
+    elif n > CHUNK or n * (shape.n_in + network.n_out) * item > CHUNK_BYTES:
         where = resolve_devices(how.device)
         how = how._replace(device=where)
         length = chunk_length(network, where, n)
@@ -311,7 +308,7 @@ def cut_of(how: Prediction, x: Any) -> Cut:
 
 def outputs(how: Prediction, x: Any, out: Array | None = None) -> Array:
     """Return the outputs for inputs of any kind; see `Network.predict`."""
-    cut, network = cut_of(how, x), how.network
+    cut, network = cut_of(how, x), how.shape
     if out is not None:
         shape = (network.n_out,)
         check_out(out, network, shape if cut.alone else (cut.samples, *shape))
@@ -329,7 +326,7 @@ def outputs(how: Prediction, x: Any, out: Array | None = None) -> Array:
 
 def _stays_sparse(how: Prediction, rows: Any) -> bool:
     """Return whether kernels read a sparse matrix, which would be large if dense."""
-    network = how.network
+    network = how.plans.network
     size = rows.shape[0] * rows.shape[1] * np.dtype(network.dtype).itemsize
     where = resolve_devices(how.device)
     return (
@@ -392,22 +389,22 @@ def check_out(out: Any, network: Model, shape: tuple[int | None, ...]) -> None:
 
 def evaluate(
     how: Prediction, x: Any, t: ArrayLike | None, comm: Any = None, *, auc: bool = False
-) -> Evaluation:
-    """Return the metrics of samples of any kind; see `Network.evaluate`."""
+) -> list[Evaluation]:
+    """Return the metrics of each network; see `Network.evaluate`."""
     if comm is not None:
         with joined(comm, "evaluate") as ranks:
             assert ranks is not None
             return _evaluated_by(ranks, how, x, t)
     source = source_of(x, t)
     if source is not None:
-        check_columns(source, how.network.columns)
+        check_columns(source, how.shape.columns)
     elif t is None:
         raise InputError("t is missing: only sources have targets of their own")
     if source is None or is_sparse(x):
-        pairs: Iterable[tuple[Array, Any]] = [(outputs(how, x), t)]
+        pairs: Iterable[tuple[Array, Any]] = [(member_outputs(how, x), t)]
     else:
-        pairs = walk(how, *parts_of(how, source))
-    return evaluation_of(how.network, how.scaling, pairs, auc)
+        pairs = member_walk(Cut(how, *parts_of(how, source), source.samples))
+    return evaluations(how.shape, how.scaling, pairs, how.members, auc)
 
 
 # Networks of one shape --------------------------------------------------------
@@ -418,73 +415,52 @@ def of_members(how: Prediction, ensemble: PlanCache, parameters: Array) -> Predi
 
     `how` is of one network of the shape, and has no parameters [members, size] then.
     """
-    where = resolve_devices(how.device)
-    ensemble.network.columns = how.network.columns
-    if len(parameters) > 1 and where not in ensemble.takes:
+    where, members = resolve_devices(how.device), len(parameters)
+    if members > 1 and where not in ensemble.takes:
         span = lower(ensemble.network).span(0, 1, 1)
         ensemble.takes[where] = not isinstance(where, str) and all(
             EnsembleOutputs().refuse(span, device) is None for device in where
         )
+    how = how._replace(device=where, members=members)
     if ensemble.takes.get(where):
-        return how._replace(plans=ensemble, device=where)
-    return how._replace(device=where, parameters=tuple(parameters))
+        return how._replace(plans=ensemble)
+    return how._replace(parameters=tuple(parameters))
 
 
-def member_walk(how: Prediction, cut: Cut, members: int) -> Iterator[tuple[Array, Any]]:
+def member_walk(cut: Cut) -> Iterator[tuple[Array, Any]]:
     """Yield the outputs [members, samples, n_out] of each part, with its targets."""
-    walked: Iterator[tuple[Array, Any]]
-    if not cut.large:
-        rows = how.parameters
+    how, rows = cut.how, cut.how.parameters
+    if cut.large:
+        walked = walk(how, cut.parts, cut.calls, sparse=cut.sparse)
+    else:
         ys = [_one_call(cut)] if rows is None else _calls_of(cut, rows)
         walked = ((y, None) for y in ys)
-    else:
-        walked = walk(cut.how, cut.parts, cut.calls, sparse=cut.sparse)
-    found: list[Array] = []
+    members: list[Array] = []
     for y, t in walked:
-        if how.parameters is None:
-            yield y.reshape(len(y), members, -1).swapaxes(0, 1), t
+        if rows is None:
+            yield y.reshape(len(y), how.members, -1).swapaxes(0, 1), t
             continue
-        found.append(y)
-        if len(found) == members:
-            yield np.stack(found), t
-            found = []
+        members.append(y)
+        if len(members) == how.members:
+            yield np.stack(members), t
+            members = []
 
 
-def member_outputs(how: Prediction, x: Any, members: int) -> Array:
+def member_outputs(how: Prediction, x: Any) -> Array:
     """Return the outputs of all networks; see `Population.predict`."""
+    if how.members == 1 and how.parameters is None:
+        return outputs(how, x)[np.newaxis]
     cut, first = cut_of(how, x), 0
-    walked = member_walk(how, cut, members)
+    walked = member_walk(cut)
     if cut.samples is None:
         return np.concatenate([y for y, _ in walked], axis=1)
-    shape = (members, cut.samples, how.network.n_out)
-    if how.parameters is None:
-        shape = (members, cut.samples, how.network.n_out // members)
-    found = np.empty(shape, how.network.dtype)
+    all_outputs = np.empty(
+        (how.members, cut.samples, how.shape.n_out), how.shape.dtype
+    )
     for y, _ in walked:
-        found[:, first : first + y.shape[1]] = y
+        all_outputs[:, first : first + y.shape[1]] = y
         first += y.shape[1]
-    return found[:, 0] if cut.alone else found
-
-
-def evaluate_members(
-    how: Prediction, x: Any, t: Any, network: Model, members: int
-) -> list[Evaluation]:
-    """Return the metrics of each network; see `Population.evaluate`."""
-    source = source_of(x, t)
-    if source is None and t is None:
-        raise InputError("t is missing: only sources have targets of their own")
-    if source is None or is_sparse(x):
-        pairs: Iterable[tuple[Array, Any]] = [(member_outputs(how, x, members), t)]
-    else:
-        check_columns(source, network.columns)
-        cut = Cut(how, *parts_of(how, source), source.samples)
-        pairs = member_walk(how, cut, members)
-    metrics = [metrics_of(network, how.scaling) for _ in range(members)]
-    for ys, given in pairs:
-        expected = targets_of(network, ys[0], given)
-        for y, metric in zip(ys, metrics, strict=True):
-            metric.add(y, expected)
-    return [metric.evaluation() for metric in metrics]
+    return all_outputs[:, 0] if cut.alone else all_outputs
 
 
 # Ranks ----------------------------------------------------------------------------
@@ -503,7 +479,7 @@ def predict(
 
 def _outputs_by(ranks: Ranks, how: Prediction, x: Any, out: Array | None) -> Array:
     """Return the outputs for all samples, or `out` with this rank's rows of them."""
-    network = how.network
+    network = how.shape
     rows = ranks.together(lambda: _sliceable(named_inputs(network.columns, x)[0]))
     shape = (
         (rows.samples or 0, network.n_in) if isinstance(rows, Source)
@@ -536,7 +512,9 @@ def _outputs_by(ranks: Ranks, how: Prediction, x: Any, out: Array | None) -> Arr
     return ranks.stacked(y) if out is None else out
 
 
-def _evaluated_by(ranks: Ranks, how: Prediction, x: Any, t: Any) -> Evaluation:
+def _evaluated_by(
+    ranks: Ranks, how: Prediction, x: Any, t: Any
+) -> list[Evaluation]:
     """Return the metrics of all samples, whose outputs the ranks compute."""
     y = _outputs_by(ranks, how, x, None)
     if t is None and isinstance(x, Source):
@@ -544,10 +522,10 @@ def _evaluated_by(ranks: Ranks, how: Prediction, x: Any, t: Any) -> Evaluation:
         targets = ranks.gathered(ranks.together(lambda: _targets(x, section)))
         t = np.concatenate([array for arrays in targets for array in arrays])
 
-    def compared() -> Evaluation:
+    def compared() -> list[Evaluation]:
         if t is None:
             raise InputError("t is missing: ranks share arrays, without targets")
-        return evaluation_of(how.network, how.scaling, [(y, t)])
+        return evaluations(how.shape, how.scaling, [(y[np.newaxis], t)])
 
     return ranks.together(compared)
 

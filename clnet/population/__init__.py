@@ -238,7 +238,7 @@ class Population(Uncached):
         from clnet.planning.predictions import member_outputs
 
         how = self._prediction(device, scale, precision, buffer)
-        return member_outputs(how, x, len(self))
+        return member_outputs(how, x)
 
     def _prediction(
         self, device: Devices, scale: bool | None, precision: str = PRECISIONS[0],
@@ -247,7 +247,9 @@ class Population(Uncached):
         from clnet.planning.predictions import Prediction, of_members
 
         scaling = scaling_to_apply(self.network.scaling, scale)
-        how = Prediction(self.network._plans, device, scaling, precision, buffer)
+        how = Prediction(
+            self.network, self.network._plans, device, scaling, precision, buffer
+        )
         return of_members(how, self._ensemble, self._parameters)
 
     @cached_property
@@ -295,10 +297,9 @@ class Population(Uncached):
 
         Samples are computed and read as in `predict`.
         """
-        from clnet.planning.predictions import evaluate_members
+        from clnet.planning.predictions import evaluate
 
-        how = self._prediction(device, scale, buffer=buffer)
-        return evaluate_members(how, x, t, self.network, len(self))
+        return evaluate(self._prediction(device, scale, buffer=buffer), x, t)
 
     @takes(PopulationOptions)
     def fit(self, options: PopulationOptions) -> Histories:

@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
 
-class Startable(Protocol):
-    """A plan whose calls are started, and waited for later; see `Plan`."""
-
-    batch: int
-    alternation: threading.Lock
-
-    def start(self, x: Any, parameters: Array | None = None) -> None:
-        """Start a call."""
-
-    def finish(self, out: Array | None = None) -> Array:
-        """Wait for the started call, and return its outputs."""
-        ...
-
-    def cancel(self) -> None:
-        """End the call that this thread has started, if any."""
-
-    def twin(self) -> Startable:
-        """Return a second plan, whose calls overlap, or the plan itself."""
-        ...
-
-
 class _Call(NamedTuple):
     """A call that is started, or will be."""
 
-    plan: Startable
+    plan: Any  # With the methods of `Plan`, as those below
     x: Any
     parameters: Array
     out: Array | None
@@ -46,7 +24,7 @@ class _Call(NamedTuple):
 class Pipeline:
     """Calls of a plan and its twin, in order, as a context that ends them."""
 
-    def __init__(self, plan: Startable, threaded: bool) -> None:
+    def __init__(self, plan: Any, threaded: bool) -> None:
         self._plan = plan
         self._thread = ThreadPoolExecutor(1, "clnet-device") if threaded else None
         self._calls = 0
@@ -56,8 +34,7 @@ class Pipeline:
         self.ahead: int = 2 if threaded else 1
 
     def call(
-        self, x: Any, parameters: Array, out: Array | None,
-        other: Startable | None = None,
+        self, x: Any, parameters: Array, out: Array | None, other: Any = None
     ) -> Future[Array]:
         """Start a call, of another plan if given; the next one or `finish` answers."""
         plan = other or (self._plan.twin() if self._calls % 2 else self._plan)
@@ -109,12 +86,12 @@ class Pipeline:
 
     def _answer(self, call: _Call) -> None:
         try:
-            answer = call.plan.finish(call.out)
+            y = call.plan.finish(call.out)
         except BaseException as error:
             self._fail(call, error)
         else:
             self._remove(call)
-            call.answer.set_result(answer)
+            call.answer.set_result(y)
 
     def _fail(self, call: _Call, error: BaseException) -> None:
         call.plan.cancel()
