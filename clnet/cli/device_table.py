@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
+from clnet.opencl.device import data_sheet
 from clnet.opencl.program import WARP_GROUP_MMA, WARP_MMA, matrix_units
-from clnet.opencl.rates import data_sheet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,16 +8,19 @@ probes again. On an untested runtime, a probe runs in a child process first.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from clnet.errors import BuildError, DeviceError, warn
+from clnet.ir.op import Value
+from clnet.opencl.bound import Bound
 from clnet.opencl.child_trial import survives
+from clnet.opencl.launch import Launch, Scalar, Scratch, ZeroCopyOutput
 from clnet.opencl.memory import staging_array
-from clnet.opencl.program import build, source_hash, source_text
+from clnet.opencl.program import source_hash
 from clnet.opencl.session import Session
 from clnet.opencl.store import Store
 
@@ -29,8 +32,8 @@ MAX_POLLS = 20_000  # some milliseconds; concurrent groups start within microsec
 WORDS = 100  # of pinned memory
 LAUNCHES = 5  # all must agree
 
-Probe = Callable[[Session, Any], "bool | None"]
-"""Takes a session and the built program; returns the answer, or None."""
+Probe = Callable[["Device"], "bool | None"]
+"""Makes its launches in a new context; returns the answer, or None."""
 
 
 def probed(device: Device) -> Device:
@@ -53,11 +56,7 @@ def forward_progress(device: Device) -> bool:
     (``forward_progress.cl``). A launch that times out may have met another program's
     work: only True is an answer.
     """
-    defines = {
-        "GROUP": _group(device), "LOCAL": device.local_memory // 4 * 4,
-        "MAX_POLLS": MAX_POLLS,
-    }
-    return _answer(device, "forward_progress", defines, _groups_concurrent)
+    return _answer(device, "forward_progress", _groups_concurrent)
 
 
 @functools.cache
@@ -67,32 +66,26 @@ def mapped_host_memory(device: Device) -> bool:
     OpenCL does not promise it. The host must see the stores of a small kernel
     (``mapped_host_memory.cl``).
     """
-    return _answer(device, "mapped_host_memory", {}, _stores_seen)
+    return _answer(device, "mapped_host_memory", _stores_seen)
 
 
-def _answer(
-    device: Device,
-    capability: str,
-    defines: Mapping[str, int | str],
-    probe: Probe,
-) -> bool:
+def _answer(device: Device, capability: str, probe: Probe) -> bool:
     """Return a probe's answer, from the store if it is there; no answer is False."""
     import pyopencl as cl
 
-    store, source = Store(device), f"probes/{capability}.cl"
-    key = f"{capability} {source_hash(source)}"
+    store = Store(device)
+    key = f"{capability} {source_hash(f'probes/{capability}.cl')}"
     answer = store.fact(key)
     if answer is not None:
         return answer
-    launch = device, source, defines, probe
-    if device.untested and not survives(store, key, _launched, *launch):
+    if device.untested and not survives(store, key, probe, device):
         warn(
             f"{device.name} is used without {capability}: its probe ended a child "
             "process"
         )
         return False
     try:
-        answer = _launched(*launch)
+        answer = probe(device)
     except (cl.Error, BuildError, DeviceError):
         return False
     if answer is not None:
@@ -100,53 +93,44 @@ def _answer(
     return bool(answer)
 
 
-def _launched(
-    device: Device, source: str, defines: Mapping[str, int | str], probe: Probe
-) -> bool | None:
-    """Return the answer of a probe with a kernel file, in a new context."""
-    session = Session(device)
-    text = source_text(source, defines, device)
-    return probe(session, build(session.context, device, text, source))
-
-
-def _group(device: Device) -> int:
-    return min(GROUP, device.largest_group)
-
-
-def _groups_concurrent(session: Session, program: Any) -> bool | None:
+def _groups_concurrent(device: Device) -> bool | None:
     """Return True if all launches' groups saw each other, else None."""
-    kernel, device = program.forward_progress, session.device
-    concurrent = all(
-        _groups_met(session.queue, kernel, device.compute_units, _group(device))
-        for _ in range(LAUNCHES)
+    group, groups = min(GROUP, device.largest_group), device.compute_units
+    counts = Scratch("counts", 3 * np.dtype(np.int32).itemsize)
+    launch = Launch(
+        "probes/forward_progress.cl", "forward_progress",
+        {"GROUP": group, "LOCAL": device.local_memory // 4 * 4, "MAX_POLLS": MAX_POLLS},
+        (groups * group,), (group,), (counts,),
     )
-    return True if concurrent else None
+    bound = Bound(Session(device))
+    met = all(_groups_met(bound, launch, counts) for _ in range(LAUNCHES))
+    return True if met else None
 
 
-def _groups_met(queue: Any, kernel: Any, groups: int, group: int) -> bool:
+def _groups_met(bound: Bound, launch: Launch, counts: Scratch) -> bool:
     """Return whether all groups of one launch saw each other."""
-    import pyopencl as cl
-
-    counts = np.zeros(3, np.int32)
-    flags = cl.mem_flags
-    buffer = cl.Buffer(
-        queue.context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=counts
-    )
-    kernel(queue, (groups * group,), (group,), buffer)
-    cl.enqueue_copy(queue, counts, buffer, is_blocking=True)
-    return counts.tolist() == [groups, groups, 0]
+    session, memory = bound.session, bound.memory(counts)
+    memory.write(session, np.zeros(3, np.int32))
+    bound.launch(launch, session.device)()
+    groups = launch.global_size[0] // launch.local_size[0]
+    return bool(memory.read(session, 3, "int32").tolist() == [groups, groups, 0])
 
 
-def _stores_seen(session: Session, program: Any) -> bool:
+def _stores_seen(device: Device) -> bool:
     """Return whether the host sees the stores of launches to its memory."""
-    kernel = program.mapped_host_memory
-    words = staging_array(session, (WORDS,), "float32")
+    output, bound = ZeroCopyOutput(Value("words", WORDS, WORDS)), Bound(Session(device))
+    words = staging_array(bound.session, (WORDS,), "float32")
+    run = bound.launch(
+        Launch(
+            "probes/mapped_host_memory.cl", "mapped_host_memory", {}, (WORDS,), (1,),
+            (Scalar("first"), output),
+        ), device,
+    )
+    bound.set_argument(output.name, np.uint64(words.ctypes.data))
     for first in range(1, LAUNCHES + 1):
-        kernel(
-            session.queue, (WORDS,), None, np.int32(first),
-            np.uint64(words.ctypes.data),
-        )
-        session.finish()
+        bound.set(first=first)
+        run()
+        bound.session.finish()
         if not np.array_equal(words, first + np.arange(WORDS)):
             return False
     return True

@@ -20,6 +20,7 @@ import numpy as np
 from clnet.errors import BuildError, DeviceError
 from clnet.opencl.bound import Bound
 from clnet.opencl.commands import seconds_of
+from clnet.opencl.device import Rates
 from clnet.opencl.launch import Argument, Launch, Scratch
 from clnet.opencl.program import (
     WARP_GROUP_MMA,
@@ -27,7 +28,6 @@ from clnet.opencl.program import (
     matrix_units,
     source_hash,
 )
-from clnet.opencl.rates import Rates
 from clnet.opencl.session import Session, session
 from clnet.opencl.store import store_of
 from clnet.opencl.times_file import given_rates

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import clnet
 from clnet.errors import FormatError, InputError, quoted
-from clnet.opencl.rates import Rates
+from clnet.opencl.device import Rates
 from clnet.opencl.store import Store, Timing, cache_directory
 
 if TYPE_CHECKING:

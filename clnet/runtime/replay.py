@@ -60,8 +60,7 @@ class _Records(NamedTuple):
 
     memory: Memory  # The buffer
     stride: int  # Elements from one record to the next
-    # The kernel argument of each record; the only one where kernels address them
-    arguments: list[Any]
+    blocks: Blocks | None  # Those that are arguments; None: kernels address them
 
 
 class Blocks:
@@ -74,32 +73,32 @@ class Blocks:
         self._rows, self._width = value.height(batch), value.width
         self._stride, item = value.stride, np.dtype(dtype).itemsize
         self._size = self._rows * self._stride * item
-        self._pitch = round_up(self._size, sub_buffer_alignment(session))
+        self.pitch: int = round_up(self._size, sub_buffer_alignment(session))
         self._count = count
-        self._memory = Memory(session, count * self._pitch)
+        self.memory: Memory = Memory(session, count * self.pitch)
         self._arguments: dict[int, Any] = {}
 
     def argument(self, number: int) -> Any:
         """Return the kernel argument of a value."""
         if number not in self._arguments:
-            start = number * self._pitch
-            self._arguments[number] = self._memory.sub_buffer(start, self._size)
+            start = number * self.pitch
+            self._arguments[number] = self.memory.sub_buffer(start, self._size)
         return self._arguments[number]
 
     def write(self, values: Iterable[Array]) -> None:
         """Fill all values by their rows [rows, width], and wait."""
-        padded = np.zeros((self._count, self._pitch), np.uint8)
+        padded = np.zeros((self._count, self.pitch), np.uint8)
         blocks = padded[:, : self._size].view(self._dtype)
         shape = self._rows, self._stride
         for block, rows in zip(blocks, values, strict=True):
             block.reshape(shape)[: len(rows), : self._width] = rows
-        self._memory.write(self._session, padded)
+        self.memory.write(self._session, padded)
 
     def read(self) -> Array:
         """Wait for all steps, and return the values [count, rows, width]."""
         self._session.finish()
-        size = self._count * self._pitch
-        flat = self._memory.read(self._session, size, "uint8")
+        size = self._count * self.pitch
+        flat = self.memory.read(self._session, size, "uint8")
         blocks = flat.reshape(self._count, -1)[:, : self._size].view(self._dtype)
         values = blocks.reshape(self._count, self._rows, self._stride)
         return values[:, :, : self._width]
@@ -300,31 +299,26 @@ class Replay:
 
     def add_records(self, value: Value) -> int:
         """Give a value an array of records; `select_record` chooses the current one."""
-        rows = value.height(self.batch)
         item = np.dtype(self.dtype).itemsize
         if self.multi_epoch:  # kernels address the records, with a count behind each
-            records, stride = RECORDS, round_up(value.stride + 1, RECORD_ALIGNMENT)
-            memory = Memory(self.session, records * stride * item)
-            arguments = [memory.argument]
+            stride = round_up(value.stride + 1, RECORD_ALIGNMENT)
+            memory = Memory(self.session, RECORDS * stride * item)
+            self._records[value.name] = _Records(memory, stride, None)
             self.bound.set_argument(value.name, memory.argument)
             self.set(record_stride=stride)
-        else:
-            records = SEPARATE_RECORDS
-            size = rows * value.stride * item
-            pitch = round_up(size, sub_buffer_alignment(self.session))
-            stride = pitch // item
-            memory = Memory(self.session, records * pitch)
-            arguments = [memory.sub_buffer(i * pitch, size) for i in range(records)]
-        self._records[value.name] = _Records(memory, stride, arguments)
-        return records
+            return RECORDS
+        blocks = self.add_blocks(value, SEPARATE_RECORDS)
+        stride = blocks.pitch // item
+        self._records[value.name] = _Records(blocks.memory, stride, blocks)
+        return SEPARATE_RECORDS
 
     def select_record(self, value: Value, record: int) -> None:
         """Choose the record of a value that the steps enqueued next use."""
-        _, stride, arguments = self._records[value.name]
-        if self.multi_epoch:
+        _, stride, blocks = self._records[value.name]
+        if blocks is None:
             self.set(record_offset=record * stride)
-            return
-        self.bound.set_argument(value.name, arguments[record])
+        else:
+            self.bound.set_argument(value.name, blocks.argument(record))
 
     def add_blocks(self, value: Value, count: int) -> Blocks:
         """Return memory for `count` values of the shape of one; `select` chooses."""
@@ -347,18 +341,6 @@ class Replay:
         if first is not None and count > 1:
             count = min(count, first + int(rows[first, value.width]))
         return rows[:count, : value.width]
-
-    def timed_out(self) -> bool:
-        """Return whether a kernel's wait has timed out since the last query.
-
-        Waits for all launches, if there are kernels that can time out.
-        """
-        return self.bound.timed_out()
-
-    @property
-    def may_time_out(self) -> bool:
-        """Whether kernels wait for other work-groups, with a timeout."""
-        return self.bound.can_time_out
 
     def write_gradients(self, flat: Array) -> None:
         """Fill the flat gradient buffer [size], and wait."""

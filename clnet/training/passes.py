@@ -156,7 +156,7 @@ class Pass:
     @property
     def may_time_out(self) -> bool:
         """Whether kernels wait for other work-groups, and may time out."""
-        return self._replay.may_time_out
+        return self._replay.bound.can_time_out
 
     def recovered(self) -> bool:
         """Wait for the epochs; if kernels timed out, switch to a fallback plan.
@@ -168,7 +168,7 @@ class Pass:
         """
         group = self._group
         # Kernels of a program of gradients alone wait for no others.
-        if not isinstance(group, Alone) or not self._replay.timed_out():
+        if not isinstance(group, Alone) or not self._replay.bound.timed_out():
             return False
         from clnet.planning.training_planner import plan_training
 

@@ -318,7 +318,7 @@ class Train:
                 replay.set(rate=one["rate"], seed=one["seed"], key=one["key"])
                 count += replay.run_pass(options.samples, count)
         self._session.finish()
-        if replay.timed_out():
+        if replay.bound.timed_out():
             raise Skipped("a wait timed out")
         oracle = Oracle(
             case, program,

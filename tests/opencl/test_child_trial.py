@@ -64,7 +64,7 @@ class TrainingKiller(Kills, GenericBackward):
     pass
 
 
-def kills(session, program):
+def kills(device):
     """A probe, all of whose launches kill a child process."""
     assert IN_CHILD, "the probe ran in the process itself"
     os.abort()

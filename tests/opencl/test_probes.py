@@ -10,7 +10,7 @@ import pyopencl as cl
 import pytest
 
 from clnet.errors import BuildError, ClnetWarning, DeviceError
-from clnet.opencl import probes
+from clnet.opencl import probes, session
 from clnet.opencl.discovery import device, device_list
 from clnet.opencl.probes import forward_progress, mapped_host_memory
 from clnet.opencl.store import Store
@@ -78,7 +78,7 @@ def test_a_probe_that_fails_has_no_answer(store, monkeypatch, probe, error):
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(probes, "build", fail)
+        patch.setattr(session, "build", fail)
         assert not probe(ONE)
         assert not answers(ONE)
     clear_caches()

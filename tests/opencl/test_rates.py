@@ -12,8 +12,7 @@ import clnet
 from clnet.cli.main import main
 from clnet.errors import WIDTH
 from clnet.opencl import rate_probes
-from clnet.opencl.device import Device
-from clnet.opencl.rates import Rates, data_sheet, estimated
+from clnet.opencl.device import Device, Rates, data_sheet, estimated
 from clnet.opencl.store import Store
 
 CARD = Device("a card", compute_units=100, clock=1e9, compute_capability=(8, 7))

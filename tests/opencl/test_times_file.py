@@ -12,8 +12,7 @@ import clnet
 from clnet.cli.main import main
 from clnet.errors import FormatError, InputError
 from clnet.opencl import times_file
-from clnet.opencl.device import Device
-from clnet.opencl.rates import estimated
+from clnet.opencl.device import Device, estimated
 from clnet.opencl.store import Store, Timing
 
 DEVICE = Device("a card", platform="a platform", compute_units=7, driver="1.2")

@@ -20,8 +20,7 @@ from clnet import Dense, Local, Network, Sparse
 from clnet.ir.lowering import lower, lower_training
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Adam, Rprop
-from clnet.opencl.device import Device
-from clnet.opencl.rates import Rates
+from clnet.opencl.device import Device, Rates
 from clnet.planning.candidates import eligible
 from clnet.planning.training_planner import TRAINING_VARIANTS
 from clnet.variants import ALL_VARIANTS, VARIANTS
