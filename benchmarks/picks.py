@@ -51,7 +51,7 @@ from clnet.opencl.store import store_of
 from clnet.planning.explain import Explanation
 from clnet.planning.inference import SEARCH_SECONDS
 from clnet.planning.planner import Planner
-from clnet.planning.tuning.search import Search
+from clnet.planning.tuning.budget import Budget
 from clnet.runtime.plan import Plan
 from clnet.variants import VARIANTS
 from clnet.variants.base import Variant
@@ -113,7 +113,7 @@ class Picks:
         start = time.perf_counter()
         self.planners[name] = planner = Planner(
             self.network, device, self.case.batch, tune, variants, self.program,
-            Search(limit),
+            Budget(limit),
         )
         self.plans[name] = planner.plan()
         self.seconds[name] = time.perf_counter() - start

@@ -38,7 +38,7 @@ from clnet.opencl.device import Device
 from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import session
 from clnet.planning.planner import Planner
-from clnet.planning.tuning.search import Search
+from clnet.planning.tuning.budget import Budget
 from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.binding import Step
 from clnet.variants.members import members_variants
@@ -95,7 +95,7 @@ def rows_of(case: SmallCase, device: Device, each: float) -> Iterator[dict[str, 
             planners[name] = planner = Planner(
                 network, device if name != PICKS[0] else replace(device, measured=None),
                 case.samples, tune, variants, program,
-                Search(each if tune else np.inf), trial=StepTrial,
+                Budget(each if tune else np.inf), trial=StepTrial,
             )
             (chosen[name],) = planner.right_cover().steps
             seconds[name] = time.perf_counter() - start

@@ -106,12 +106,12 @@ class Predictor(Model):
         (16, 2)
         """
         from clnet.planning.inference import compile_network
-        from clnet.planning.tuning.search import Search
+        from clnet.planning.tuning.budget import Budget
 
-        with Search(progress=progress) as search:
+        with Budget(progress=progress) as budget:
             return compile_network(
                 self, device, batch, tune=tune, variants=variants, precision=precision,
-                search=search,
+                budget=budget,
             )
 
     def plan_for(

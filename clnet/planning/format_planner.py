@@ -141,7 +141,7 @@ def best_format(network: Model, device: Device, planner: Callable[[Model], P]) -
     reason = None
     if least < SHORT_CALL * _launch_seconds(device) and best.tune is not True:
         reason = f"{DEFAULT_FORMAT} is fast enough"
-    elif not best.search.pays(least):
+    elif not best.budget.pays(least):
         reason = "there is no time to measure it"
     if reason is not None:
         untried += [(name, reason) for name in formats]

@@ -25,7 +25,7 @@ from clnet.opencl.discovery import ALL, FASTEST, Devices, device_list, is_fastes
 from clnet.opencl.discovery import device as find_device
 from clnet.planning.format_planner import best_format, fastest_planner
 from clnet.planning.planner import Planner
-from clnet.planning.tuning.search import Search
+from clnet.planning.tuning.budget import Budget
 from clnet.runtime.data_parallel import ParallelPlan
 from clnet.runtime.plan import Plan
 from clnet.variants import ALL_VARIANTS, ENSEMBLE_VARIANTS, VARIANTS
@@ -54,7 +54,7 @@ def compile_network(
     tune: bool | None = None,
     variants: Sequence[str | Variant] | None = None,
     precision: str = PRECISIONS[0],
-    search: Search,
+    budget: Budget,
 ) -> Plan:
     """Return the best plan for a network on a device; see `Network.compile`."""
     batch = as_whole("batch", batch, most=INT_MAX)
@@ -64,7 +64,7 @@ def compile_network(
     def planner(where: Device) -> Planner:
         def planner_of(stored: Model) -> Planner:
             program = lower(stored).at(precision)
-            return Planner(stored, where, batch, tune, searched, program, search)
+            return Planner(stored, where, batch, tune, searched, program, budget)
 
         return best_format(network, where, planner_of)
 
@@ -99,8 +99,8 @@ def plan_on(
         if calls <= most:
             first.calls_left = most
             return first
-    with Search(SEARCH_SECONDS) as search:
-        plan = partial(compile_network, network, precision=precision, search=search)
+    with Budget(SEARCH_SECONDS) as budget:
+        plan = partial(compile_network, network, precision=precision, budget=budget)
         if isinstance(where, str) or len(where) == 1:
             return plan(where if isinstance(where, str) else where[0], batch)
         return ParallelPlan(network, where, batch, plan)

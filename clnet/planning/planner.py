@@ -10,7 +10,7 @@ calls, host arrays to host arrays, or of steps of training, with all data on the
 A span measured alone finds its weights in cache more often than in a network. So the
 best covers are also measured whole, and ranked by that.
 
-A plan whose runs are too few for a search (`Search.pays`) has the best cover by the
+A plan whose runs are too few for a search (`Budget.pays`) has the best cover by the
 model, builds included. Where the model may mislead, that cover is measured whole, since
 it must be built and compared anyway; if it takes longer than modelled, the search goes
 on.
@@ -39,8 +39,8 @@ from clnet.planning.cover import (
 from clnet.planning.explain import Explanation
 from clnet.planning.room import check_batch, check_training
 from clnet.planning.search import incumbent, search, search_all
+from clnet.planning.tuning.budget import CANDIDATE_SECONDS, SHARE, Budget
 from clnet.planning.tuning.calls import CallTrial, representative
-from clnet.planning.tuning.search import CANDIDATE_SECONDS, SHARE, Search
 from clnet.planning.tuning.times import Times
 from clnet.runtime.binding import Step
 from clnet.runtime.plan import Plan
@@ -71,7 +71,7 @@ class Planner:
         tune: bool | None,
         variants: Sequence[Variant],
         program: Program | None = None,
-        search: Search | None = None,
+        budget: Budget | None = None,
         file_times: bool = True,
         trial: type[CallTrial | StepTrial] = CallTrial,
     ) -> None:
@@ -81,7 +81,7 @@ class Planner:
         self.tune = tune
         self.variants = tuple(variants)
         self.program: Program = program or lower(network)
-        self.search: Search = search or Search()
+        self.budget: Budget = budget or Budget()
         # Whether the runs are too few to measure candidates
         self.short: bool = False
         self._trial = trial
@@ -95,7 +95,7 @@ class Planner:
         self.report: PlanReport = PlanReport()
         self.times: Times = Times(
             self._trial(self.network, self.program, self.device), batch, self.report,
-            self.search, self._file_times,
+            self.budget, self._file_times,
         )
 
     @property
@@ -128,9 +128,9 @@ class Planner:
     def plan(self) -> Plan:
         """Return the plan of calls, or raise DeviceError if no cover exists."""
         best = self.right_cover()
-        if self.tune is not False and not self.search.pays(best.seconds):
+        if self.tune is not False and not self.budget.pays(best.seconds):
             self.report.unmeasured = (
-                f"pruned, or the search's limit of {self.search.seconds:g} s was over; "
+                f"pruned, or the search's limit of {self.budget.seconds:g} s was over; "
                 "`compile` and `clnet tune` search to the end"
             )
         return Plan(
@@ -232,7 +232,7 @@ class Planner:
     def _find_cover_once(self) -> Cover:
         candidates = self.candidates()
         if self.tune is not False and self._rates_pay(candidates):
-            with self.search.excluded():
+            with self.budget.excluded():
                 self.device = measured(self.device)
             self._begin(self.times.batch)
             candidates = self.candidates()
@@ -240,7 +240,7 @@ class Planner:
         self.short = self.tune is None and self._is_short(candidates)
         if self.tune is not False and not self.short:
             find = search_all if self.tune else search
-            candidates = find(self.program, candidates, self.times, self.search)
+            candidates = find(self.program, candidates, self.times, self.budget)
             candidates += self._variations(candidates)
             # The order decides between equal times: it is the same in the next search,
             # which knows the variations from the beginning.
@@ -254,12 +254,12 @@ class Planner:
     def _is_short(self, candidates: Sequence[Candidate]) -> bool:
         """Return whether no candidate pays, by the whole time of the best cover."""
         best = self._shortest(candidates)
-        if best is None or self.search.pays(best.seconds):
+        if best is None or self.budget.pays(best.seconds):
             return False
-        if not best.measured and not self.search.pays(MAX_ERROR * best.seconds):
+        if not best.measured and not self.budget.pays(MAX_ERROR * best.seconds):
             return True
         timed = self._time_whole([best])
-        return not timed or not self.search.pays(timed[0].seconds)
+        return not timed or not self.budget.pays(timed[0].seconds)
 
     def _rates_pay(self, candidates: Sequence[Candidate]) -> bool:
         """Return whether the device's rates are to be measured first, once for all.
@@ -271,7 +271,7 @@ class Planner:
         if all(self.times.remembered(c).timing is not None for c in candidates):
             return False
         best = shortest_path(len(self.program.ops), candidates)
-        return best is not None and self.search.pays_for(
+        return best is not None and self.budget.pays_for(
             PROBE_SECONDS, best.seconds
         )
 
@@ -315,7 +315,7 @@ class Planner:
                 known = step in [other.step for other in (*alone, *variations)]
                 if known or not self._programs_of(step) <= self._programs_of(c.step):
                     continue
-                if not self.search.pays(best.seconds):
+                if not self.budget.pays(best.seconds):
                     return variations
                 cost = modelled(variant.cost(span, config, device), device)
                 variations.append(self.times.measured(Candidate(*whole, step, cost)))
@@ -382,7 +382,7 @@ class Planner:
         these the `SHARE` of each candidate's builds is added, which all runs share: the
         driver keeps what is built, for trainings alike too.
         """
-        n, build = len(self.program.ops), SHARE * CANDIDATE_SECONDS / self.search.runs
+        n, build = len(self.program.ops), SHARE * CANDIDATE_SECONDS / self.budget.runs
         cover = incumbent(n, candidates)
         if cover is None:
             modelled = [c.timed(None) for c in candidates if c.fault is None]

@@ -1,4 +1,4 @@
-"""Search: which candidates of a program are measured, the most promising first.
+"""Budget: which candidates of a program are measured, the most promising first.
 
 A lower bound of a candidate's time is its modelled time over `MAX_SPEEDUP`. The
 shortest path by lower bounds is found, its slowest candidate without a time is
@@ -25,7 +25,7 @@ from clnet.planning.cover import (
 
 if TYPE_CHECKING:
     from clnet.ir.program import Program
-    from clnet.planning.tuning.search import Search
+    from clnet.planning.tuning.budget import Budget
     from clnet.planning.tuning.times import Times
 
 NEAR_COVERS = 1.3  # time over the best, up to which covers of one device are searched
@@ -35,7 +35,7 @@ VALIDATION_SPEEDUP = 4.0
 
 
 def search(
-    program: Program, candidates: Sequence[Candidate], times: Times, budget: Search
+    program: Program, candidates: Sequence[Candidate], times: Times, budget: Budget
 ) -> list[Candidate]:
     """Return the candidates with times, as far as the best covers need them.
 
@@ -67,7 +67,7 @@ def search(
 
 
 def search_all(
-    program: Program, candidates: Sequence[Candidate], times: Times, budget: Search
+    program: Program, candidates: Sequence[Candidate], times: Times, budget: Budget
 ) -> list[Candidate]:
     """Return all candidates with times, as far as the budget allows.
 
@@ -101,7 +101,7 @@ def incumbent(n: int, candidates: Sequence[Candidate]) -> Cover | None:
 
 def _best_first(
     n: int, candidates: list[Candidate], among: Sequence[int], times: Times,
-    budget: Search, limit: float,
+    budget: Budget, limit: float,
 ) -> float:
     """Measure until the shortest path among some has times alone; return its seconds.
 

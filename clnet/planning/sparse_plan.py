@@ -14,7 +14,7 @@ from clnet.ir.sparse_input import csr_arrays
 from clnet.opencl.process import check_process
 from clnet.opencl.session import device_errors, session
 from clnet.planning.training_planner import plan_training
-from clnet.planning.tuning.search import Search
+from clnet.planning.tuning.budget import Budget
 from clnet.runtime.parameter_store import NO_PARAMETERS
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
@@ -48,7 +48,7 @@ class SparsePlan:
         self._session = session(device)
         self._program = lower(network, shape).at(precision)
         plan = plan_training(
-            network, self._program, device, self.batch, search=Search(runs=int(calls))
+            network, self._program, device, self.batch, budget=Budget(runs=int(calls))
         )
         with device_errors(self._session):
             state = np.zeros((0, network.layout.size), network.dtype)

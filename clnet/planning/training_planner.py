@@ -19,7 +19,7 @@ from clnet.planning.cover import MAX_SPEEDUP, SavedPlan, shortest_path
 from clnet.planning.explain import explanation, in_units
 from clnet.planning.format_planner import NetworkView, best_format, is_auto
 from clnet.planning.planner import Planner
-from clnet.planning.tuning.search import Search
+from clnet.planning.tuning.budget import Budget
 from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.member_replay import most_epochs
 from clnet.variants import VARIANTS
@@ -72,7 +72,7 @@ def plan_training(
     tune: bool | None = None,
     variants: Sequence[Variant] | None = None,
     lowered: Callable[[Model], Program] | None = None,
-    search: Search | None = None,
+    budget: Budget | None = None,
 ) -> TrainingPlan:
     """Return the cheapest steps for a program of training.
 
@@ -80,7 +80,7 @@ def plan_training(
     format; without it they are trained as they are stored.
     """
     chosen = TRAINING_VARIANTS if variants is None else tuple(variants)
-    search = search or Search()
+    budget = budget or Budget()
     last = program.ops[-1]
     if isinstance(last, Update) and last.optimiser.uses_offset:
         lowered = None
@@ -91,13 +91,13 @@ def plan_training(
         # Short trainings keep their plan, though a longer one has measured since.
         plans: dict[bool, _Kept] = kept.get(key, {})
         for short, known in sorted(plans.items(), reverse=True):
-            if not (short and search.pays(known.seconds)):
+            if not (short and budget.pays(known.seconds)):
                 return known.plan(network)
 
     def planner(stored: Model) -> Planner:
         other = program if lowered is None else lowered(stored)
         return Planner(
-            stored, device, batch, tune, chosen, other, search, trial=StepTrial
+            stored, device, batch, tune, chosen, other, budget, trial=StepTrial
         )
 
     best = planner(network) if lowered is None else best_format(
@@ -136,7 +136,7 @@ def plan_as_saved(
     batch: int,
     *,
     lowered: Callable[[Model], Program] | None = None,
-    search: Search | None = None,
+    budget: Budget | None = None,
 ) -> TrainingPlan | None:
     """Return a plan by its names, compared with the oracle on this device."""
     ops = sum(step["ops"] for step in saved.steps)
@@ -158,7 +158,7 @@ def plan_as_saved(
     names = {step["variant"] for step in saved.steps}
     variants = tuple(v for v in TRAINING_VARIANTS if v.name in names)
     planner = Planner(
-        stored, device, batch, True, variants, program, search, trial=StepTrial
+        stored, device, batch, True, variants, program, budget, trial=StepTrial
     )
     places = planner.device.places
     candidates = [

@@ -16,7 +16,7 @@ from clnet.nn.optimisers import CASCADE
 from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import device_error, session
 from clnet.planning.training_planner import plan_training
-from clnet.planning.tuning.search import Search
+from clnet.planning.tuning.budget import Budget
 from clnet.training.callbacks import end, progress_bar, start, stopping
 from clnet.training.data_set import advice
 from clnet.training.history import all_done, interrupted_after
@@ -101,10 +101,10 @@ def explain(
     def lowered(stored: Model) -> Program:
         return lower_training(stored, loss, rule).at(precision)
 
-    with Search(progress=progress) as search:
+    with Budget(progress=progress) as budget:
         return plan_training(
             network, lowered(network), where, batch, tune=tune, lowered=lowered,
-            search=search,
+            budget=budget,
         ).explain()
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import device_errors, session
 from clnet.planning.training_planner import plan_training
-from clnet.planning.tuning.search import Search
+from clnet.planning.tuning.budget import Budget
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.training.programs import program_of
@@ -40,7 +40,7 @@ class Gradients:
         )
         where = find_device(device)
         plan = plan_training(
-            network, self._program, where, len(data), search=Search(runs=calls)
+            network, self._program, where, len(data), budget=Budget(runs=calls)
         )
         self._session = session(where)
         with device_errors(self._session):

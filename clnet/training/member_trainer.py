@@ -22,7 +22,7 @@ from clnet.nn.schedules import schedule as find_schedule
 from clnet.opencl.launch import EPOCH
 from clnet.opencl.session import KEPT_BYTES, session
 from clnet.planning.training_planner import plan_training
-from clnet.planning.tuning.search import Search
+from clnet.planning.tuning.budget import Budget
 from clnet.runtime.member_replay import MAX_EPOCHS, MemberReplay
 from clnet.runtime.replay import RUN_SECONDS
 from clnet.runtime.train_state import TrainState
@@ -176,12 +176,12 @@ class MemberTrainer:
             )
         ]
         epochs = max(one.epochs for one in self.members.options)
-        with Search(progress=self._progress) as search:
+        with Budget(progress=self._progress) as budget:
             if not self._tune:
-                search.runs = epochs * -(-len(data) // batch)
+                budget.runs = epochs * -(-len(data) // batch)
             return plan_training(
                 self._network, program, self.device, batch, tune=self._tune,
-                variants=variants, search=search,
+                variants=variants, budget=budget,
             )
 
     def _key(self) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from clnet.errors import DeviceError, warn
 from clnet.planning.training_planner import plan_as_saved, plan_training, saved_plan
-from clnet.planning.tuning.search import Search
+from clnet.planning.tuning.budget import Budget
 from clnet.training.data_set import VALIDATION_BATCH
 from clnet.training.programs import program_of, without_backward
 from clnet.training.streaming import StreamedSet
@@ -35,13 +35,13 @@ class Planning:
 
     def __enter__(self) -> None:
         """Begin the search."""
-        self._search = Search(progress=self.setup.progress)
+        self._budget = Budget(progress=self.setup.progress)
         steps = -(-len(self.setup.data) // self.setup.options.batch)
-        self._search.runs = self._epochs * steps
+        self._budget.runs = self._epochs * steps
 
     def __exit__(self, *error: Any) -> None:
         """End the search."""
-        self._search.__exit__(*error)
+        self._budget.__exit__(*error)
 
     def plans(self, device: Device) -> list[TrainingPlan]:
         """Return the plans of step and validation on one device.
@@ -66,7 +66,7 @@ class Planning:
             )]
             if held_out is not None:
                 size = min(held_out.rows, VALIDATION_BATCH)
-                self._search.runs = self._epochs * -(-held_out.rows // size)
+                self._budget.runs = self._epochs * -(-held_out.rows // size)
                 view = plans[0].network
                 plans.append(self._plan(view, self.validation_program(
                     view, held_out.capacity if size < held_out.capacity else None
@@ -136,7 +136,7 @@ class Planning:
         **options: Any,
     ) -> TrainingPlan:
         """Return a plan as `plan_training` does, or that of the checkpoint."""
-        options["search"] = self._search
+        options["budget"] = self._budget
         for saved in self._saved:
             plan = plan_as_saved(saved, network, program, device, batch, **options)
             if plan is not None:

@@ -57,11 +57,13 @@ class Lab:
 
     def plan(
         self, network=NETWORK, device=CPU, batch=1, tune=None, variants=None,
-        search=None,
+        budget=None,
     ):
-        chosen = inference._variants_of(variants)
+        chosen = inference.VARIANTS
+        if variants is not None:
+            chosen = inference._variants_of(variants)
         return Planner(
-            network, device, batch, tune, chosen, search=search
+            network, device, batch, tune, chosen, budget=budget
         ).plan()
 
 

@@ -16,10 +16,10 @@ from clnet.nn.optimisers import Rprop
 from clnet.opencl.store import Timing
 from clnet.planning import inference, planner, training_planner
 from clnet.planning.training_planner import plan_training
-from clnet.planning.tuning import search as searching
+from clnet.planning.tuning import budget as budgeting
 from clnet.planning.tuning import times
+from clnet.planning.tuning.budget import CANDIDATE_SECONDS, SHARE, Budget
 from clnet.planning.tuning.calls import CallTrial
-from clnet.planning.tuning.search import CANDIDATE_SECONDS, SHARE, Search
 from clnet.planning.tuning.trial import StepTrial
 from clnet.training import plans
 from clnet.variants.dense.naive import Naive
@@ -36,22 +36,22 @@ def net(seed=1):
     return Network(4, [Dense(5, "tanh"), Dense(2)], seed=seed)
 
 
-# Search ---------------------------------------------------------------------------
+# Budget ---------------------------------------------------------------------------
 
 
 def test_measuring_pays_within_the_limit_and_a_share_of_all_runs(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(searching.time, "perf_counter", lambda: clock[0])
-    assert Search().pays(1e-9)
-    assert not Search(0.0).pays(1e9)
+    monkeypatch.setattr(budgeting.time, "perf_counter", lambda: clock[0])
+    assert Budget().pays(1e-9)
+    assert not Budget(0.0).pays(1e9)
     enough = CANDIDATE_SECONDS / SHARE
-    assert Search(runs=10).pays(enough / 10)
-    assert not Search(runs=10).pays(0.99 * enough / 10)
-    search = Search(runs=30)
+    assert Budget(runs=10).pays(enough / 10)
+    assert not Budget(runs=10).pays(0.99 * enough / 10)
+    budget = Budget(runs=30)
     clock[0] = 1.9 * CANDIDATE_SECONDS
-    assert search.pays(enough / 10)
+    assert budget.pays(enough / 10)
     clock[0] = 2.1 * CANDIDATE_SECONDS
-    assert not search.pays(enough / 10)
+    assert not budget.pays(enough / 10)
 
 
 # fit ------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def measured(monkeypatch):
 def planned(runs, network=None):
     network = network or net()
     program = lower_training(network, loss_function("mse"), Rprop())
-    return plan_training(network, program, CPU, 20, search=Search(runs=runs))
+    return plan_training(network, program, CPU, 20, budget=Budget(runs=runs))
 
 
 def test_a_short_training_is_compared_and_not_measured(measured, monkeypatch):
@@ -115,9 +115,9 @@ def test_a_cover_that_takes_longer_than_modelled_is_measured_against_others(
 ):
     """Where the model is near the limit, one whole step decides."""
     seconds = []
-    pays = Search.pays
+    pays = Budget.pays
     monkeypatch.setattr(
-        Search, "pays", lambda self, one: seconds.append(one) or pays(self, one)
+        Budget, "pays", lambda self, one: seconds.append(one) or pays(self, one)
     )
     planned(10)
     runs = 0.5 * CANDIDATE_SECONDS / SHARE / seconds[0]
@@ -181,7 +181,7 @@ def calls(monkeypatch):
     monkeypatch.setattr(CallTrial, "ready", ready)
     monkeypatch.setattr(inference, "VARIANTS", (Naive(), Host()))
     monkeypatch.setattr(inference, "SEARCH_SECONDS", 3.5 * inference.CALL_SECONDS)
-    monkeypatch.setattr(searching, "CANDIDATE_SECONDS", 0.0)
+    monkeypatch.setattr(budgeting, "CANDIDATE_SECONDS", 0.0)
     return found
 
 
@@ -190,7 +190,7 @@ def variants(network, batch=3):
 
 
 def test_first_calls_build_and_measure_nothing(calls, monkeypatch):
-    monkeypatch.setattr(Search, "pays", lambda self, seconds: True)
+    monkeypatch.setattr(Budget, "pays", lambda self, seconds: True)
     network, x = net(), SAMPLES[0][:3]
     for _ in range(3):
         assert_right(network, x, network.predict(x, CPU))

@@ -29,7 +29,7 @@ from clnet.planning.format_planner import (
     fastest_planner,
 )
 from clnet.planning.training_planner import plan_training
-from clnet.planning.tuning.search import Search
+from clnet.planning.tuning.budget import Budget
 from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.binding import Step
 from clnet.runtime.train_state import TrainState
@@ -86,7 +86,7 @@ def test_named_formats_stay():
 class FakePlanner:
     """A planner whose whole calls take the given seconds; below 0: it fails."""
 
-    search = Search()
+    budget = Budget()
 
     def __init__(self, seconds, form=None):
         self.seconds, self.format, self.report = seconds, form, PlanReport()
@@ -258,7 +258,7 @@ def _find_fastest(monkeypatch, form):
         products = 0.5 * sum(storage.name != name for storage in storages)
         return Timing(products + 1e-12, products + 1e-12, 0.0)
 
-    monkeypatch.setattr(Search, "pays", lambda self, seconds: True)
+    monkeypatch.setattr(Budget, "pays", lambda self, seconds: True)
     monkeypatch.setattr(plans, "plan_training", plan_training)
     monkeypatch.setattr(training_planner, "TRAINING_VARIANTS", PLAIN)
     monkeypatch.setattr(StepTrial, "ready", ready)

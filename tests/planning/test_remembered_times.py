@@ -18,7 +18,7 @@ from clnet.opencl.store import Timing
 from clnet.planning import inference
 from clnet.planning.planner import Planner
 from clnet.planning.tuning import fingerprint, times
-from clnet.planning.tuning.search import Search
+from clnet.planning.tuning.budget import Budget
 from clnet.runtime.binding import Step
 from clnet.variants import ALL_VARIANTS, VARIANTS
 from clnet.variants.dense.naive import Naive, Staged
@@ -40,14 +40,14 @@ def test_remembered_times_are_not_measured_again(lab):
 
 
 def test_an_expired_search_measures_nothing(lab):
-    plan = lab.plan(device=GPU, search=Search(0.0))
+    plan = lab.plan(device=GPU, budget=Budget(0.0))
     assert lab.measured == []
     assert "limit of 0 s was over" in " ".join(plan.text.split())
     assert "modelled, nothing measured" in " ".join(plan.text.split())
 
 
 def test_a_search_that_expires_measures_one_cover(lab, monkeypatch):
-    monkeypatch.setattr(Search, "pays", lambda self, seconds: not lab.measured)
+    monkeypatch.setattr(Budget, "pays", lambda self, seconds: not lab.measured)
     lab.plan(device=GPU, variants=["naive", "local"])
     layers = [steps[0] for steps in lab.measured if len(steps) == 1]
     assert sum(len(step.span.ops) for step in layers) == OPS
@@ -64,14 +64,14 @@ def test_pruned_candidates_are_measured_only_by_tuning(lab, tune):
 
 
 def test_a_search_shows_its_progress(lab, monkeypatch, capsys):
-    monkeypatch.setattr("clnet.planning.tuning.search.PROGRESS_DELAY", 0.0)
+    monkeypatch.setattr("clnet.planning.tuning.budget.PROGRESS_DELAY", 0.0)
     for progress in (False, None):  # stderr is no terminal here
-        with Search(progress=progress) as search:
-            lab.plan(device=GPU, search=search)
+        with Budget(progress=progress) as budget:
+            lab.plan(device=GPU, budget=budget)
     assert capsys.readouterr() == ("", "")
-    with Search(progress=True) as search:
-        search._line._timer.join()
-        lab.plan(device=GPU, batch=2, search=search)
+    with Budget(progress=True) as budget:
+        budget._line._timer.join()
+        lab.plan(device=GPU, batch=2, budget=budget)
     out, err = capsys.readouterr()
     assert "measuring kernels: " in err
     assert not out
@@ -79,16 +79,16 @@ def test_a_search_shows_its_progress(lab, monkeypatch, capsys):
 
 
 def test_progress_is_drawn_during_a_long_build(monkeypatch, capsys):
-    monkeypatch.setattr("clnet.planning.tuning.search.PROGRESS_DELAY", 0.01)
-    with Search(progress=True) as search:
-        search.show("epoch")
-        search._line._timer.join()  # nothing is shown again
+    monkeypatch.setattr("clnet.planning.tuning.budget.PROGRESS_DELAY", 0.01)
+    with Budget(progress=True) as budget:
+        budget.show("epoch")
+        budget._line._timer.join()  # nothing is shown again
         shown = capsys.readouterr().err
         assert re.search(r"measuring kernels: 1 in \d\d:\d\d, epoch", shown)
     capsys.readouterr()
-    monkeypatch.setattr("clnet.planning.tuning.search.PROGRESS_DELAY", 1e3)
-    with Search(progress=True) as search:
-        search.show("epoch")
+    monkeypatch.setattr("clnet.planning.tuning.budget.PROGRESS_DELAY", 1e3)
+    with Budget(progress=True) as budget:
+        budget.show("epoch")
     assert capsys.readouterr().err == ""
 
 

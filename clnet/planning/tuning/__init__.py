@@ -2,5 +2,5 @@
 
 Start with `times`; `calls` and `trial` compare calls and steps of training with the
 `oracle`, `measure` takes their times, `fingerprint` makes the store's keys, and
-`search` limits the time.
+`budget` limits the time.
 """

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from clnet.ir.program import Program, Span
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
+    from clnet.planning.tuning.budget import Budget
     from clnet.planning.tuning.calls import CallTrial
-    from clnet.planning.tuning.search import Search
     from clnet.planning.tuning.trial import StepTrial
     from clnet.runtime.binding import Step
 
@@ -38,11 +38,11 @@ class Times:
 
     def __init__(
         self, trial: CallTrial | StepTrial, batch: int, report: PlanReport,
-        search: Search, from_files: bool = False,
+        budget: Budget, from_files: bool = False,
     ) -> None:
         self.trial = trial
         self.batch = batch
-        self._report, self._search = report, search
+        self._report, self._budget = report, budget
         self._store = store_of(trial.device)
         self._from_files = given_times(trial.device) if from_files else {}
         self._results: dict[tuple[str, str], Timing | str] = {}
@@ -78,7 +78,7 @@ class Times:
                 replace(step, span=other) for other in self._alike(span, candidate)
             )
             try:
-                with self._search.candidate(step.variant.name):
+                with self._budget.candidate(step.variant.name):
                     self._try_in_child([trial])
                     run = self._ready(
                         [trial], span.inputs, span.outputs,
@@ -123,7 +123,7 @@ class Times:
         try:
             runs = [self._ready_whole(cover) for cover in covers]
             with quiet_errors(self.trial.session):
-                taken = timings(runs, self._search.pays_for)
+                taken = timings(runs, self._budget.pays_for)
         except (DeviceError, WrongResultError) as error:
             fault = error.with_traceback(None)  # which holds the runs' memory
         else:
@@ -142,7 +142,7 @@ class Times:
         steps = [
             replace(c.step, span=self.span(c.start, c.stop)) for c in cover.candidates
         ]
-        self._search.show(f"{names_of(steps)}, {self.trial.whole(steps[0])}")
+        self._budget.show(f"{names_of(steps)}, {self.trial.whole(steps[0])}")
         self._try_in_child(steps)
         program = self.trial.program
         return self._ready(steps, program.inputs, program.outputs, on_device=False)
@@ -161,7 +161,7 @@ class Times:
         name = self._compared_as(steps)
         if self._store.fact(name):
             return []
-        self._search.show(f"{names_of(steps)}, comparison")
+        self._budget.show(f"{names_of(steps)}, comparison")
         self.trial.session  # noqa: B018 - its errors are no candidate's
         program = self.trial.program
         whole = program.span(0, len(program.ops), steps[0].span.batch)

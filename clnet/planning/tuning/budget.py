@@ -20,7 +20,7 @@ SHARE = 0.1  # of the time that a plan's runs take, which measuring may take
 CANDIDATE_SECONDS = 1.0
 
 
-class Search:
+class Budget:
     """The limit and the progress line that the searches for one plan share.
 
     A context manager, which closes the line.
@@ -79,7 +79,7 @@ class Search:
         if self._line is not None:
             self._line.show(what)
 
-    def __enter__(self) -> Search:
+    def __enter__(self) -> Budget:
         """Return itself."""
         return self
 
