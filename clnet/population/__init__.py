@@ -407,9 +407,9 @@ class Population(Uncached):
             copy(self.network), self.dropout, PopulationOptions(x, t, **options)
         )
 
-    @classmethod
+    @staticmethod
     def cross_validate(
-        cls, network: Network, x: ArrayLike, t: ArrayLike,
+        network: Network, x: ArrayLike, t: ArrayLike,
         grid: Mapping[str, Sequence[Any]] | None = None, *,
         folds: int | Sequence[ArrayLike] = 5, seed: int = 0,
         device: str | Device | None = None, progress: bool | None = None,
@@ -455,14 +455,9 @@ class Population(Uncached):
         ({'learning_rate': 0.05}, (2, 3))
         """
         _check_network("network", network)
-        return cross_validation(
-            lambda parameters: cls._made(
-                network, parameters,
-                np.tile(dropout_of(network), (len(parameters), 1)),
-            ),
-            network, x, t, grid, folds,
-            {"seed": seed, "device": device, "progress": progress, **options},
-        )
+        return cross_validation(network, x, t, grid, folds, {
+            "seed": seed, "device": device, "progress": progress, **options,
+        })
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the population to a ``.safetensors`` file, whole or not at all.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,11 @@ from clnet.checks import (
 )
 from clnet.errors import InputError, counted, quoted
 from clnet.formats.data_frame import named_inputs
+from clnet.nn.conversion import dropout_of
 from clnet.nn.folds import CrossValidation, folds_of
 from clnet.nn.labels import are_labels, encoded
 from clnet.nn.metrics import one_hot
-from clnet.training.fit_options import EACH
+from clnet.training.fit_options import EACH, PopulationOptions
 
 if TYPE_CHECKING:
     from clnet.network import Network
@@ -31,11 +33,13 @@ Array = NDArray[Any]
 
 
 def cross_validation(
-    made: Callable[[Array], Any], network: Network, x: ArrayLike, t: ArrayLike,
+    network: Network, x: ArrayLike, t: ArrayLike,
     grid: Mapping[str, Sequence[Any]] | None, folds: int | Sequence[ArrayLike],
     options: Mapping[str, Any],
 ) -> CrossValidation:
     """Return the scores of all settings on samples that their training leaves out."""
+    from clnet.training.population import fit_population
+
     settings = _settings(grid)
     x, _ = named_inputs(network.columns, x)
     x, t = as_numbers("x", x), as_array("t", t)
@@ -45,22 +49,25 @@ def cross_validation(
             f"[samples, {network.n_in}] and [samples, {network.n_out}]"
         )
     left_out = _left_out(network, t, folds, options["seed"])
-    everything = np.arange(len(x))
+    everything, count = np.arange(len(x)), len(settings) * len(left_out)
     columns: dict[str, Any] = {
-        name: [one[name] for one in settings for _ in left_out]
+        name: [values[name] for values in settings for _ in left_out]
         for name in settings[0]
     }
-    count = len(settings) * len(left_out)
-    population = made(np.tile(network.parameters, (count, 1)))
     rows = [np.setdiff1d(everything, fold) for fold in left_out] * len(settings)
-    histories = population.fit(x, t, rows=rows, **{**options, **columns})
+    network = copy(network)
+    histories, parameters = fit_population(
+        network, np.tile(dropout_of(network), (count, 1)),
+        np.tile(network.parameters, (count, 1)),
+        PopulationOptions(x, t, rows=rows, **{**options, **columns}),
+    )
     device, scale = options["device"], bool(options.get("scale"))
     scores = []
-    for number, one in enumerate(population):
-        fold = left_out[number % len(left_out)]
-        found = one.evaluate(x[fold], t[fold], device, scale=scale)
-        measure = "r2" if found.accuracy is None else "accuracy"
-        scores.append(getattr(found, measure))
+    for number, row in enumerate(parameters):
+        fold, network.parameters = left_out[number % len(left_out)], row
+        evaluation = network.evaluate(x[fold], t[fold], device, scale=scale)
+        measure = "r2" if evaluation.accuracy is None else "accuracy"
+        scores.append(getattr(evaluation, measure))
     return CrossValidation(
         settings, np.array(scores).reshape(len(settings), len(left_out)), measure,
         histories,

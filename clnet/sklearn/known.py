@@ -43,10 +43,7 @@ def fit_key(estimator: BaseEstimator, samples: str) -> str:
 def take_known_fit(estimator: BaseEstimator, X: Any, y: Any, weight: Any) -> bool:
     """Give an estimator the attributes of the same fit, and return whether it is known.
 
-    Warns
-    -----
-    ConvergenceWarning
-        If ``max_iter`` has ended that training.
+    It warns as that fit if ``max_iter`` has ended it.
     """
     known = _known.get({})
     if not known or weight is not None:

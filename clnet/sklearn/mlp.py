@@ -39,15 +39,7 @@ Array = NDArray[Any]
 
 
 class LayerArrays(list[Array]):
-    """The arrays of all layers, read-only; to replace one changes the network.
-
-    Parameters
-    ----------
-    network : Network
-        The network.
-    biases : bool
-        Whether they are the layers' biases, not their weights.
-    """
+    """The weights, or biases, of all layers, read-only; to replace one is to set it."""
 
     def __init__(self, network: Network, biases: bool) -> None:
         self._network, self._biases = network, biases
@@ -77,13 +69,7 @@ class LayerArrays(list[Array]):
 
 
 class MLP(BaseEstimator):
-    """The base of both estimators: parameters, targets, training, outputs.
-
-    Attributes
-    ----------
-    network_ : Network
-        The network, which has all weights.
-    """
+    """The base of both estimators: parameters, targets, training, outputs."""
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "hidden_layer_sizes": [

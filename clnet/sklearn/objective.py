@@ -19,20 +19,11 @@ class Objective:
 
     scikit-learn's gradients are those of the loss summed over the outputs. Most losses
     of clnet are means over them.
-
-    Attributes
-    ----------
-    loss : str
-        A name of `clnet.nn.losses`.
-    value : float
-        Factor from clnet's loss to the loss that scikit-learn reports.
-    gradient : float
-        Factor from clnet's gradients to scikit-learn's.
     """
 
-    loss: str
-    value: float = 1.0
-    gradient: float = 1.0
+    loss: str  # A name of `clnet.nn.losses`
+    value: float = 1.0  # Factor from clnet's loss to the one that scikit-learn reports
+    gradient: float = 1.0  # Factor from clnet's gradients to scikit-learn's
 
     @classmethod
     def of(cls, loss: str, outputs: int) -> Objective:
@@ -47,21 +38,11 @@ class Objective:
 
 @dataclass
 class FitData:
-    """The samples of a training.
+    """The samples of a training."""
 
-    Attributes
-    ----------
-    x : ndarray or scipy.sparse matrix, shape [n, n_in]
-        Inputs.
-    t : ndarray, shape [n, n_out]
-        Targets.
-    weight : ndarray, shape [n], or None
-        Factor of each sample's loss.
-    """
-
-    x: Any
-    t: Array
-    weight: Array | None
+    x: Any  # Inputs [n, n_in], an array or a sparse matrix
+    t: Array  # Targets [n, n_out]
+    weight: Array | None  # Factor of each sample's loss [n]
 
     def __len__(self) -> int:
         return int(self.x.shape[0])

@@ -33,22 +33,11 @@ def unconverged(epochs: int) -> str:
 
 @dataclass
 class OptimizerState:
-    """The learning rate and the optimiser's state between calls, without parameters.
+    """The learning rate and the optimiser's state between calls, without parameters."""
 
-    Attributes
-    ----------
-    rule : Optimiser
-        The rule; if it is a solver's, its learning rate is 1, and `learning_rate` the
-        factor of each epoch.
-    learning_rate : float
-        Of the next epoch.
-    state : TrainingState or None
-        Without its parameters, which are the network's; None: no epoch is done.
-    """
-
-    rule: Optimiser
-    learning_rate: float
-    state: TrainingState | None = None
+    rule: Optimiser  # A solver's has the rate 1, and `learning_rate` is its factor
+    learning_rate: float  # Of the next epoch
+    state: TrainingState | None = None  # Without parameters; None: no epoch is done
 
     @classmethod
     def of(cls, estimator: BaseEstimator, objective: Objective) -> OptimizerState:
@@ -95,28 +84,12 @@ class Progress:
     """scikit-learn's stop rules and fitted attributes, epoch by epoch.
 
     It is a callback of `Network.fit`, and ends the call where the training ends or the
-    learning rate changes.
-
-    Parameters
-    ----------
-    estimator : MLPClassifier or MLPRegressor
-        The estimator; its attributes change.
-    samples : FitData
-        The training set.
-    steps : int
-        Steps of an epoch.
-    value : float
-        `Objective.value`.
-    validation : (X, y, sample_weight) or None
-        The set whose score stops the training.
-
-    Attributes
-    ----------
-    rate : float
-        The learning rate of the next epoch.
-    stopped : bool
-        Whether the training has ended.
+    learning rate changes. A `validation`, (X, y, sample_weight), has a score that stops
+    the training; `value` is that of `Objective`.
     """
+
+    rate: float  # The learning rate of the next epoch
+    stopped: bool = False  # Whether the training has ended
 
     def __init__(
         self, estimator: BaseEstimator, samples: FitData, steps: int, value: float,
@@ -135,8 +108,7 @@ class Progress:
         self._penalty = 0.5 * estimator.alpha * steps / self._n / samples.mean_weight
         self._middle = (steps - 1) / (2 * steps)  # the mean step's place in an epoch
         self._squares = self._sum_of_squares(estimator.network_.parameters)
-        self.rate: float = estimator._optimizer.learning_rate
-        self.stopped: bool = False
+        self.rate = estimator._optimizer.learning_rate
 
     def _sum_of_squares(self, parameters: Array) -> float:
         weights = parameters[: self._estimator.network_.layout.biases_start]
@@ -154,12 +126,7 @@ class Progress:
     def ended(self, loss: float, parameters: Array | None = None) -> bool:
         """Count an epoch, and return whether the call ends.
 
-        Parameters
-        ----------
-        loss : float
-            clnet's mean loss, without the penalty.
-        parameters : ndarray or None
-            After the epoch; None: there is no penalty.
+        `loss` is clnet's mean loss, without the penalty, which `parameters` have.
         """
         estimator = self._estimator
         estimator.n_iter_ += 1

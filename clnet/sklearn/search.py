@@ -20,15 +20,7 @@ ROUTED = frozenset({"groups"})  # parameters of `fit` that are the splitter's al
 
 
 class _Splits:
-    """A splitter that is told of the samples when it splits them.
-
-    Parameters
-    ----------
-    splitter_of : callable
-        Returns scikit-learn's splitter for y.
-    told : callable
-        Called with X, y and the splits, before these are used.
-    """
+    """scikit-learn's splitter of y, which tells of X, y and the splits before use."""
 
     def __init__(
         self, splitter_of: Callable[[Any], Any], told: Callable[[Any, Any, Any], None]

@@ -46,30 +46,10 @@ def fit_stochastic(
     estimator: BaseEstimator, samples: FitData, objective: Objective, epochs: int,
     validation: tuple[Any, Any, Any] | None = None,
 ) -> bool:
-    """Train epoch by epoch; return whether a stop rule has ended the training.
+    """Train for some epochs; return whether a stop rule has ended the training.
 
-    Parameters
-    ----------
-    estimator : MLPClassifier or MLPRegressor
-        The estimator, with its network and `OptimizerState`.
-    samples : FitData
-        The training set.
-    objective : Objective
-        Of the loss.
-    epochs : int
-        At most.
-    validation : (X, y, sample_weight) or None
-        As for `Progress`.
-
-    Raises
-    ------
-    ValueError
-        If parameters are not finite.
-
-    Warns
-    -----
-    UserWarning
-        If `batch_size` is larger than the number of samples.
+    A ValueError tells of parameters that are not finite, a UserWarning of a
+    `batch_size` above the number of samples.
     """
     network, optimizer = estimator.network_, estimator._optimizer
     progress, options, seed = start_stochastic(
@@ -230,17 +210,8 @@ def fit_lbfgs(estimator: BaseEstimator, samples: FitData, objective: Objective) 
     """Train by L-BFGS-B of SciPy, over gradients of the device.
 
     The loss that is minimised is the one of the gradients, which scikit-learn sums over
-    outputs; the reported one is scikit-learn's.
-
-    Raises
-    ------
-    ValueError
-        If parameters are not finite.
-
-    Warns
-    -----
-    ConvergenceWarning
-        If it stops for another reason than `tol`.
+    outputs; the reported one is scikit-learn's. A ConvergenceWarning tells of another
+    end than by `tol`.
     """
     from clnet.training.data_set import LARGE_TARGET, data_set
     from clnet.training.gradients import Gradients

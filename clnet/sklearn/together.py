@@ -29,24 +29,13 @@ Array = NDArray[Any]
 
 @dataclass
 class Fit:
-    """One fit of a search.
+    """One fit of a search."""
 
-    Attributes
-    ----------
-    estimator : MLPClassifier or MLPRegressor
-        To fit.
-    rows : ndarray of int
-        The samples of its training set.
-    X, y : array_like
-        These samples.
-    seconds : float
-        Its share of the time that a training together took; 0: it is not fitted.
-    """
-
-    estimator: BaseEstimator
-    rows: Array
-    X: Any
+    estimator: BaseEstimator  # To fit
+    rows: Array  # The samples of its training set, by their numbers
+    X: Any  # These samples
     y: Any
+    # Its share of the time that a training together took; 0: it is not fitted
     seconds: float = 0.0
 
 
@@ -164,17 +153,10 @@ class _Rules:
 
 
 def fit_together(fits: Sequence[Fit], samples: int, share: bool = False) -> None:
-    """Fit estimators side by side, by the samples' numbers; some may stay unfitted.
+    """Fit estimators side by side; those that get `seconds` are fitted then.
 
-    Parameters
-    ----------
-    fits : sequence of Fit
-        Unfitted estimators, which change; those with `seconds` are fitted then.
-    samples : int
-        Of all.
-    share : bool
-        Whether estimators of one shape may share a network and its plans: only those
-        that `take_known_fit` gives, and one at a time.
+    `samples` is the number of all. If `share`, estimators of one shape may share a
+    network and its plans: only those that `take_known_fit` gives, and one at a time.
     """
     shapes: list[_AlikeFits] = []
     for one in fits:
