@@ -144,7 +144,7 @@ def _read_1_1(text: Text, _: str, network_type: type[M], dtype: str) -> M:
     )
     check_incoming(text, counts, start, rows[:, 0], structure)
     hidden, output = (
-        _layer([row], [s]) for row, s in zip(functions, steepness, strict=True)
+        _of_fann([row], [s]) for row, s in zip(functions, steepness, strict=True)
     )
     neurons = [hidden] * (len(structure.sizes) - 2) + [output]
     layers = read_connections(text, structure, rows[:, 0], Items("(nn)"), dtype)
@@ -231,40 +231,35 @@ def _scaling(text: Text, structure: Structure) -> Scaling | None:
     return Scaling(**rows)
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """A layer's activations and clnet's steepnesses, one for each neuron."""
-
-    names: tuple[str, ...]
-    steepness: tuple[float, ...]
-
-    def layer(self, connections: Connections, sources: tuple[int, ...] | None) -> Layer:
-        """Return the layer; an activation or steepness of all neurons is given once."""
-        names, steep = self.names, self.steepness
-        neurons: dict[str, Any] = {
-            "n_out": len(connections.biases),
-            "activation": names[0] if len(set(names)) == 1 else names,
-            "steepness": steep[0] if len(set(steep)) == 1 else steep,
-            "initialiser": "fann",
-            "sources": sources,
-        }
-        pattern = connections.pattern
-        if pattern is None or pattern.density == 1:
-            return Dense(**neurons)
-        return Sparse(**neurons, pattern=pattern)
+_Neurons = tuple[tuple[str, ...], tuple[float, ...]]
+"""A layer's activations and clnet's steepnesses, one for each neuron."""
 
 
-def _layer(rows: Sequence[Activation], steepness: Sequence[float]) -> _Layer:
-    """Return a layer from FANN's steepnesses."""
-    return _Layer(
-        tuple(row.name for row in rows),
-        tuple(row.fann_factor * s for row, s in zip(rows, steepness, strict=True)),
-    )
+def _of_fann(rows: Sequence[Activation], steepness: Sequence[float]) -> _Neurons:
+    """Return a layer's neurons from FANN's steepnesses."""
+    steep = (row.fann_factor * s for row, s in zip(rows, steepness, strict=True))
+    return tuple(row.name for row in rows), tuple(steep)
+
+
+def _layer(
+    neurons: _Neurons, connections: Connections, sources: tuple[int, ...] | None
+) -> Layer:
+    """Return a layer; an activation or steepness of all neurons is given once."""
+    names, steep = neurons
+    options: dict[str, Any] = {
+        "n_out": len(connections.biases), "initialiser": "fann", "sources": sources,
+        "activation": names[0] if len(set(names)) == 1 else names,
+        "steepness": steep[0] if len(set(steep)) == 1 else steep,
+    }
+    pattern = connections.pattern
+    if pattern is None or pattern.density == 1:
+        return Dense(**options)
+    return Sparse(**options, pattern=pattern)
 
 
 def _neurons(
     text: Text, structure: Structure, dtype: str
-) -> tuple[list[_Layer], Array]:
+) -> tuple[list[_Neurons], Array]:
     """Read the neurons; return the layers after the input, and all in-degrees."""
     items = Items("(n,n,n)")
     start, stop = text.at, text.find(f"{_CONNECTIONS}=".encode())
@@ -282,27 +277,27 @@ def _neurons(
             f"neuron {wrong[0]} with an activation from {_FUNCTION_NUMBERS[0]} to "
             f"{_FUNCTION_NUMBERS[-1]} and a finite steepness", at
         )
-    layers: list[_Layer] = []
+    layers: list[_Neurons] = []
     for number in structure.layers:
         first = structure.firsts[number]
         layer = rows[first : first + structure.widths[number]]  # without the bias
         functions = [fann_activation(int(number)) for number in layer[:, 1]]
-        layers.append(_layer(functions, layer[:, 2].tolist()))
+        layers.append(_of_fann(functions, layer[:, 2].tolist()))
     return layers, rows[:, 0]
 
 
 def _network(
     network_type: type[M],
     structure: Structure,
-    neurons: Sequence[_Layer],
+    neurons: Sequence[_Neurons],
     connections: Sequence[Connections],
     fann: FannParameters,
     scaling: Scaling | None,
     dtype: str,
 ) -> M:
     layers = [
-        layer.layer(connected, structure.sources(number))
-        for number, layer, connected in zip(
+        _layer(described, connected, structure.sources(number))
+        for number, described, connected in zip(
             structure.layers, neurons, connections, strict=True
         )
     ]

@@ -404,3 +404,17 @@ def test_without_pytorch_modules_are_refused(monkeypatch):
                 lambda: Network.from_torch(None)):
         with pytest.raises(ClnetError, match=r"need it installed .*pip install torch"):
             use()
+
+
+def test_a_factor_alone_makes_no_bias():
+    torch = pytest.importorskip("torch")
+
+    class Doubled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = torch.nn.Linear(4, 3, bias=False)
+
+        def forward(self, x):
+            return self.fc(x * 2)
+
+    assert [layer.bias for layer in Network.from_torch(Doubled()).layers] == [False]

@@ -9,7 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.formats.affine import NONE, Affine
-from clnet.formats.onnx.affine import added, largest, multiplied, negated, normalised
+from clnet.formats.onnx.arithmetic import (
+    added,
+    largest,
+    multiplied,
+    negated,
+    normalised,
+)
 from clnet.formats.onnx.elementwise import (
     NODES,
     RULES,

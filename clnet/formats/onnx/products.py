@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.formats.onnx.affine import Node, added
 from clnet.formats.onnx.algebra import NEAR
+from clnet.formats.onnx.arithmetic import Node, added
 from clnet.formats.onnx.elementwise import floats_only
 from clnet.formats.onnx.graph import RefusalError, attributes, evaluate
 from clnet.formats.onnx.trace import GraphTrace, Tensor, as_float, most_elements
