@@ -43,10 +43,10 @@ def derivative(
     )
     if fann and row.fann_gradient is not None:
         at = y if reads == "y" else v
-        found = row.fann_gradient(at, np.asarray(neuron.steepness, v.dtype))
+        slope = row.fann_gradient(at, np.asarray(neuron.steepness, v.dtype))
     else:
-        found = row.gradient(x if reads == "x" else v, y)
-    return np.asarray(found * neuron.steepness)
+        slope = row.gradient(x if reads == "x" else v, y)
+    return np.asarray(slope * neuron.steepness)
 
 
 def candidates_epoch(

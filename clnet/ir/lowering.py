@@ -167,8 +167,9 @@ def reads_sparse(network: Model, x: Any) -> bool:
         is_sparse(x) and x.ndim == 2 and x.shape[1] == network.n_in >= SPARSE_INPUTS
         and SPARSE_RATIO * x.nnz <= x.shape[0] * x.shape[1] and x.nnz < INT_MAX // 2
         and all(
-            isinstance(part.storage, DenseStorage)
-            for matrix in network.matrices for part in matrix.parts if part.source == 0
+            isinstance(block.storage, DenseStorage)
+            for matrix in network.matrices for block in matrix.parts
+            if block.source == 0
         )
     )
 
@@ -182,7 +183,7 @@ def _read_layers(network: Model) -> list[int]:
     read = {len(network.layers)}
     for number in range(len(network.layers), 0, -1):
         if number in read:
-            read |= {part.source for part in network.matrices[number - 1].parts}
+            read |= {block.source for block in network.matrices[number - 1].parts}
     return sorted(read - {0})
 
 
@@ -200,8 +201,8 @@ def _forward(
     y = _value(f"{'logits' if softmax else 'y'}{number}", layer.n_out)
     function = nonlinearity(layer.activation, layer.steepness, network.fann_compatible)
     applies: list[Apply | SparseInputApply] = [
-        Apply(ys[part.source], z, part.storage, part.weights, accumulate=i > 0)
-        for i, part in enumerate(matrix.parts)
+        Apply(ys[block.source], z, block.storage, block.weights, accumulate=i > 0)
+        for i, block in enumerate(matrix.parts)
     ]
     first = matrix.parts[0]
     if rows is not None and first.source == 0:
@@ -214,14 +215,14 @@ def _forward(
 def _fused(network: Model, act: BiasAct, loss: LossFunction) -> BiasAct:
     """Return the last layer's op without the activation that the loss includes."""
     names = network.layers[-1].activation
-    found = {SOFTMAX} if names in SOFTMAXES else set(act.nonlinearity.names)
-    if loss.fused is None and found == {SOFTMAX}:
+    functions = {SOFTMAX} if names in SOFTMAXES else set(act.nonlinearity.names)
+    if loss.fused is None and functions == {SOFTMAX}:
         raise InputError(
             f"loss {loss.name} does not fit a last layer of {names}, expected "
             "categorical_cross_entropy"
         )
     if loss.positive:
-        below = [name for name in sorted(found) if activation(name).limits[0] < 0]
+        below = [name for name in sorted(functions) if activation(name).limits[0] < 0]
         if below:
             raise InputError(
                 f"loss {loss.name} needs outputs of at least 0, as of a last layer of "
@@ -229,10 +230,10 @@ def _fused(network: Model, act: BiasAct, loss: LossFunction) -> BiasAct:
             )
     if loss.fused is None:
         return act
-    if found != {loss.fused}:
+    if functions != {loss.fused}:
         raise InputError(
             f"loss {loss.name} needs a last layer of {loss.fused}, found "
-            f"{', '.join(sorted(found))}"
+            f"{', '.join(sorted(functions))}"
         )
     plain = ("identity",) * len(act.nonlinearity.names)
     logits = replace(act.y, name=f"logits{len(network.layers)}")

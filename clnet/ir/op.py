@@ -145,11 +145,11 @@ class Op:
         return 4 * sum(value.width * value.height(batch) for value in self.writes)
 
     def _values(self, names: tuple[str, ...]) -> tuple[Value, ...]:
-        found: list[Value] = []
+        values: list[Value] = []
         for name in names:
             value = getattr(self, name)
-            found += (value,) if isinstance(value, Value) else value or ()
-        return tuple(found)
+            values += (value,) if isinstance(value, Value) else value or ()
+        return tuple(values)
 
 
 def gradients(ops: Sequence[Op], y: Value, dy: Value) -> tuple[Op, ...]:

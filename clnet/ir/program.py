@@ -64,11 +64,11 @@ class Span:
     def inputs(self) -> tuple[Value, ...]:
         """Values that are read before any op of the span writes them."""
         written: set[Value] = set()
-        found: dict[Value, None] = {}
+        inputs: dict[Value, None] = {}
         for op in self.ops:
-            found.update((value, None) for value in op.reads if value not in written)
+            inputs.update((value, None) for value in op.reads if value not in written)
             written.update(op.writes)
-        return tuple(found)
+        return tuple(inputs)
 
     @property
     def parameters_end(self) -> int:
@@ -210,8 +210,8 @@ class Program:
     @cached_property
     def _last_reads(self) -> dict[str, int]:
         """The last op that reads a value, by its name; of outputs, the end."""
-        found = {v.name: i for i, op in enumerate(self.ops) for v in op.reads}
-        return {**found, **{v.name: len(self.ops) for v in self.outputs}}
+        readers = {v.name: i for i, op in enumerate(self.ops) for v in op.reads}
+        return {**readers, **{v.name: len(self.ops) for v in self.outputs}}
 
 
 def split_program(program: Program) -> tuple[Program, Program]:

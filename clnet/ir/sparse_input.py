@@ -59,8 +59,8 @@ def csr_rows(name: str, matrix: Any, dtype: str) -> Any:
 
 def csr_arrays(matrix: Any) -> list[NDArray[Any]]:
     """Return starts, columns and numbers of a CSR matrix, as of `SparseRows`."""
-    parts = matrix.indptr, matrix.indices, matrix.data
-    return [part[:, np.newaxis] for part in parts]
+    arrays = matrix.indptr, matrix.indices, matrix.data
+    return [array[:, np.newaxis] for array in arrays]
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ class SparseRows:
         """Yield the columns and the numbers of each sample of a batch."""
         starts, columns, numbers = (values[value.name][:, 0] for value in self.values)
         for row in ordered(values, self.shape.samples, self.shuffled):
-            part = slice(starts[row], starts[row + 1])
-            yield columns[part], numbers[part]
+            entries = slice(starts[row], starts[row + 1])
+            yield columns[entries], numbers[entries]
 
     @property
     def signature(self) -> str:

@@ -111,8 +111,8 @@ class Update(Op):
         # A rule for each element, in parts that stay in a core's cache.
         size = w.size if self.optimiser.uses_offset else UPDATED
         for first in range(0, w.size, size):
-            part = slice(first, first + size)
-            self.optimiser.step(w[part], flat[part], state[:, part], now)
+            piece = slice(first, first + size)
+            self.optimiser.step(w[piece], flat[piece], state[:, piece], now)
         copy_live(self.layout, self.storages, w, parameters)
         for new, old in zip(state, values["state"], strict=True):
             copy_live(self.layout, self.storages, new, old)

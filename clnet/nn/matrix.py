@@ -38,7 +38,7 @@ class MatrixPart:
 
     def values(self, parameters: NDArray[Any]) -> NDArray[Any]:
         """Return its values [size], a view of the flat buffer."""
-        return parameters[self.weights.offset : self.weights.offset + self.weights.size]
+        return self.weights.of(parameters)
 
 
 class MatrixEntries(NamedTuple):

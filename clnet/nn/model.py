@@ -198,7 +198,7 @@ class Model(Description):
         slot = self.layout.biases[self.layer_number(layer)]
         if slot is None:
             return np.zeros(0, self._dtype)
-        return self.parameters[slot.offset : slot.offset + slot.size]
+        return slot.of(self.parameters)
 
     def set_layer(
         self, layer: int, weights: ArrayLike, biases: ArrayLike | None = None
@@ -264,7 +264,7 @@ class Model(Description):
             weights, biases = rule(rng, n / matrix.n_out, n / matrix.n_in)
             matrix.draw_live(parameters, weights)
             if slot is not None:
-                parameters[slot.offset : slot.offset + slot.size] = biases(slot.size)
+                slot.of(parameters)[...] = biases(slot.size)
         return parameters
 
 
@@ -323,4 +323,4 @@ def _set_layer(
                 f"expected [{expected}]"
             )
         if slot is not None:
-            new[slot.offset : slot.offset + slot.size] = vector
+            slot.of(new)[...] = vector

@@ -176,6 +176,32 @@ def test_the_ops_of_a_step():
     assert forward.layers is not None
 
 
+def test_the_order_of_the_backward_pass():
+    """A layer's gradients, then its inputs' derivatives; several readers add up."""
+    both, long = np.ones((2, 4 + 5), bool), np.eye(5, 4, dtype=bool)
+    long[0] = True  # a row that is stored apart
+    layers = [
+        Dense(4, "tanh", dropout=0.5),
+        Sparse(5, "identity", pattern=long, format="hyb"),
+        Sparse(2, "gelu", pattern=both, sources=(1, 2)),
+    ]
+    network = Network(3, layers, seed=1)
+    program = lower_training(network, loss_function("mse"), None)
+    start = next(i for i, op in enumerate(program.ops) if isinstance(op, Tally)) + 1
+    assert [
+        " ".join((
+            "+=" * getattr(op, "accumulate", False) + op.NAME,
+            *(value.name for value in op.writes if not op.gradient_slots),
+        ))
+        for op in program.ops[start:]
+    ] == [
+        "act' dz3", "weights'", "weights'", "bias'", "product' ddropped1",
+        "product' dy2",
+        "weights'", "weights'", "bias'", "+=product' ddropped1", "+=product' ddropped1",
+        "dropout dy1", "act' dz1", "weights'", "bias'",
+    ]
+
+
 def test_pre_activations_are_written_if_the_derivative_reads_them():
     network = Network(3, [Dense(4, "gelu"), Dense(2)])
     program = lower_training(network, loss_function("mse"), None)

@@ -109,10 +109,10 @@ def narrowed(network: Parameters, program: Program) -> Narrowed | None:
 
     parameters = np.zeros(after.size, network.parameters.dtype)
     for old, new in slots.items():
-        values_of_slot = network.parameters[old.offset : old.offset + old.size]
+        values_of_slot = old.of(network.parameters)
         if old in wide:  # rows of INPUTS need no padding
             values_of_slot = wide[old].matrix(values_of_slot)[:, :INPUTS].ravel()
-        parameters[new.offset : new.offset + new.size] = values_of_slot
+        new.of(parameters)[...] = values_of_slot
     return Narrowed(
         parameters, storages,
         replace(

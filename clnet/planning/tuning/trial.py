@@ -443,7 +443,7 @@ class StepTrial:
             if slot is None:
                 replay.write(value, rows)
             else:
-                flat[slot.offset : slot.offset + slot.size] = rows[0]
+                slot.of(flat)[...] = rows[0]
         memory = replay.bound.buffers
         data.update({
             value.name: memory[value.name] for value in self._data_set
@@ -711,4 +711,4 @@ def _reduced(steps: Sequence[Step]) -> Sequence[Step]:
 
 def _slot_row(flat: Array, slot: Slot) -> Array:
     """Return a slot of a flat buffer as a row, [1, size]."""
-    return flat[np.newaxis, slot.offset : slot.offset + slot.size]
+    return slot.of(flat)[np.newaxis]

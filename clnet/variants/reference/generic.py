@@ -414,14 +414,14 @@ def _entry_tables(
         entries = storage.entries()
         slots = np.flatnonzero(entries.live)
         rows, columns = entries.rows[slots], entries.columns[slots]
-        found = {"slots": slots, "rows": rows, "columns": columns}
+        lists = {"slots": slots, "rows": rows, "columns": columns}
         if by != "slots":
-            order = np.argsort(found[by], kind="stable")
+            order = np.argsort(lists[by], kind="stable")
             count = storage.n_out if by == "rows" else storage.n_in
-            counts = np.bincount(found[by], minlength=count)
-            found = {key: column[order] for key, column in found.items()}
-            found["starts"] = np.concatenate(([0], np.cumsum(counts)))
-        return found[name].astype(np.int32)
+            counts = np.bincount(lists[by], minlength=count)
+            lists = {key: entry[order] for key, entry in lists.items()}
+            lists["starts"] = np.concatenate(([0], np.cumsum(counts)))
+        return lists[name].astype(np.int32)
 
     key = f"{storage.signature}@{op.weights.offset} by {by}"
     return tuple(Table(f"{key} {name}", partial(table, name)) for name in names)

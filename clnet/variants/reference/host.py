@@ -36,7 +36,7 @@ class Host(Untuned):
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse values larger than a part of the host's memory."""
         values = {value for op in span.ops for value in (*op.reads, *op.writes)}
-        size = span.batch * sum(one.stride for one in values) * item_size(span)
+        size = span.batch * sum(value.stride for value in values) * item_size(span)
         if size * COPIES <= host_memory():
             return None
         return f"its values need {size * COPIES} bytes of the host's {host_memory()}"
@@ -44,7 +44,7 @@ class Host(Untuned):
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count one pass over the parameters on a core: the device's if it is a CPU."""
         cost = Cost(span_flops(span), span_bytes(span), 0, 0, 1)
-        core = min(device.places, key=lambda one: one.compute_units)
+        core = min(device.places, key=lambda unit: unit.compute_units)
         busy = CALL_SECONDS + modelled(cost, core if device.type == "cpu" else CORE)
         return replace(cost, efficiency=math.inf, busy=busy)
 
