@@ -184,12 +184,14 @@ class Streamed:
             read_ahead(self._filled(read, free)) if self._placement is None else
             self._filled(self.data.ahead(read), free)
         )
+        # Halves that steps read. The host stays one block ahead of the devices: it
+        # waits for the end of a block's steps after it has enqueued those of the next.
         busy: deque[tuple[int, list[End]]] = deque()
         try:
             for half, samples, blocks in filled:
                 if self._group.ranks is not None and self.data.weighted:
                     self._write_weights(half, samples, blocks)
-                # As where a launch ends in its call:
+                # On a CPU whose launches end in their calls the half is free already.
                 if busy and all(end.reached for end in busy[0][1]):
                     free.put(busy.popleft()[0])
                 for rows in self._rows:
@@ -264,7 +266,7 @@ class Streamed:
             )
             if not placed:
                 block.write_samples(targets)
-            if not shared:  # ranks sum the weights of a step first
+            if not shared:  # ranks have to sum a step's weights first, and by MPI
                 block.write_weights(targets)
 
     def _places(self, number: int, samples: int, lane: int) -> Array | None:

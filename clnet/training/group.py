@@ -72,7 +72,6 @@ class Alone:
         """The device itself."""
         return [self]
 
-
     @property
     def plans(self) -> list[tuple[TrainingPlan, Device]]:
         """The plan with its device."""
@@ -86,8 +85,8 @@ class Alone:
 
     def run(self, slot: int, samples: int, seen: int, count: int) -> int:
         """Enqueue the steps of consecutive samples; return their number."""
-        # Helpers of the step before may still wait with its kernel arguments: `seen`
-        # tells them that the next step is of another block.
+        # Helpers of the last step may still wait with their old kernel arguments; the
+        # new row numbers tell them that a new block has begun.
         start = 0 if self.rows is None else self.rows.row(0, slot)
         return self.replay.run_pass(samples, count, seen, start)
 
@@ -203,14 +202,15 @@ class Group:
         if sums is None:
             return
         sums.finish()
+        totals = None if self.read_totals is None else self.totals()
         for update in self.updates:
-            if self.read_totals is not None:
-                update.write(self.read_totals, self.totals().astype(update.dtype))
+            if self.read_totals is not None and totals is not None:
+                update.write(self.read_totals, totals.astype(update.dtype))
             update.set(samples=samples, seen=seen, count=count)
             update.run()
             update.session.barrier()
         sums.end()
-        if self.states:
+        if self.states:  # devices of another model would round another update
             first, *others = self.states
             parameters, _ = first.values()
             for state in others:

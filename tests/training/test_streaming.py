@@ -120,6 +120,8 @@ def test_in_order_several_devices_have_the_bits_of_arrays(
     )
     expected = trained(X, T, validation=validation, **options)
     same(found, expected)
+    alone, _ = trained(X, T, **options | {"device": ONE})
+    np.testing.assert_allclose(found[0].parameters, alone.parameters, atol=1e-5)
     np.testing.assert_allclose(
         found[1].validation_loss, expected[1].validation_loss, rtol=1e-6
     )
