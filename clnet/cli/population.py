@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from clnet.nn.folds import CrossValidation
     from clnet.nn.metrics import Evaluation
     from clnet.opencl.device import Device
-    from clnet.population import Population
     from clnet.training.histories import Histories
 
 FOLDS = 5
@@ -186,7 +185,7 @@ def _seeds(
     ]
     best = int(np.argmin(losses))
     results = {
-        name: _evaluated(population, samples, options["devices"], scale)
+        name: population.evaluate(*samples.arguments, options["devices"], scale=scale)
         for name, samples in sets.items()
     }
     network = population[best]
@@ -218,19 +217,6 @@ def _seeds(
     ]
     print(pairs(rows))
     print(f"\n{_spread(results, sets, best)}")
-
-
-def _evaluated(
-    population: Population, samples: FileSamples, devices: tuple[Device, ...],
-    scale: bool,
-) -> list[Evaluation]:
-    """Return each network's errors; a file read by parts is read once a network."""
-    if samples.source is None:
-        return population.evaluate(samples.x, samples.t, devices, scale=scale)
-    return [
-        network.evaluate(samples.source, None, devices, scale=scale)
-        for network in population
-    ]
 
 
 def _spread(

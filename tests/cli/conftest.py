@@ -9,6 +9,7 @@ from clnet import Dense, Network
 from clnet.cli.main import main
 from clnet.formats import save_data
 from clnet.planning import inference
+from clnet.planning.tuning.search import Search
 
 
 @pytest.fixture(autouse=True)
@@ -23,8 +24,9 @@ def quick(monkeypatch):
     """Plans come from the cost model."""
     monkeypatch.setattr(
         inference.PlanCache, "plan",
-        lambda self, devices, batch, *options: self.network.compile(
-            devices[0] if isinstance(devices, tuple) else devices, batch, tune=False
+        lambda self, devices, batch, *options: inference.compile_network(
+            self.network, devices[0] if isinstance(devices, tuple) else devices, batch,
+            tune=False, search=Search(),
         ),
     )
 
