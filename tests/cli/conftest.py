@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from clnet.planning.tuning.search import Search
 
 from clnet import Dense, Network
 from clnet.cli.main import main
 from clnet.formats import save_data
 from clnet.planning import inference
-from clnet.planning.tuning.search import Search
 
 
 @pytest.fixture(autouse=True)
