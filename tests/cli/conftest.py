@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from clnet.planning.tuning.search import Search
 
 from clnet import Dense, Network
 from clnet.cli.main import main
 from clnet.formats import save_data
 from clnet.planning import inference
+from clnet.planning.tuning.budget import Budget
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def quick(monkeypatch):
         inference.PlanCache, "plan",
         lambda self, devices, batch, *options: inference.compile_network(
             self.network, devices[0] if isinstance(devices, tuple) else devices, batch,
-            tune=False, search=Search(),
+            tune=False, budget=Budget(),
         ),
     )
 
