@@ -33,8 +33,8 @@ def prepared_launch(
     """Return the action that enqueues a kernel with its arguments at that time.
 
     Launches have no events unless asked for. pyopencl makes an event of every launch,
-    which costs device time too: the next command starts 1.5 to 2 us later (NVIDIA's
-    driver 580, H200).
+    which costs device time too: the next command starts 1.5 to 2 us later, by NVIDIA's
+    driver 580.
     """
     import pyopencl as cl
 
