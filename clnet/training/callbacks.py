@@ -50,7 +50,7 @@ FLUSH_SECONDS = 1.0  # from one write of a learning curve to the next
 
 
 class Training(Protocol):
-    """A running training, as callbacks see it: ``training.training.Training``."""
+    """A running training, as callbacks see it: ``trainer.Trainer``."""
 
     history: History
     parameters: NDArray[Any]

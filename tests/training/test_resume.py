@@ -18,7 +18,7 @@ from clnet.nn.schedules import Exponential
 from clnet.opencl.store import Store
 from clnet.planning import training_planner
 from clnet.planning.format_planner import NetworkView
-from clnet.training import plans, training
+from clnet.training import plans, trainer
 from clnet.training.callbacks import Checkpoint, CSVLogger, EarlyStopping, TensorBoard
 from clnet.training.saved import SavedTraining
 
@@ -328,7 +328,7 @@ def test_the_state_is_that_of_the_epoch(options):
 
 def test_the_state_is_not_read_unless_asked_for(monkeypatch):
     monkeypatch.setattr(
-        training.Training, "_state_now", lambda self: pytest.fail("read")
+        trainer.Trainer, "_state_now", lambda self: pytest.fail("read")
     )
     mlp().fit(X, T, epochs=3, callbacks=[lambda now, epoch: len(now.history) > 5])
 

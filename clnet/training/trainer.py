@@ -1,4 +1,4 @@
-"""A running training: segments of epochs on the device, reported one by one.
+"""`Trainer`: segments of epochs on the device, reported one by one.
 
 The data set goes to the device once. Parameters, gradients and the optimiser's state
 stay there for the whole of `fit`. The host reads one record an epoch.
@@ -21,8 +21,16 @@ from clnet.nn.schedules import constant
 from clnet.opencl.session import session
 from clnet.runtime.replay import RECORDS, RUN_SECONDS
 from clnet.runtime.train_state import TrainState
+from clnet.training.callbacks import progress_bar, stopping
 from clnet.training.data_set import advice
-from clnet.training.history import Epoch, History, TrainingState, diverged_state
+from clnet.training.history import (
+    Epoch,
+    History,
+    TrainingState,
+    all_done,
+    diverged_state,
+    interrupted_after,
+)
 from clnet.training.passes import (
     BoundPasses,
     Pass,
@@ -56,7 +64,7 @@ class _Segment(NamedTuple):
     snapshot: int  # Number of the snapshot in `TrainState`
 
 
-class Training:
+class Trainer:
     """A running training, as callbacks see it; made by `fit`.
 
     Short epochs are enqueued speculatively, several in a segment, so that the device
@@ -236,7 +244,49 @@ class Training:
         """Copy the present parameters to the network."""
         self.network.parameters = self.parameters
 
-    def epochs(self, count: int) -> Iterator[Epoch]:
+    def run(self) -> None:
+        """Train epoch by epoch until a rule stops it; `history.stopped` names it."""
+        history, setup, done = self.history, self._setup, len(self.history)
+        if self.stopped:  # before the checkpoint was written
+            history.stopped = self.stopped
+            return
+        try:
+            with progress_bar(
+                done + setup.epochs, "epochs", setup.progress, done
+            ) as bar:
+                for epoch in self._epochs(setup.epochs):
+                    if bar is not None:
+                        bar.update(len(history) - bar.n)
+                        bar.set_postfix(loss=f"{epoch.loss:.4g}", refresh=False)
+                    if not epoch.training.finite:
+                        name = "mse" if np.isfinite(epoch.loss) else "loss"
+                        history.stopped = (
+                            f"training diverged: the {name} of epoch {epoch.number} is "
+                            f"{getattr(epoch, name)}; the last finite parameters are "
+                            f"kept, {advice(setup.data.t)}"
+                        )
+                        return
+                    self.stopped = history.stopped = self.agree(self._reason(epoch))
+                    for checkpoint in setup.checkpoints:
+                        checkpoint(self, epoch)
+                    if self.stopped:
+                        return
+            history.stopped = all_done(len(history))
+        except KeyboardInterrupt:
+            if setup.ranks is not None:
+                raise  # it ends all ranks
+            self.interrupted = True
+            history.stopped = interrupted_after(len(history))
+
+    def _reason(self, epoch: Epoch) -> str:
+        """Return why the training stops after an epoch, or an empty text."""
+        name = stopping(self._setup.callbacks, self, epoch)
+        if name:
+            return f"{name} stopped after epoch {epoch.number}"
+        desired = self._setup.options.desired
+        return "" if desired is None else desired.reached(epoch) or ""
+
+    def _epochs(self, count: int) -> Iterator[Epoch]:
         """Train at most `count` epochs, and yield those that the caller must look at.
 
         With callbacks these are all; else the last of those that were run together, or
