@@ -229,6 +229,7 @@ def split_program(program: Program) -> tuple[Program, Program]:
 class Ensemble(Op):
     """``y[b, m] = f(x[b])`` by the parameters of network m, which follow each other."""
 
+    NAME: ClassVar[str] = "networks"
     READS: ClassVar[tuple[str, ...]] = ("x",)
     WRITES: ClassVar[tuple[str, ...]] = ("y",)
 

@@ -31,7 +31,8 @@ DRAWN = 8  # covers of a picture
 LABELLED = 0.06  # least share of a picture's width at which a span has its layers
 MICROSECONDS = 1e6  # in a second
 LISTED = 2  # candidates that lost, of each span of a training step
-NO_LAYER = {"gather", "dropout", "loss", "tally", "norm", "update"}
+NO_LAYER = {"gather", "dropout", "loss", "tally", "norm", "update",
+            "networks"}
 """Printed names of ops that stand without the number of a layer."""
 
 

@@ -158,6 +158,10 @@ def test_a_launch_computes_all(monkeypatch):
     population(TOGETHER["tanh"]).predict(X, CPU)
     population(ALONE["large"]).predict(X, CPU)
     assert made == [5, 1]
+    networks = population(TOGETHER["tanh"])
+    networks.predict(X, CPU)
+    (text,) = (plan.explain() for plan in networks._ensemble.plans.values())
+    assert "networks" in text
     made.clear()
     population(TOGETHER["tanh"], 1).predict(X, CPU)
     assert made == [1]
