@@ -123,7 +123,7 @@ class Planner:
         if self.tune is False:
             remembered = self.times.remembered_whole(best)
             return None if remembered.timing is None else remembered
-        return next(iter(self._time_whole([best])), None)
+        return next(iter(self.times.wholes([best])), None)
 
     def plan(self) -> Plan:
         """Return the plan of calls, or raise DeviceError if no cover exists."""
@@ -192,18 +192,15 @@ class Planner:
         A cover is compared before its first answer counts, whatever its times come
         from: the model, the store, or measurements at another batch.
         """
-        best, report = self._best_cover(), self.report
-        while wrong := self.times.wrong(best):
+        if not self.report.covers:
+            self._find_cover()
+        report = self.report
+        while wrong := self.times.wrong(report.covers[0]):
             report.candidates = _without(report.candidates, wrong)
             report.covers = self._covers(report.candidates)
             if not report.covers:
                 raise self._no_cover()
-            best = report.covers[0]
-        return best
-
-    def _best_cover(self) -> Cover:
-        """Return the best cover, searched for once."""
-        return self.report.covers[0] if self.report.covers else self._find_cover()
+        return report.covers[0]
 
     def _find_cover(self) -> Cover:
         """Return the best cover; the report holds the others.
@@ -258,7 +255,7 @@ class Planner:
             return False
         if not best.measured and not self.budget.pays(MAX_ERROR * best.seconds):
             return True
-        timed = self._time_whole([best])
+        timed = self.times.wholes([best])
         return not timed or not self.budget.pays(timed[0].seconds)
 
     def _rates_pay(self, candidates: Sequence[Candidate]) -> bool:
@@ -355,7 +352,7 @@ class Planner:
         if self.tune is not False and not (
             len(ranked) == 1 and ranked[0].timing is not None
         ):
-            ranked = self._time_whole(ranked)
+            ranked = self.times.wholes(ranked)
         elif len(ranked) > 1:
             remembered = [self.times.remembered_whole(cover) for cover in ranked]
             if all(cover.timing is not None for cover in remembered):
@@ -364,16 +361,6 @@ class Planner:
         ties = [c for c in ranked if c.seconds <= TIE_RATIO * ranked[0].seconds]
         simplest = min(ties, key=lambda cover: len(cover.steps), default=None)
         return sorted(ranked, key=lambda cover: cover is not simplest)
-
-    def _time_whole(self, covers: Sequence[Cover]) -> list[Cover]:
-        """Return the covers that do not fail, with their whole times."""
-        remembered = [self.times.remembered_whole(cover) for cover in covers]
-        if all(cover.timing is not None for cover in remembered):
-            return remembered
-        timed = self.times.measured_wholes(covers)
-        for cover in timed:
-            self.times.remember_whole(cover)
-        return timed
 
     def _shortest(self, candidates: Sequence[Candidate]) -> Cover | None:
         """Return the shortest cover by candidates, or None if there is none.

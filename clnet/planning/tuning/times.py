@@ -101,21 +101,23 @@ class Times:
         """Return a cover with its remembered whole time, if there is one."""
         return replace(cover, timing=self._store.get(*self._whole_key(cover)))
 
-    def remember_whole(self, cover: Cover) -> None:
-        """Remember a cover's whole time."""
-        assert cover.timing is not None
-        self._store.put(*self._whole_key(cover), cover.timing)
+    def wholes(self, covers: Sequence[Cover]) -> list[Cover]:
+        """Return the covers that do not fail, with whole times, taken in turn.
 
-    def measured_wholes(self, covers: Sequence[Cover]) -> list[Cover]:
-        """Return the covers that do not fail, with new whole times, taken in turn.
-
-        Those with steps of the host have turns of their own: NumPy's threads spin after
-        a call.
+        These are new unless all are remembered. Covers with steps of the host have
+        turns of their own: NumPy's threads spin after a call.
         """
-        return [
-            timed for on_host in (False, True)
-            for timed in self._in_turn([c for c in covers if _on_host(c) is on_host])
+        remembered = [self.remembered_whole(cover) for cover in covers]
+        if all(cover.timing is not None for cover in remembered):
+            return remembered
+        timed = [
+            cover for on_host in (False, True)
+            for cover in self._in_turn([c for c in covers if _on_host(c) is on_host])
         ]
+        for cover in timed:
+            assert cover.timing is not None
+            self._store.put(*self._whole_key(cover), cover.timing)
+        return timed
 
     def _in_turn(self, covers: Sequence[Cover]) -> list[Cover]:
         if not covers:
