@@ -26,7 +26,7 @@ KEPT_BYTES = 1 << 24  # of data and parameters: to bind more is a small part of 
 PROGRAMS = 256  # that a session keeps built
 
 
-class Buffer(Protocol):
+class Allocation(Protocol):
     """Device memory of a size in bytes: `memory.Memory`."""
 
     size: int
@@ -57,7 +57,7 @@ class Session:
                 f"{device.name} gives no context: {error}; {ASK_DOCTOR}"
             ) from error
         self.queue: Any = self.queues[device]
-        self._sizes: dict[weakref.ref[Buffer], int] = {}  # of all buffers, in bytes
+        self._sizes: dict[weakref.ref[Allocation], int] = {}  # of all buffers, in bytes
         self._programs = Cache(PROGRAMS)  # kernels in use hold theirs
         self.kept: Cache = Cache(BINDINGS)  # for later trainings, which take them out
         self.unread: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -65,7 +65,7 @@ class Session:
             weakref.WeakKeyDictionary()
         )
 
-    def count(self, buffer: Buffer) -> None:
+    def count(self, buffer: Allocation) -> None:
         """Count a new buffer as allocated, until it is dropped."""
         # No interrupt comes within either line, nor while a buffer is dropped.
         dropped = weakref.ref(buffer, self._sizes.pop)

@@ -1,5 +1,6 @@
-"""Running planned steps: launches bound to buffers, plans, several devices.
+"""Running planned steps: plans, training steps, several devices, ranks.
 
-Imports `variants` and below. Start with `plan`, which users call. `executable` runs
-inference, `replay` training steps; both are a `binding` of launches to memory.
+Imports `variants` and below, and calls OpenCL by `clnet.opencl` alone. Start with
+`plan`, which users call. `executable` runs inference, `replay` training steps; both put
+the launches of `opencl.bound` in order by a `binding.LaunchSchedule`.
 """

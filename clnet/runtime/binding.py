@@ -30,7 +30,7 @@ class Step:
     device: Device | None
 
 
-class Schedule:
+class LaunchSchedule:
     """Actions in the order in which they are enqueued."""
 
     def __init__(self, session: Session) -> None:

@@ -17,7 +17,7 @@ from clnet.ir.reference import silent_caller
 from clnet.opencl.bound import Bound
 from clnet.opencl.launch import PARAMETERS, ByValueInput, Packed, Table, phases
 from clnet.opencl.memory import has_nan
-from clnet.runtime.binding import Schedule, Step
+from clnet.runtime.binding import LaunchSchedule, Step
 from clnet.runtime.parameter_store import (
     NO_PARAMETERS,
     PackedMemory,
@@ -84,7 +84,7 @@ class Executable:
         self.bound = Bound(session, self.dtype, self.batch, {
             PARAMETERS.name: self.store.memory
         })
-        self.schedule = Schedule(session)
+        self.schedule = LaunchSchedule(session)
         self._actions = self.schedule.actions
         self.host = HostArrays(self.bound, self.schedule)
         self.x: dict[str, Array] = self.host.inputs

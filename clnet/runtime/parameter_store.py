@@ -35,7 +35,7 @@ class PackedMemory(Memory):
         self.sources: list[Memory] = []
 
 
-class Reader(Protocol):
+class ParameterReader(Protocol):
     """An executable that reads the buffers."""
 
     enqueuing: threading.RLock
@@ -53,7 +53,7 @@ class ParameterStore:
         self.memory: Memory = Memory(session, network.parameters.nbytes)
         self.parameters: Array = NO_PARAMETERS
         self.lock: threading.RLock = threading.RLock()
-        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+        self._readers: weakref.WeakSet[ParameterReader] = weakref.WeakSet()
         # Executables hold the buffers that they use; the others are freed.
         self._tables: weakref.WeakValueDictionary[str, Memory] = (
             weakref.WeakValueDictionary()
@@ -79,7 +79,7 @@ class ParameterStore:
             self.parameters = NO_PARAMETERS
         return memory
 
-    def add_reader(self, reader: Reader) -> None:
+    def add_reader(self, reader: ParameterReader) -> None:
         """Let `filled` wait for a reader of the buffers; `lock` is held."""
         self._readers.add(reader)
 

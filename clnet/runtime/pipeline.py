@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 
-class _Call(NamedTuple):
+class _StartedCall(NamedTuple):
     """A call that is started, or will be."""
 
     plan: Any  # With the methods of `Plan`, as those below
@@ -29,7 +29,7 @@ class Pipeline:
         self._thread = ThreadPoolExecutor(1, "clnet-device") if threaded else None
         self._calls = 0
         self._ended = False
-        self._started: list[_Call] = []  # not answered yet: two at most
+        self._started: list[_StartedCall] = []  # not answered yet: two at most
         self.batch: int = plan.batch
         self.ahead: int = 2 if threaded else 1
 
@@ -39,7 +39,7 @@ class Pipeline:
         """Start a call, of another plan if given; the next one or `finish` answers."""
         plan = other or (self._plan.twin() if self._calls % 2 else self._plan)
         self._calls += 1
-        call = _Call(plan, x, parameters, out, Future())
+        call = _StartedCall(plan, x, parameters, out, Future())
         self._do(call)
         return call.answer
 
@@ -62,13 +62,13 @@ class Pipeline:
         self._thread.submit(self._cancel)
         self._thread.shutdown()
 
-    def _do(self, call: _Call | None) -> None:
+    def _do(self, call: _StartedCall | None) -> None:
         if self._thread is None:
             self._step(call)
         else:
             self._thread.submit(self._step, call)
 
-    def _step(self, call: _Call | None) -> None:
+    def _step(self, call: _StartedCall | None) -> None:
         """Start a call, if there is one, and answer the one before."""
         if self._ended:
             return
@@ -84,7 +84,7 @@ class Pipeline:
         for earlier in before:
             self._answer(earlier)
 
-    def _answer(self, call: _Call) -> None:
+    def _answer(self, call: _StartedCall) -> None:
         try:
             y = call.plan.finish(call.out)
         except BaseException as error:
@@ -93,12 +93,12 @@ class Pipeline:
             self._remove(call)
             call.answer.set_result(y)
 
-    def _fail(self, call: _Call, error: BaseException) -> None:
+    def _fail(self, call: _StartedCall, error: BaseException) -> None:
         call.plan.cancel()
         self._remove(call)
         call.answer.set_exception(error)
 
-    def _remove(self, call: _Call) -> None:
+    def _remove(self, call: _StartedCall) -> None:
         self._started = [started for started in self._started if started is not call]
 
     def _cancel(self) -> None:

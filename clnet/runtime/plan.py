@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 
-class Explanation(Protocol):
+class Reasons(Protocol):
     """The reasons for a plan's steps."""
 
     def __call__(self) -> str:
@@ -80,7 +80,7 @@ class Plan:
         Returns the cover for device arrays, without steps on the host.
     fallback_steps : callable
         Returns a cover without kernels that can time out.
-    explanation : Explanation or None
+    explanation : Reasons or None
         The reasons for the steps; None: none are known.
 
     Attributes
@@ -111,7 +111,7 @@ class Plan:
         steps: Sequence[Step],
         device_steps: Callable[[], Sequence[Step]],
         fallback_steps: Callable[[], Sequence[Step]],
-        explanation: Explanation | None = None,
+        explanation: Reasons | None = None,
     ) -> None:
         self.network = network
         self.device = device

@@ -183,7 +183,7 @@ def kernel_name(launch: Launch) -> str:
     return kernel if kernel == source else f"{source}: {kernel}"
 
 
-class _Call(NamedTuple):
+class _TimedCall(NamedTuple):
     """A call, and its moments by `time.perf_counter`."""
 
     start: float
@@ -198,7 +198,7 @@ class _Call(NamedTuple):
         return _parts(*self)
 
 
-def _median_call(plan: Plan, x: NDArray[Any]) -> _Call:
+def _median_call(plan: Plan, x: NDArray[Any]) -> _TimedCall:
     """Return the call of the median time among some."""
     program = lower(plan.network)
     profiled = session(plan.device, profiling=True)
@@ -217,14 +217,14 @@ def _median_call(plan: Plan, x: NDArray[Any]) -> _Call:
 
 def _call(
     executable: Executable, x: NDArray[Any], input_name: str, output_name: str
-) -> _Call:
+) -> _TimedCall:
     start = time.perf_counter()
     copy_rows(executable.x[input_name], x)
     filled = time.perf_counter()
     commands = traced(executable)
     ran = time.perf_counter()
     executable.result(output_name)
-    return _Call(start, filled, commands, ran, time.perf_counter())
+    return _TimedCall(start, filled, commands, ran, time.perf_counter())
 
 
 def _parts(

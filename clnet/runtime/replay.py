@@ -25,7 +25,7 @@ from clnet.opencl.launch import (
 )
 from clnet.opencl.memory import Memory, sub_buffer_alignment
 from clnet.opencl.process import check_process
-from clnet.runtime.binding import Schedule, Step
+from clnet.runtime.binding import LaunchSchedule, Step
 from clnet.variants.cost import span_flops
 from clnet.variants.packing import merge_packings
 
@@ -123,7 +123,7 @@ class Replay:
             EPOCH_TABLE.name: Memory(session, 2 * EPOCH.itemsize), **(buffers or {}),
         })
         self.set = self.bound.set  # without a call in between: it is called every step
-        self.schedule = schedule = Schedule(session)
+        self.schedule = schedule = LaunchSchedule(session)
         self._actions = schedule.actions
         self._records: dict[str, _Records] = {}
         self._on_write: list[Action] = []

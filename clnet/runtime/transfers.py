@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clnet.opencl.bound import Bound
     from clnet.opencl.commands import Action
     from clnet.opencl.launch import Launch
-    from clnet.runtime.binding import Schedule
+    from clnet.runtime.binding import LaunchSchedule
 
 Array = NDArray[Any]
 
@@ -35,7 +35,7 @@ MAX_POLLS = 2000  # some hundred microseconds; then the host waits for the queue
 class HostArrays:
     """The host's arrays of a binding's values."""
 
-    def __init__(self, bound: Bound, schedule: Schedule) -> None:
+    def __init__(self, bound: Bound, schedule: LaunchSchedule) -> None:
         self._bound, self._schedule = bound, schedule
         self.inputs: dict[str, Array] = {}  # filled by the caller
         self.values: dict[str, Array] = {}
