@@ -275,20 +275,18 @@ def _layers(program: Program) -> list[int]:
     layers: list[int] = []
     for op in program.ops:
         before = layers[-1] if layers else 0
-        slot = None
         if isinstance(op, (Apply, SparseInputApply)):
-            slot = op.weights
-            again = isinstance(op, Apply) and op.accumulate
-            layer_of[slot] = before + (not again)
+            adds = isinstance(op, Apply) and op.accumulate
+            layers.append(before if adds else before + 1)
+            layer_of[op.weights] = layers[-1]
         elif isinstance(op, (BiasAct, Softmax)):
             layers.append(before)
-            continue
         elif isinstance(op, Dropout):
             layers.append(op.layer)
-            continue
         elif isinstance(op, (Outer, SparseInputOuter, ApplyT)):
-            slot = op.weights
-        layers.append(0 if slot is None else layer_of[slot])
+            layers.append(layer_of[op.weights])
+        else:
+            layers.append(0)
     # A layer's ActGrad comes right before its Outer, its BiasGrad right after.
     for i, op in enumerate(program.ops):
         if isinstance(op, ActGrad):

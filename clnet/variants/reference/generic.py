@@ -158,14 +158,14 @@ def _index_bytes(span: Span) -> int:
 def _launch(
     source: str, kernel: str, span: Span, device: Device, items: int,
     arguments: tuple[Argument, ...], **defines: int | str,
-) -> Launch:
+) -> Launches:
+    """Return one launch of so many work-items, or more."""
     group = _group(device)
     macros: dict[str, int | str] = {"REAL": real(span)}
     if source == BACKWARD:
         macros["BLOCK"] = BLOCK
-    return Launch(
-        source, kernel, macros | defines, (round_up(items, group),), (group,), arguments
-    )
+    size = (round_up(items, group),)
+    return (Launch(source, kernel, macros | defines, size, (group,), arguments),)
 
 
 def _group(device: Device) -> int:
@@ -177,15 +177,13 @@ def _apply(op: Apply, span: Span, device: Device) -> Launches:
     if isinstance(storage, MaskedStorage):  # zeros count, as elsewhere
         storage = DenseStorage(storage.n_out, storage.n_in)
     row_items = round_up(storage.n_out, _group(device))
-    return (
-        _launch(
-            FORWARD, "apply", span, device, row_items * span.batch,
-            (
-                PARAMETERS, op.weights.offset,
-                *_entry_tables(op, storage, "rows", "starts", "slots", "columns"),
-                op.x, op.x.stride, op.z, op.z.stride, storage.n_out,
-                int(op.accumulate), row_items,
-            ),
+    return _launch(
+        FORWARD, "apply", span, device, row_items * span.batch,
+        (
+            PARAMETERS, op.weights.offset,
+            *_entry_tables(op, storage, "rows", "starts", "slots", "columns"),
+            op.x, op.x.stride, op.z, op.z.stride, storage.n_out,
+            int(op.accumulate), row_items,
         ),
     )
 
@@ -196,26 +194,22 @@ def _bias_act(op: BiasAct, span: Span, device: Device) -> Launches:
         f"X({code}, {kernel_function(name)})"
         for code, name in enumerate(_distinct_activations(op.nonlinearity))
     )
-    return (
-        _launch(
-            FORWARD, "bias_act", span, device, row_items * span.batch,
-            (
-                PARAMETERS, -1 if op.bias is None else op.bias.offset,
-                int(not op.shared),
-                *_function_tables(op.nonlinearity, width, span.dtype),
-                op.z, op.z.stride, op.y, op.y.stride, width, row_items,
-            ),
-            **{"ACTIVATIONS(X)": cases},
+    return _launch(
+        FORWARD, "bias_act", span, device, row_items * span.batch,
+        (
+            PARAMETERS, -1 if op.bias is None else op.bias.offset,
+            int(not op.shared),
+            *_function_tables(op.nonlinearity, width, span.dtype),
+            op.z, op.z.stride, op.y, op.y.stride, width, row_items,
         ),
+        **{"ACTIVATIONS(X)": cases},
     )
 
 
 def _softmax(op: Softmax, span: Span, device: Device) -> Launches:
-    return (
-        _launch(
-            FORWARD, "log_softmax" if op.log else "softmax", span, device, span.batch,
-            (op.x, op.x.stride, op.y, op.y.stride, op.y.width, span.batch),
-        ),
+    return _launch(
+        FORWARD, "log_softmax" if op.log else "softmax", span, device, span.batch,
+        (op.x, op.x.stride, op.y, op.y.stride, op.y.width, span.batch),
     )
 
 
@@ -227,34 +221,30 @@ def _act_grad(op: ActGrad, span: Span, device: Device) -> Launches:
         cases.append(f"X({code}, {gradient}, {'v' if by_v else 'y'})")
     sums, y = op.z or op.dy, op.y or op.dy
     row_items = round_up(width, _group(device))
-    return (
-        _launch(
-            BACKWARD, "act_grad", span, device, row_items * span.batch,
-            (
-                PARAMETERS, -1 if op.bias is None else op.bias.offset,
-                int(not op.shared),
-                *_function_tables(function, width, span.dtype),
-                op.dy, op.dy.stride, sums, sums.stride, y, y.stride, op.dz,
-                op.dz.stride, width, row_items,
-            ),
-            READS_Z=int(op.z is not None), READS_Y=int(op.y is not None),
-            **gradient_defines(span), **{"DERIVATIVES(X)": " ".join(cases)},
+    return _launch(
+        BACKWARD, "act_grad", span, device, row_items * span.batch,
+        (
+            PARAMETERS, -1 if op.bias is None else op.bias.offset,
+            int(not op.shared),
+            *_function_tables(function, width, span.dtype),
+            op.dy, op.dy.stride, sums, sums.stride, y, y.stride, op.dz,
+            op.dz.stride, width, row_items,
         ),
+        READS_Z=int(op.z is not None), READS_Y=int(op.y is not None),
+        **gradient_defines(span), **{"DERIVATIVES(X)": " ".join(cases)},
     )
 
 
 def _apply_t(op: ApplyT, span: Span, device: Device) -> Launches:
     storage = op.storage
     row_items = round_up(storage.n_in, _group(device))
-    return (
-        _launch(
-            BACKWARD, "apply_t", span, device, row_items * span.batch,
-            (
-                PARAMETERS, op.weights.offset,
-                *_entry_tables(op, storage, "columns", "starts", "slots", "rows"),
-                op.dz, op.dz.stride, op.dx, op.dx.stride, storage.n_in,
-                int(op.accumulate), row_items,
-            ),
+    return _launch(
+        BACKWARD, "apply_t", span, device, row_items * span.batch,
+        (
+            PARAMETERS, op.weights.offset,
+            *_entry_tables(op, storage, "columns", "starts", "slots", "rows"),
+            op.dz, op.dz.stride, op.dx, op.dx.stride, storage.n_in,
+            int(op.accumulate), row_items,
         ),
     )
 
@@ -262,15 +252,13 @@ def _apply_t(op: ApplyT, span: Span, device: Device) -> Launches:
 def _outer(op: Outer, span: Span, device: Device) -> Launches:
     storage = op.storage
     entries = int(storage.live().sum())
-    return (
-        _launch(
-            BACKWARD, "outer", span, device, entries,
-            (
-                GRADIENTS, op.weights.offset,
-                *_entry_tables(op, storage, "slots", "slots", "rows", "columns"),
-                op.dz, op.dz.stride, op.x, op.x.stride, entries, span.batch,
-                int(op.accumulate),
-            ),
+    return _launch(
+        BACKWARD, "outer", span, device, entries,
+        (
+            GRADIENTS, op.weights.offset,
+            *_entry_tables(op, storage, "slots", "slots", "rows", "columns"),
+            op.dz, op.dz.stride, op.x, op.x.stride, entries, span.batch,
+            int(op.accumulate),
         ),
     )
 
@@ -278,13 +266,11 @@ def _outer(op: Outer, span: Span, device: Device) -> Launches:
 def _bias_grad(op: BiasGrad, span: Span, device: Device) -> Launches:
     if op.shared:
         return _shared_bias_grad(op, span, device)
-    return (
-        _launch(
-            BACKWARD, "bias_grad", span, device, op.dz.width,
-            (
-                GRADIENTS, op.bias.offset, op.dz, op.dz.stride, op.dz.width, span.batch,
-                int(op.accumulate),
-            ),
+    return _launch(
+        BACKWARD, "bias_grad", span, device, op.dz.width,
+        (
+            GRADIENTS, op.bias.offset, op.dz, op.dz.stride, op.dz.width, span.batch,
+            int(op.accumulate),
         ),
     )
 
@@ -321,20 +307,18 @@ def _shared_partials(op: BiasGrad, span: Span, device: Device) -> tuple[int, int
 def _loss(op: Loss, span: Span, device: Device) -> Launches:
     width, dtype = op.y.width, span.dtype
     error_scales = np.where(op.halved, 0.5, 1.0)
-    return (
-        _launch(
-            BACKWARD, "loss", span, device, span.batch,
-            (
-                op.y, op.y.stride, op.t, op.t.stride, op.weight or op.t,
-                Table(
-                    f"error scales {op.halved} {width}",
-                    lambda: np.broadcast_to(error_scales.astype(dtype), width).copy(),
-                ),
-                op.dy, op.dy.stride, op.record, width, span.batch,
-                float(op.bit_fail_limit), Scalar("samples"),
+    return _launch(
+        BACKWARD, "loss", span, device, span.batch,
+        (
+            op.y, op.y.stride, op.t, op.t.stride, op.weight or op.t,
+            Table(
+                f"error scales {op.halved} {width}",
+                lambda: np.broadcast_to(error_scales.astype(dtype), width).copy(),
             ),
-            **loss_defines(op, span),
+            op.dy, op.dy.stride, op.record, width, span.batch,
+            float(op.bit_fail_limit), Scalar("samples"),
         ),
+        **loss_defines(op, span),
     )
 
 
