@@ -60,48 +60,8 @@ class _Records(NamedTuple):
 
     memory: Memory  # The buffer
     stride: int  # Elements from one record to the next
-    blocks: Blocks | None  # Those that are arguments; None: kernels address them
-
-
-class Blocks:
-    """Several values of one shape in one buffer."""
-
-    def __init__(
-        self, session: Session, value: Value, batch: int, dtype: str, count: int
-    ) -> None:
-        self._session, self._dtype = session, dtype
-        self._rows, self._width = value.height(batch), value.width
-        self._stride, item = value.stride, np.dtype(dtype).itemsize
-        self._size = self._rows * self._stride * item
-        self.pitch: int = round_up(self._size, sub_buffer_alignment(session))
-        self._count = count
-        self.memory: Memory = Memory(session, count * self.pitch)
-        self._arguments: dict[int, Any] = {}
-
-    def argument(self, number: int) -> Any:
-        """Return the kernel argument of a value."""
-        if number not in self._arguments:
-            start = number * self.pitch
-            self._arguments[number] = self.memory.sub_buffer(start, self._size)
-        return self._arguments[number]
-
-    def write(self, values: Iterable[Array]) -> None:
-        """Fill all values by their rows [rows, width], and wait."""
-        padded = np.zeros((self._count, self.pitch), np.uint8)
-        blocks = padded[:, : self._size].view(self._dtype)
-        shape = self._rows, self._stride
-        for block, rows in zip(blocks, values, strict=True):
-            block.reshape(shape)[: len(rows), : self._width] = rows
-        self.memory.write(self._session, padded)
-
-    def read(self) -> Array:
-        """Wait for all steps, and return the values [count, rows, width]."""
-        self._session.finish()
-        size = self._count * self.pitch
-        flat = self.memory.read(self._session, size, "uint8")
-        blocks = flat.reshape(self._count, -1)[:, : self._size].view(self._dtype)
-        values = blocks.reshape(self._count, self._rows, self._stride)
-        return values[:, :, : self._width]
+    size: int  # Bytes of a record that is an argument; 0: kernels address them
+    arguments: dict[int, Any]  # Of records, as they are selected
 
 
 class Replay:
@@ -297,44 +257,48 @@ class Replay:
         flat = memory.read(self.session, rows * value.stride, self.dtype)
         return flat.reshape(rows, value.stride)[:, : value.width]
 
-    def add_records(self, value: Value) -> int:
-        """Give a value an array of records; `select_record` chooses the current one."""
-        item = np.dtype(self.dtype).itemsize
-        if self.multi_epoch:  # kernels address the records, with a count behind each
+    def add_records(self, value: Value, count: int = SEPARATE_RECORDS) -> int:
+        """Give a value an array of records; `select_record` chooses the current one.
+
+        There are `count` of them, or `RECORDS` if these are more and kernels address
+        them.
+        """
+        item, size = np.dtype(self.dtype).itemsize, 0
+        if self.multi_epoch:  # a count is behind each
+            count = max(count, RECORDS)
             stride = round_up(value.stride + 1, RECORD_ALIGNMENT)
-            memory = Memory(self.session, RECORDS * stride * item)
-            self._records[value.name] = _Records(memory, stride, None)
+        else:
+            size = value.height(self.batch) * value.stride * item
+            stride = round_up(size, sub_buffer_alignment(self.session)) // item
+        memory = Memory(self.session, count * stride * item)
+        self._records[value.name] = _Records(memory, stride, size, {})
+        if self.multi_epoch:
             self.bound.set_argument(value.name, memory.argument)
             self.set(record_stride=stride)
-            return RECORDS
-        blocks = self.add_blocks(value, SEPARATE_RECORDS)
-        stride = blocks.pitch // item
-        self._records[value.name] = _Records(blocks.memory, stride, blocks)
-        return SEPARATE_RECORDS
+        return count
 
     def select_record(self, value: Value, record: int) -> None:
         """Choose the record of a value that the steps enqueued next use."""
-        _, stride, blocks = self._records[value.name]
-        if blocks is None:
+        memory, stride, size, arguments = self._records[value.name]
+        if not size:
             self.set(record_offset=record * stride)
-        else:
-            self.bound.set_argument(value.name, blocks.argument(record))
+            return
+        if record not in arguments:
+            start = record * stride * np.dtype(self.dtype).itemsize
+            arguments[record] = memory.sub_buffer(start, size)
+        self.bound.set_argument(value.name, arguments[record])
 
-    def add_blocks(self, value: Value, count: int) -> Blocks:
-        """Return memory for `count` values of the shape of one; `select` chooses."""
-        return Blocks(self.session, value, self.batch, self.dtype, count)
-
-    def select(self, value: Value, block: Any, *, is_input: bool = False) -> None:
-        """Let the steps enqueued next take a value from `Blocks.argument`."""
-        self.bound.set_argument(value.name, block)
-        self._inputs_changed |= is_input
+    def select_input(self, value: Value, argument: Any) -> None:
+        """Let the steps enqueued next take an input from another argument."""
+        self.bound.set_argument(value.name, argument)
+        self._inputs_changed = True
 
     def read_records(self, value: Value, count: int) -> Array:
         """Wait for all steps, and return a value's first records [count, width].
 
         There are fewer if the last run of several epochs ended early.
         """
-        memory, stride, _ = self._records[value.name]
+        memory, stride, *_ = self._records[value.name]
         size = count * stride if count > 1 else value.width
         rows = memory.read(self.session, size, self.dtype).reshape(count, -1)
         first = self._last_run

@@ -75,7 +75,7 @@ class SampleRows:
                 ]
             arguments = self._arguments[row]
             for value, argument in zip(self._inputs, arguments, strict=True):
-                self._replay.select(value, argument, is_input=True)
+                self._replay.select_input(value, argument)
             self._selected = row
         return 0
 

@@ -109,10 +109,10 @@ class Worker:
         self.replay, self.steps, self.program = replay, steps, program
         self.numbers = numbers  # those of its shares among all of the group
         self.rows: SampleRows | None = None
-        self._records = replay.add_blocks(program.output, len(numbers))
+        replay.add_records(program.output, len(numbers))  # of each share's totals
         self._fresh = np.ones(len(numbers), bool)  # shares without a step this epoch
         self._seed = 0
-        replay.select(program.output, self._records.argument(0))
+        replay.select_record(program.output, 0)
 
     def begin(self, seed: int, key: Array | None) -> None:
         """Begin an epoch."""
@@ -124,7 +124,7 @@ class Worker:
         """Take its piece of a step for one of its shares; return what computes it."""
         replay = self.replay
         if len(self.numbers) > 1:
-            replay.select(self.program.output, self._records.argument(index))
+            replay.select_record(self.program.output, index)
             # Dropout hashes the seed and a sample's index in its share.
             replay.set(seed=(self._seed + self.numbers[index]) & 0xFFFFFFFF)
         assert self.rows is not None
@@ -138,7 +138,8 @@ class Worker:
 
     def totals(self) -> Array:
         """Wait for the epoch, and return the totals of its shares [shares, 6]."""
-        totals: Array = self._records.read()[:, 0].astype(np.float64)
+        records = self.replay.read_records(self.program.output, len(self.numbers))
+        totals: Array = records.astype(np.float64)
         totals[self._fresh] = 0
         return totals
 
