@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.opencl.device_arrays import array_form, array_maker
+from clnet.opencl.device_arrays import array_form, array_maker, wait_for_arrays
 from clnet.opencl.process import check_process
 from clnet.opencl.session import device_error
 
@@ -76,13 +76,13 @@ class DeviceCall:
         self._new = array_maker()
         # Events of the queue by their ids: an event's queue costs a call of the driver.
         self._known: dict[int, Any] = {}
-        self.check_at: float = inf
-        self.checked()
+        self._check_at: float = inf
+        self._note_check()
 
-    def checked(self) -> None:
+    def _note_check(self) -> None:
         """Note that the flag of time-outs was read."""
         if self._executable.bound.can_time_out:
-            self.check_at = time.monotonic() + CHECK_SECONDS
+            self._check_at = time.monotonic() + CHECK_SECONDS
 
     def new_output(self) -> Any:
         """Return a new device array [batch, n_out]."""
@@ -91,7 +91,7 @@ class DeviceCall:
     def __call__(self, x: Any, out: Any) -> Any:
         """Enqueue a call; return the outputs, or None: the long way is needed."""
         check_process()
-        if not self._is_plain(x, self._x_like) or time.monotonic() >= self.check_at:
+        if not self._is_plain(x, self._x_like) or time.monotonic() >= self._check_at:
             return None
         if out is not None and (
             not self._is_plain(out, self._y_like) or out.base_data == x.base_data
@@ -112,6 +112,20 @@ class DeviceCall:
             except executable.session.errors as error:
                 raise device_error(executable.session.device, error) from error
         return out
+
+    def run(self, x: Any, out: Any) -> bool:
+        """Enqueue a call in the order of the arrays' queues; return if it timed out.
+
+        Waits for its end if its kernels can.
+        """
+        executable = self._executable
+        executable.bind(self._x, x.data)
+        executable.bind(self._y, out.data)
+        wait_for_arrays(executable.session.queue, x, out)
+        executable.run()
+        timed_out = executable.bound.timed_out()
+        self._note_check()
+        return timed_out
 
     def _is_plain(self, array: Any, like: Any) -> bool:
         """Return whether an array needs no error and no barrier, and has a shape."""

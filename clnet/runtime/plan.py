@@ -23,7 +23,6 @@ from clnet.nn.notebook import html_table
 from clnet.opencl.device_arrays import (
     check_device_array,
     order_arrays_after,
-    wait_for_arrays,
 )
 from clnet.opencl.launch import may_time_out
 from clnet.opencl.memory import copier
@@ -122,7 +121,7 @@ class Plan:
         self._session = session(device)
         self._device_steps = device_steps
         self._fallback_steps = fallback_steps
-        self._on_device: tuple[Executable, DeviceCall] | None = None
+        self._on_device: DeviceCall | None = None
         self._turn = Turn()
         self._started_with: Array | None = None
         self._twin: Plan | None = None
@@ -423,7 +422,7 @@ class Plan:
 
     def _call_on_device(self, x: Any, out: Any) -> Any:
         if self._on_device is not None:
-            y = self._on_device[1](x, out)
+            y = self._on_device(x, out)
             if y is not None:
                 return y
         context = self._session.context
@@ -437,36 +436,23 @@ class Plan:
             self._check_turn()
             try:
                 if out is None:
-                    out = self._executable_on_device()[1].new_output()
-                if self._run_on_device(x, out):
+                    out = self._device_call().new_output()
+                if self._device_call().run(x, out):
                     self._fall_back(self._device_steps())
-                    self._run_on_device(x, out)
+                    self._device_call().run(x, out)
                 order_arrays_after(self.queue, x, out)
             except self._session.errors as error:
                 raise device_error(self.device, error) from error
         return out if x.ndim == 2 else out.reshape(self._output.width)
 
-    def _executable_on_device(self) -> tuple[Executable, DeviceCall]:
-        """Return the executable for device arrays, and its direct call."""
+    def _device_call(self) -> DeviceCall:
+        """Return the call between device arrays, made at its first use."""
         if self._on_device is None:
             executable = Executable(
                 self._session, self.network, self._device_steps(), [self._input],
                 [self._output], on_device=True,
             )
-            direct = DeviceCall(executable, self._turn, self._input, self._output)
-            self._on_device = executable, direct
+            self._on_device = DeviceCall(
+                executable, self._turn, self._input, self._output
+            )
         return self._on_device
-
-    def _run_on_device(self, x: Any, out: Any) -> bool:
-        """Enqueue a call between device arrays; return whether its kernels timed out.
-
-        Waits for its end if they can.
-        """
-        executable, direct = self._executable_on_device()
-        executable.bind(self._input.name, x.data)
-        executable.bind(self._output.name, out.data)
-        wait_for_arrays(self.queue, x, out)
-        executable.run()
-        timed_out = executable.bound.timed_out()
-        direct.checked()
-        return timed_out

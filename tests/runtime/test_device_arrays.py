@@ -15,6 +15,7 @@ from covers import CPU, DEVICES, NETWORK, cover, inputs, on_device
 
 from clnet import Network
 from clnet.errors import DeviceError, InputError
+from clnet.runtime.direct_calls import DeviceCall
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_arrays_of_the_plans_queue_take_the_direct_call(plan, monkeypatch):
     there = [cla.to_device(plan.queue, x) for x in batches]
     out = cla.zeros(plan.queue, (4, 3), np.float32)
     plan(there[0])
-    monkeypatch.setattr(plan, "_run_on_device", None)
+    monkeypatch.setattr(DeviceCall, "run", None)
     for x, array in zip(batches, there, strict=True):
         assert_right(NETWORK, x, plan(array).get())
         assert plan(array, out=out) is out

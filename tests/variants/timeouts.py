@@ -53,13 +53,14 @@ def assert_timeout_is_recovered(network, waiting, batch):
 
 def assert_a_burst_waits_for_no_timeout(plan, x):
     """Check that a call between device arrays gives NaN, and a later one warns."""
-    executable, direct = plan._executable_on_device()
+    direct = plan._device_call()
+    executable = direct._executable
     assert executable.bound.can_time_out
     there = cla.to_device(plan.queue, x)
     with executable.store.filled(plan.network.parameters):
-        direct.check_at = inf
+        direct._check_at = inf
     assert np.isnan(plan(there).get()).any()
-    direct.check_at = 0.0
+    direct._check_at = 0.0
     with pytest.warns(ClnetWarning, match="timed out"):
         y = plan(there)
     assert_right(plan.network, x, y.get())
