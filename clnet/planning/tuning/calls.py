@@ -20,6 +20,7 @@ from clnet.planning.tuning.oracle import (
     WrongResultError,
     difference,
     names_of,
+    ops_of,
     quiet_errors,
     run_ops,
     tolerance_of,
@@ -87,7 +88,7 @@ class CallTrial:
         known = [id(oracle) for oracle in self._oracles.values()]
         self.check(steps, inputs, outputs)
         ran = known != [id(oracle) for oracle in self._oracles.values()]
-        if ran and uses_threads(_ops(steps), min(PERIOD, steps[0].span.batch)):
+        if ran and uses_threads(ops_of(steps), min(PERIOD, steps[0].span.batch)):
             time.sleep(measure.SPIN_SECONDS)
         timed = [*steps, *alike]
         read = dict.fromkeys(inputs)
@@ -146,7 +147,7 @@ class CallTrial:
                 )
         tolerance = tolerance_of(steps[0].span)
         parameters = executable.host.parameters
-        oracle = self._oracle(parameters, _ops(steps), samples, tolerance)
+        oracle = self._oracle(parameters, ops_of(steps), samples, tolerance)
         if oracle.largest > OVERFLOW_RATIO * float(np.finfo(self.program.dtype).max):
             return False
         for value in outputs:
@@ -185,10 +186,6 @@ def representative(batch: int) -> int:
     program of many batch sizes is not measured at each.
     """
     return 1 << (batch - 1).bit_length()
-
-
-def _ops(steps: Sequence[Step]) -> tuple[Op, ...]:
-    return tuple(op for step in steps for op in step.span.ops)
 
 
 def _random(shape: tuple[int, ...]) -> Array:

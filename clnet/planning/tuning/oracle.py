@@ -78,6 +78,11 @@ def names_of(steps: Sequence[Step]) -> str:
     return ", ".join(sorted({step.variant.name for step in steps}))
 
 
+def ops_of(steps: Sequence[Step]) -> tuple[Op, ...]:
+    """Return the ops of the steps, in order."""
+    return tuple(op for step in steps for op in step.span.ops)
+
+
 def tolerance_of(computation: Span | Program) -> float:
     """Return the relative tolerance of the type and precision of a span or program."""
     exact = computation.precision == PRECISIONS[0]

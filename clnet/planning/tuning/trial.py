@@ -35,6 +35,7 @@ from clnet.planning.tuning.oracle import (
     difference,
     farthest,
     names_of,
+    ops_of,
     overflows,
     quiet_errors,
     run_ops,
@@ -163,7 +164,7 @@ class StepTrial:
             oracles = len(self._oracles)
             self.check(steps, inputs, outputs)
             ran = len(self._oracles) > oracles
-            if ran and uses_threads(_ops(steps), steps[0].span.batch):
+            if ran and uses_threads(ops_of(steps), steps[0].span.batch):
                 time.sleep(measure.SPIN_SECONDS)
             start, share = self._timed_run(steps)
         return Run(
@@ -337,7 +338,7 @@ class StepTrial:
         number: int,
     ) -> _Oracle:
         """Return a network's results, kept for other steps of the same ops."""
-        span, variant, ops = steps[0].span, _members(steps[0]), _ops(steps)
+        span, variant, ops = steps[0].span, _members(steps[0]), ops_of(steps)
         samples = None if variant is None else (variant.subsets, variant.exact)
         oracle_key = tuple(map(id, ops)), span.batch, seed, draws, number, samples
         if oracle_key not in self._oracles:
@@ -431,12 +432,12 @@ class StepTrial:
 
     def _replay(self, steps: Sequence[Step], seed: int) -> tuple[Replay, TrainState]:
         """Return steps bound to memory that holds random inputs, and their state."""
-        updates = any(isinstance(op, Update) for op in _ops(steps))
+        updates = any(isinstance(op, Update) for op in ops_of(steps))
         train_state = self._train_state() if updates else self._unchanged
         data = self._data.setdefault(seed, {})
         known = {value for value in self._data_set if value.name in data}
         replay = Replay(self.session, steps, self.program.layout, train_state, data)
-        inputs = self._random_inputs(_ops(steps), replay.batch, seed, known)
+        inputs = self._random_inputs(ops_of(steps), replay.batch, seed, known)
         flat = np.zeros(self.program.layout.size, self.program.dtype)
         for value, rows in inputs.items():
             slot = self._slots.get(value.name)
@@ -559,7 +560,7 @@ class StepTrial:
         samples = _samples(self.program.ops, batch)
         if samples > batch:
             return [_Pass(min(samples, 2 * batch), 0, order)]
-        stateful = any(isinstance(op, STATEFUL) for op in _ops(steps))
+        stateful = any(isinstance(op, STATEFUL) for op in ops_of(steps))
         twice = stateful or not _large(steps)
         return [_Pass(batch, number, order) for number in range(1 + twice)]
 
@@ -670,10 +671,6 @@ def _key(step: Step) -> tuple[Any, ...]:
     return tuple(map(id, span.ops)), span.batch, step.variant, config, step.device
 
 
-def _ops(steps: Sequence[Step]) -> tuple[Op, ...]:
-    return tuple(op for step in steps for op in step.span.ops)
-
-
 def _inputs(ops: Iterable[Op]) -> tuple[Value, ...]:
     """Return the values that are read before any op writes them."""
     written: set[Value] = set()
@@ -686,7 +683,7 @@ def _inputs(ops: Iterable[Op]) -> tuple[Value, ...]:
 
 def _large(steps: Sequence[Step]) -> bool:
     batch = steps[0].span.batch
-    written = (value for op in _ops(steps) for value in op.writes)
+    written = (value for op in ops_of(steps) for value in op.writes)
     return sum(value.width * value.height(batch) for value in written) >= LARGE
 
 
@@ -694,7 +691,7 @@ def _reduced(steps: Sequence[Step]) -> Sequence[Step]:
     """Return the steps at a smaller batch size, if none refuses."""
     batch = steps[0].span.batch
     flops = sum(span_flops(step.span) for step in steps)
-    written = (value for op in _ops(steps) for value in op.writes)
+    written = (value for op in ops_of(steps) for value in op.writes)
     numbers = sum(value.width for value in written if value.rows is None)
     samples = max(LEAST_CHECKED, min(
         int(batch * CHECKED_FLOPS / max(1, flops)), CHECKED_NUMBERS // max(1, numbers)
