@@ -128,13 +128,13 @@ class Histories(Sequence[History]):
 
 def band(losses: Sequence[Sequence[float]]) -> Array:
     """Return the quantiles [3, epochs] of curves that may end early."""
-    found = np.full((len(losses), max(map(len, losses), default=0)), np.nan)
-    for row, one in zip(found, losses, strict=True):
+    curves = np.full((len(losses), max(map(len, losses), default=0)), np.nan)
+    for row, one in zip(curves, losses, strict=True):
         row[: len(one)] = one
-    found[~np.isfinite(found)] = np.nan
-    quantiles = np.full((len(BAND), found.shape[1]), np.nan)
-    some = ~np.isnan(found).all(axis=0)
-    quantiles[:, some] = np.nanquantile(found[:, some], BAND, axis=0)
+    curves[~np.isfinite(curves)] = np.nan
+    quantiles = np.full((len(BAND), curves.shape[1]), np.nan)
+    some = ~np.isnan(curves).all(axis=0)
+    quantiles[:, some] = np.nanquantile(curves[:, some], BAND, axis=0)
     return quantiles
 
 

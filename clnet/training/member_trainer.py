@@ -386,20 +386,20 @@ class MemberTrainer:
 
     def _measures(self, data: int, active: Array, totals: Array) -> Array:
         """Return `Measures` [active, 3] of an epoch; `data` is 1 for validations."""
-        found = measures(totals, 1, 1)
-        found[:, :2] /= self._sizes[data][active, np.newaxis]
-        found[:, 1] /= self._network.n_out
-        return found
+        rows = measures(totals, 1, 1)
+        rows[:, :2] /= self._sizes[data][active, np.newaxis]
+        rows[:, 1] /= self._network.n_out
+        return rows
 
     def _reached(self, active: Array, last: Array) -> Array:
         """Return which members [active] have their desired error, by measures."""
-        found = np.zeros(len(active), bool)
+        reached = np.zeros(len(active), bool)
         which = self.members.which[active]
         for number, options in enumerate(self.members.options):
             if options.desired is not None:
                 its = which == number
-                found[its] = options.desired.reached_by(last[its])
-        return found
+                reached[its] = options.desired.reached_by(last[its])
+        return reached
 
     def history(self, number: int) -> History:
         """Return the history of one member."""

@@ -72,10 +72,10 @@ class Members:
         """Return the samples of a training by each of the options."""
         if self.rows is None:
             return [samples] * len(self.options)
-        found = [0] * len(self.options)
+        counts = [0] * len(self.options)
         for number, rows in zip(self.which.tolist(), self.rows, strict=True):
-            found[number] = len(rows)
-        return found
+            counts[number] = len(rows)
+        return counts
 
     def balanced_weights(self) -> Array:
         """Return the weights [members, samples] as a kernel takes them.
@@ -84,21 +84,21 @@ class Members:
         those of other steps.
         """
         assert self.weights is not None
-        found = np.zeros(self.weights.shape, np.float32)
+        weights_of = np.zeros(self.weights.shape, np.float32)
         for i, (row, which) in enumerate(
             zip(self.weights, self.which.tolist(), strict=True)
         ):
-            own = slice(None) if self.rows is None else self.rows[i]
-            weights = row[own, np.newaxis] / row[own].max()
+            rows = slice(None) if self.rows is None else self.rows[i]
+            weights = row[rows, np.newaxis] / row[rows].max()
             if self.options[which].batch in (1, len(weights)):
                 weights = balanced_weights(weights, len(weights))
-            found[i, own] = weights[:, 0]
-        return found
+            weights_of[i, rows] = weights[:, 0]
+        return weights_of
 
     def each(self, value: Callable[[TrainingOptions], Any]) -> Array:
         """Return a value of each member's options [members, ...]."""
-        found: Array = np.array([value(one) for one in self.options])[self.which]
-        return found
+        values: Array = np.array([value(one) for one in self.options])[self.which]
+        return values
 
 
 @dataclass(frozen=True)
@@ -200,18 +200,18 @@ def _seeds(listed: list[Any] | None, shared: int | None, count: int) -> Array:
 
 def _rests(lists: list[Array] | None, n: int, count: int) -> list[Array]:
     """Return the samples that are not among the rows of each network."""
-    found: list[Array] = []
+    rests: list[Array] = []
     for i in range(count):
         kept = np.ones(n, bool)
         kept[... if lists is None else lists[i]] = False
         rest = np.flatnonzero(kept)
-        found.append(rest)
+        rests.append(rest)
         if not rest.size:
             raise InputError(
                 f'validation "{REST}" are the samples that are not among the rows, '
                 f"and network {i} has none: give rows without some samples"
             )
-    return found
+    return rests
 
 
 def with_rate(rate: float, rule: Optimiser) -> Optimiser:
@@ -243,21 +243,21 @@ def _lists(
             f"rows has {counted(len(lists), 'list')}, expected one for each of the "
             f"{counted(count, 'network')}"
         )
-    found: list[Array] = []
+    numbers: list[Array] = []
     for number, one in enumerate(lists):
-        own = as_array(f"rows of network {number}", one)
-        if own.ndim != 1 or not own.size or own.dtype.kind not in "iu":
+        listed = as_array(f"rows of network {number}", one)
+        if listed.ndim != 1 or not listed.size or listed.dtype.kind not in "iu":
             raise InputError(
                 f"rows of network {number} must be numbers of samples, at least one"
             )
-        if own.min() < 0 or own.max() >= samples:
+        if listed.min() < 0 or listed.max() >= samples:
             raise InputError(
                 f"rows of network {number} name sample "
-                f"{own.min() if own.min() < 0 else own.max()}, expected 0 to "
+                f"{listed.min() if listed.min() < 0 else listed.max()}, expected 0 to "
                 f"{samples - 1}"
             )
-        found.append(own.astype(np.int32))
-    return found
+        numbers.append(listed.astype(np.int32))
+    return numbers
 
 
 def _weights(
@@ -273,11 +273,11 @@ def _weights(
             f"[{count}, {samples}]"
         )
     checked_weights(array.reshape(-1), array.size, "", 0)
-    found = np.broadcast_to(array, (count, samples))
-    for i, row in enumerate(found):
+    rows = np.broadcast_to(array, (count, samples))
+    for i, row in enumerate(rows):
         if not (row if lists is None else row[lists[i]]).any():
             raise InputError(
                 f"sample_weight is 0 for all samples of network {i}, expected one "
                 "above 0"
             )
-    return found
+    return rows

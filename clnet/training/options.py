@@ -62,11 +62,11 @@ class DesiredError:
 
     def reached(self, epoch: Epoch) -> str | None:
         """Return a sentence if an epoch has the error, else None."""
-        found = getattr(epoch, self.measure)
-        if found > self.most:
+        value = getattr(epoch, self.measure)
+        if value > self.most:
             return None
         return (
-            f"{self.measure} {found:.6g} of epoch {epoch.number} is at most "
+            f"{self.measure} {value:.6g} of epoch {epoch.number} is at most "
             f"{self.most:g}"
         )
 
@@ -121,13 +121,13 @@ def resolved(network: Model, options: FitOptions, n: int) -> TrainingOptions:
     key = n, network.fann, arguments, *map(type, arguments)
     kept = network.results
     try:
-        found: TrainingOptions | None = kept.get(key)
+        chosen: TrainingOptions | None = kept.get(key)
     except TypeError:  # an argument is no key
         return _resolved(network, options, n)
-    if found is None:
-        found = _resolved(network, options, n)
-        kept[key] = found
-    return found
+    if chosen is None:
+        chosen = _resolved(network, options, n)
+        kept[key] = chosen
+    return chosen
 
 
 def _resolved(network: Model, options: FitOptions, n: int) -> TrainingOptions:

@@ -73,8 +73,8 @@ def fit_population(
             ), share)
             return list(histories), parameters
 
-        own, parameters = ranks.together(trained)
-        every = list(chain.from_iterable(ranks.gathered(own)))
+        histories, parameters = ranks.together(trained)
+        every = list(chain.from_iterable(ranks.gathered(histories)))
         return Histories(len(every), every.__getitem__), ranks.stacked(parameters)
 
 
@@ -232,11 +232,11 @@ def _shares(
     numbers = np.arange(len(members))[rows]
     shares = []
     for device, part in zip(devices, cut(len(numbers), len(devices)), strict=True):
-        own = numbers[part]
-        if own.size:
+        its = numbers[part]
+        if its.size:
             shares.append(_Share(
-                network, members if own.size == len(members) else members.part(own),
-                samples, device, slice(int(own[0]), int(own[-1]) + 1), options,
+                network, members if its.size == len(members) else members.part(its),
+                samples, device, slice(int(its[0]), int(its[-1]) + 1), options,
             ))
     return shares
 

@@ -319,13 +319,13 @@ def _layers(network: Model) -> Iterable[Array | str]:
 
 def _checksum(parts: Iterable[Array | str]) -> int:
     """Return the CRC-32 of texts, and of arrays with their types and shapes."""
-    found = 0
+    checksum = 0
     for part in parts:
         if not isinstance(part, str):
             head = f"{part.dtype.name} {part.shape}"
-            found = zlib.crc32(np.ascontiguousarray(part).data, zlib.crc32(
-                head.encode(), found
+            checksum = zlib.crc32(np.ascontiguousarray(part).data, zlib.crc32(
+                head.encode(), checksum
             ))
         else:
-            found = zlib.crc32(part.encode(), found)
-    return found
+            checksum = zlib.crc32(part.encode(), checksum)
+    return checksum

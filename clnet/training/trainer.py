@@ -181,9 +181,9 @@ class Trainer:
             self.parameters if self._replaced == self._epoch else None,
         )
         self._restore(self._epoch - 1)
-        found = train_state.values()[0]
+        parameters = train_state.values()[0]
         self._roll_back()
-        return found
+        return parameters
 
     def _values(self) -> tuple[Array, Array]:
         """Return the parameters and the optimiser's state after the last epoch."""
@@ -405,11 +405,11 @@ class Trainer:
     def _measures(self, count: int) -> tuple[Array, Array | None]:
         """Wait for the segment's epochs, and return their measures [epochs, 3]."""
         n_out = self.network.n_out
-        found = measures(self._pass.totals(count), len(self._setup.data), n_out)
+        training = measures(self._pass.totals(count), len(self._setup.data), n_out)
         if self._setup.validation is None:
-            return found, None
+            return training, None
         totals = np.sum([one.totals(count) for one in self._validations], axis=0)
-        return found, measures(totals, len(self._setup.validation), n_out)
+        return training, measures(totals, len(self._setup.validation), n_out)
 
     def _roll_back(self) -> None:
         """Discard the epochs that are not reported yet.
@@ -494,13 +494,13 @@ class Trainer:
         if self._enqueued == first:  # no epoch, and no snapshot
             return self._state.parameters
         low, high = min(one.first for one in self._segments), max(epoch, first)
-        found, at = self._state.parameters, high
+        finite, at = self._state.parameters, high
         while low <= high:  # once they are not finite, they stay so
             self._restore(at)
             parameters, _ = self._train_state[0].values()
             if all_finite(parameters):
-                found, low = parameters, at + 1
+                finite, low = parameters, at + 1
             else:
                 high = at - 1
             at = (low + high) // 2
-        return found
+        return finite
