@@ -114,10 +114,7 @@ def storage_contents(name, span, values):
     what, generic = name.rpartition(" ")[2], not name.startswith(("rows ", "entries "))
     if name.startswith("dia "):
         return Contents(values.size, n_in - 1, 1 - n_out, order="ascending")
-    if generic:
-        entries = n_out * n_in if "apply" in name else live_count(storage)
-    else:
-        entries = len(storage.pattern)
+    entries = live_count(storage) if generic else len(storage.pattern)
     if ", " in name:  # of slices
         return {
             "slices": Contents(values.size, storage.size, order="sorted"),
@@ -133,7 +130,7 @@ def storage_contents(name, span, values):
     if " bounds " in name:
         return Contents.starts(values.size - 1, rows)
     if what == "starts":
-        if " by column " in name:
+        if " by columns " in name:
             rows = n_in
         return Contents.starts(rows, entries if not generic else int(values[-1]))
     padding = -entries % 4 if name.startswith("rows ") else 0

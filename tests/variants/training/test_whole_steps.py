@@ -452,7 +452,7 @@ def test_steps_with_grid_barriers():
     totals = bound.read(program.output)[0]
     assert_close((totals[:3] + totals[3:])[:2], values["totals"][0, :2])
     assert_close(train_state.values()[0], parameters, 1e-3)
-    assert not bound.timed_out()
+    assert not bound.bound.timed_out()
 
 
 def test_devices_and_rules_with_grid_barriers():
