@@ -20,7 +20,6 @@ import numpy as np
 from clnet.cli import json_output
 from clnet.cli.samples import (
     TABLE_OPTIONS,
-    devices_of,
     read,
     unknown_targets,
     unused_scaling,
@@ -31,6 +30,7 @@ from clnet.cli.summary import (
     counts_of,
     data_text,
     device_rows,
+    devices_of,
     evaluation_rows,
     explained,
     figures,

@@ -13,6 +13,7 @@ import numpy as np
 from clnet.cli import json_output
 from clnet.cli.summary import (
     device_rows,
+    devices_of,
     file_rows,
     pairs,
     set_fields,
@@ -92,7 +93,7 @@ def asked(arguments: argparse.Namespace) -> bool:
         )
     option = f"--{names[0]}"
     for name in _ONE:
-        if getattr(arguments, name):
+        if getattr(arguments, name) and (name, option) != ("mpi", "--population"):
             raise InputError(
                 f"--{name.replace('_', '-')} is for one training: leave out it or "
                 f"{option}"
@@ -129,9 +130,9 @@ def asked(arguments: argparse.Namespace) -> bool:
 
 def run(
     arguments: argparse.Namespace, devices: tuple[Device, ...], network: Network,
-    sets: dict[str, FileSamples], options: dict[str, Any],
+    sets: dict[str, FileSamples], options: dict[str, Any], comm: Any = None,
 ) -> int:
-    """Train all networks, and print the results."""
+    """Train all networks; rank 0 prints the results."""
     by_seeds = arguments.population is not None
     if not by_seeds and any(samples.source is not None for samples in sets.values()):
         raise InputError(
@@ -139,8 +140,12 @@ def run(
             f"{arguments.data} do not: give a larger --buffer"
         )
     chosen = {name: options[name] for name in _OPTIONS}
-    chosen["devices"] = devices
-    (_seeds if by_seeds else _settings)(arguments, network, sets, chosen)
+    if comm is None:
+        chosen["devices"] = devices
+    else:
+        chosen |= {"device": devices_of(arguments.device), "comm": comm}
+    train = _seeds if by_seeds else _settings
+    train(arguments, network, sets, chosen, devices)
     return 0
 
 
@@ -151,7 +156,7 @@ def _shown(arguments: argparse.Namespace) -> bool:
 
 def _seeds(
     arguments: argparse.Namespace, network: Network, sets: dict[str, FileSamples],
-    options: dict[str, Any],
+    options: dict[str, Any], devices: tuple[Device, ...],
 ) -> None:
     """Train a population of seeds."""
     from clnet.population import Population
@@ -178,6 +183,8 @@ def _seeds(
         *training.arguments, seed=list(seeds), patience=arguments.patience,
         validation=None if validation is None else validation.validation, **options,
     )
+    if "comm" in options and options["comm"].Get_rank() > 0:
+        return
     seconds = time.perf_counter() - begin
     by = "validation" if "validation" in sets else "training"
     losses = [
@@ -185,7 +192,7 @@ def _seeds(
     ]
     best = int(np.argmin(losses))
     results = {
-        name: population.evaluate(*samples.arguments, options["devices"], scale=scale)
+        name: population.evaluate(*samples.arguments, devices, scale=scale)
         for name, samples in sets.items()
     }
     network = population[best]
@@ -193,8 +200,8 @@ def _seeds(
     epochs = sorted({len(history) for history in histories})
     if arguments.json:
         json_output.show({
-            **_head_fields(options, network), "seconds": seconds, "seeds": list(seeds),
-            "epochs": [len(history) for history in histories],
+            **_head_fields(devices, options, network), "seconds": seconds,
+            "seeds": list(seeds), "epochs": [len(history) for history in histories],
             "loss": losses, "best": seeds[best], "best_by": by,
             **{
                 name: {"samples": len(sets[name]), "networks": [
@@ -207,7 +214,7 @@ def _seeds(
         })
         return
     rows = [
-        *_head(options, network),
+        *_head(devices, network),
         *table_rows(sets["training"].notes),
         ("seeds", f"{first} to {seeds[-1]}"),
         ("epochs", " to ".join(map(str, sorted({epochs[0], epochs[-1]})))),
@@ -241,7 +248,7 @@ def _spread(
 
 def _settings(
     arguments: argparse.Namespace, network: Network, sets: dict[str, FileSamples],
-    options: dict[str, Any],
+    options: dict[str, Any], devices: tuple[Device, ...],
 ) -> None:
     """Score settings over folds; train the best on all samples."""
     from clnet.population import Population
@@ -265,22 +272,22 @@ def _settings(
         network = best[0]
         results = {
             name: network.evaluate(
-                *samples.arguments, options["devices"], scale=options["scale"]
+                *samples.arguments, devices, scale=options["scale"]
             )
             for name, samples in sets.items()
         }
     _write(arguments, network, result.histories)
     if arguments.json:
         json_output.show({
-            **_head_fields(options, network), "seconds": seconds, "folds": folds,
-            "score": result.measure, "params": result.params, "scores": result.scores,
-            "best": result.best,
+            **_head_fields(devices, options, network), "seconds": seconds,
+            "folds": folds, "score": result.measure, "params": result.params,
+            "scores": result.scores, "best": result.best,
             **set_fields(results, sets),
             "written": arguments.save, "drawn": arguments.plot,
             "report": arguments.report,
         })
         return
-    rows = _head(options, network)
+    rows = _head(devices, network)
     trainings = result.scores.size
     rows += [
         ("trainings", f"{counted(len(result.params), 'setting')} over {folds} folds"),
@@ -328,14 +335,18 @@ def _setting(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
-def _head(options: dict[str, Any], network: Network) -> list[tuple[str, object]]:
+def _head(
+    devices: tuple[Device, ...], network: Network
+) -> list[tuple[str, object]]:
     sizes = "-".join(str(n) for n in network.sizes)
-    return [*device_rows(options["devices"]), ("network", sizes)]
+    return [*device_rows(devices), ("network", sizes)]
 
 
-def _head_fields(options: dict[str, Any], network: Network) -> dict[str, object]:
+def _head_fields(
+    devices: tuple[Device, ...], options: dict[str, Any], network: Network
+) -> dict[str, object]:
     return {
-        "device": ", ".join(str(name) for _, name in device_rows(options["devices"])),
+        "device": ", ".join(str(name) for _, name in device_rows(devices)),
         "network": network.sizes,
         "classes": network.classes, "scaled": options["scale"],
     }

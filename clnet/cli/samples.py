@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from clnet.nn.columns import Columns
     from clnet.nn.labels import Classes
     from clnet.nn.scaling import Scaling
-    from clnet.opencl.discovery import Devices
 
 PLAIN_TABLE = TEXT_SUFFIXES[0]  # which is read without names too
 TABLE_OPTIONS = ("target", "categories", "ignore", "index", "dates", "missing",
@@ -282,11 +281,6 @@ def check_labels(path: str, samples: FileSamples, classes: Classes | None) -> No
             f"{path} has the class {quoted(unknown[0])}, expected one of the network's "
             f"classes {quoted(list(classes or ()))}"
         )
-
-
-def devices_of(text: str | None) -> Devices:
-    """Return the device or, separated by commas, the devices of ``--device``."""
-    return text if text is None or "," not in text else text.split(",")
 
 
 def unused_scaling(path: str) -> str:

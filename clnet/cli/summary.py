@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clnet.nn.labels import Label
     from clnet.nn.metrics import Evaluation
     from clnet.opencl.device import Device
+    from clnet.opencl.discovery import Devices
 
 MOST_CLASSES = 12  # that are counted
 SHORT = 4  # characters of a name that say something
@@ -210,6 +211,11 @@ def figures(evaluation: Evaluation | None) -> dict[str, object]:
         for field in dataclasses.fields(evaluation)
     }
     return {name: value for name, value in every.items() if value is not None}
+
+
+def devices_of(text: str | None) -> Devices:
+    """Return the device or, separated by commas, the devices of ``--device``."""
+    return text if text is None or "," not in text else text.split(",")
 
 
 def device_rows(devices: Sequence[Device]) -> list[tuple[str, object]]:

@@ -20,13 +20,13 @@ from clnet.cli.samples import (
     TABLE_OPTIONS,
     FileSamples,
     check_labels,
-    devices_of,
     read,
     unused_scaling,
 )
 from clnet.cli.summary import (
     class_texts,
     device_rows,
+    devices_of,
     file_rows,
     pairs,
     set_fields,
@@ -68,24 +68,24 @@ def run(arguments: argparse.Namespace) -> int:
 
     many = population.asked(arguments)
     comm = communicator(arguments)
-    if many:
-        if comm is not None:
-            raise InputError(
-                "many networks train in one process, and mpiexec has started several"
-            )
-        return population.run(arguments, *_prepared(arguments))
+    if many and comm is not None and arguments.population is None:
+        raise InputError("folds train in one process, and mpiexec has started several")
     with joined(comm, "clnet train") as ranks:
         draws = arguments.data != DIGITS
-        if ranks is None:
-            resume = checkpoint(arguments, draws)
-            return _trained(arguments, resume, *_prepared(arguments))
 
         def started() -> tuple[Path | None, int | None]:
             resume = checkpoint(arguments, draws)
+            if many:  # the networks' seeds begin there
+                return resume, arguments.seed or 0
             return resume, _seed(arguments) if draws else arguments.seed
 
-        resume, arguments.seed = ranks.from_first(started)
-        prepared = ranks.together(lambda: _prepared(arguments))
+        if ranks is None:
+            resume, prepared = checkpoint(arguments, draws), _prepared(arguments)
+        else:
+            resume, arguments.seed = ranks.from_first(started)
+            prepared = ranks.together(lambda: _prepared(arguments))
+        if many:
+            return population.run(arguments, *prepared, comm)
         return _trained(arguments, resume, *prepared, comm)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from contextlib import suppress
 
 import numpy as np
 import pytest
+from children import MPIEXEC, OPEN_MPI, child_environment
 
 from clnet import Network, Population, device, load
 from clnet.cli.main import main
@@ -142,6 +145,20 @@ def test_seeds_weigh_classes_alike(data, capsys):
         for more in ((), ("--class-weight", "balanced"))
     )
     assert plain != weighted
+
+
+@pytest.mark.skipif(not MPIEXEC, reason="there is no mpiexec")
+def test_ranks_share_the_networks(data, capsys):
+    pytest.importorskip("mpi4py")
+    command = (*SIZES, "--population", "3", "--seed", "2", "--validation", "0.3",
+               "--json")
+    single = json.loads(train(capsys, *command))
+    done = subprocess.run(
+        [MPIEXEC, "-n", "2", sys.executable, "-m", "clnet", "train", *command],
+        capture_output=True, text=True, timeout=120, check=True,
+        env=child_environment(**OPEN_MPI),
+    )
+    assert json.loads(done.stdout)["loss"] == single["loss"]
 
 
 def test_digits_keep_their_test_set(capsys, monkeypatch):

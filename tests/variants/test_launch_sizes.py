@@ -70,6 +70,7 @@ class Posed(Description):
     """A network that is described alone, as programs of training take it."""
 
     fann = FannParameters()
+    members = 1
 
 
 POSED = {  # the widths and samples of each
@@ -134,7 +135,7 @@ def dense_span(n_in, n_out, batch, length=2):
     """Return the first ops of a network that is described alone."""
     sizes = [n_in] + [n_out] * (length // 2)
     program = lower(
-        Description(n_in, [Dense(n, "tanh") for n in sizes[1:]], "float32", False)
+        Posed(n_in, [Dense(n, "tanh") for n in sizes[1:]], "float32", False)
     )
     return program.span(0, length, batch)
 
