@@ -44,6 +44,7 @@ class DeviceSums:
         self, sessions: Sequence[Session], gradients: Sequence[Memory], layout: Layout,
         dtype: str, steps: Sequence[Sequence[Step]], receivers: int,
     ) -> None:
+        self._sessions = sessions
         self._bytes = layout.size * np.dtype(dtype).itemsize
         self._transfers = [
             GradientTransfer(
@@ -72,9 +73,9 @@ class DeviceSums:
     def begin(self, present: Sequence[bool]) -> None:
         """Begin a step, of which each device has samples or none."""
         self._senders = [number for number, has in enumerate(present) if has]
-        for transfer, has in zip(self._transfers, present, strict=True):
+        for session, has in zip(self._sessions, present, strict=True):
             if not has:
-                transfer.finish()  # it may still read the sum of the step before
+                session.finish()  # it may still read the sum of the step before
 
     def add(self, number: int, replay: Replay | None) -> None:
         """Enqueue a device's steps and downloads; None: it has no samples."""

@@ -184,10 +184,6 @@ class GradientTransfer:
         """Let the next uploads wait for all steps that are enqueued now."""
         self._before_uploads = self._markers()
 
-    def finish(self) -> None:
-        """Wait for all enqueued steps, and so for the uploads that they read."""
-        self._session.finish()
-
     @property
     def copies(self) -> bool:
         """Whether gradients are copied: the host has another memory than the device."""

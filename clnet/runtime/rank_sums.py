@@ -80,7 +80,7 @@ class RankSums:
         if self._leaves == self._blocks:
             self._has_last = replay is not None
             if replay is None:
-                self._transfer.finish()  # it may still read the sum of the step before
+                self._session.finish()  # it may still read the sum of the step before
                 self._waiting += self._transfer.order
                 return
             for numbers in self._transfer.run(replay):
