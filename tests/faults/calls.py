@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from clnet import Device, Network
+from clnet import Device, Network, Population
 from clnet.opencl.discovery import Devices
 from clnet.opencl.memory import Memory
 from clnet.opencl.session import device_errors, session
@@ -103,6 +103,20 @@ def predicted_in_chunks(device: Devices = CPU) -> Scenario:
             with few_variants() as patch:
                 patch.setattr(predictions, "CHUNK", 8)
                 return network.predict(x, device)
+
+        return run
+
+    return scenario
+
+
+def predicted_by_population(device: Device = CPU, members: int = 3) -> Scenario:
+    def scenario(folder: Path) -> Callable[[], Any]:
+        population = Population(mlp(), members)
+
+        def run() -> Any:
+            with few_variants() as patch:
+                patch.setattr(predictions, "CHUNK", 4)  # of the walk, and of one call
+                return population.predict(X, device), population.predict(X[:2], device)
 
         return run
 
