@@ -1,5 +1,7 @@
-"""Training: epochs, batches, stop rules, callbacks, several devices.
+"""Training: arguments, epochs, stop rules, callbacks, devices, ranks, populations.
 
-Imports `planning` and below. Start with `fit`, the training loop. `setup` checks the
-arguments; `passes` runs epochs: a `feed` brings samples to the devices of a `group`.
+Imports `planning` and below. Start with `fit`: `fit_options` are its arguments, `setup`
+checks them, `trainer` is the loop of one network, `member_trainer` that of many which
+`population` shares out. `passes` runs epochs: a `feed` brings samples to the devices of
+a `group`.
 """
