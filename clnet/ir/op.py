@@ -89,7 +89,7 @@ class Derivatives:
 class Op:
     """Base of all ops; every op names the values that it reads and writes."""
 
-    NAME: ClassVar[str]  # Printed name; a prime marks the backward pass
+    NAME: ClassVar[str] = "op"  # Printed; a prime marks the backward pass
     # Names of the attributes that hold those values: one Value, a tuple, or None
     READS: ClassVar[tuple[str, ...]] = ()
     WRITES: ClassVar[tuple[str, ...]] = ()
