@@ -25,6 +25,8 @@ from clnet.nn.optimisers import SGD
 from clnet.planning import training_planner
 from clnet.planning.format_planner import NetworkView
 
+from .kills import TEMPORARY
+
 EPOCHS = 240
 EVERY = (1, 7)  # epochs between two checkpoints
 PROCESSES = 2  # at the same time
@@ -187,7 +189,9 @@ def compared(parts, whole):
             if found[name].tobytes() != expected[name].tobytes()
         ]
         check_curve(parts / CURVE, expected["measures"])
-    left = {path.name for path in parts.iterdir()} - {CHECKPOINT, CURVE, RESULT}
+    left = {
+        path.name for path in parts.iterdir() if not path.match(TEMPORARY)  # of kills
+    } - {CHECKPOINT, CURVE, RESULT}
     return wrong + [f"{name} is left" for name in sorted(left)]
 
 
