@@ -17,7 +17,7 @@ from clnet.opencl.session import session
 from clnet.planning.tuning.calls import CallTrial
 from clnet.planning.tuning.measure import timing
 from clnet.planning.tuning.oracle import WrongResultError, quiet_errors
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.runtime.plan import Plan
 from clnet.runtime.profiling import traced
@@ -78,7 +78,7 @@ class ByVariant(Candidate):
         """Return its plan."""
         return prepared(case, device, self.steps(case, device))
 
-    def steps(self, case: Case, device: Device) -> tuple[Step, ...]:
+    def steps(self, case: Case, device: Device) -> tuple[PlanStep, ...]:
         """Return the steps of a plan.
 
         Raises
@@ -102,7 +102,7 @@ class ByVariant(Candidate):
                 configs[span.signature] = self._config(case, device, span, target)
             on_host = self.variant.name == "host"
             steps.append(
-                Step(
+                PlanStep(
                     span, self.variant, configs[span.signature],
                     None if on_host else target,
                 )
@@ -124,7 +124,7 @@ class ByVariant(Candidate):
         times: list[tuple[float, int]] = []
         faults = []
         for number, config in enumerate(space):
-            step = Step(span, self.variant, config, target)
+            step = PlanStep(span, self.variant, config, target)
             try:
                 run = CallTrial(case.network, case.network.program, device).ready(
                     [step], span.inputs, span.outputs, on_device=True
@@ -185,7 +185,7 @@ class Planned(Candidate):
         # A plan with steps of the host needs host arrays.
         names = [variant.name for variant in VARIANTS if variant.name != "host"]
 
-        def steps() -> tuple[Step, ...]:
+        def steps() -> tuple[PlanStep, ...]:
             return case.network.compile(
                 device, case.batch, tune=tune, variants=names, precision=case.precision
             ).steps
@@ -245,7 +245,7 @@ def serial_device(device: Device) -> Device:
 
 
 def prepared(
-    case: Case, device: Device, steps: tuple[Step, ...], plan: Plan | None = None
+    case: Case, device: Device, steps: tuple[PlanStep, ...], plan: Plan | None = None
 ) -> Prepared:
     """Return a candidate that runs steps of clnet's, by their plan or a new one."""
     on_host = any(step.device is None for step in steps)
@@ -256,13 +256,13 @@ def prepared(
     )
 
 
-def _plan(case: Case, device: Device, steps: tuple[Step, ...]) -> Plan:
+def _plan(case: Case, device: Device, steps: tuple[PlanStep, ...]) -> Plan:
     same = lambda: steps  # noqa: E731
     return Plan(case.network, device, case.batch, steps, same, same)
 
 
 def _timers(
-    case: Case, device: Device, steps: Callable[[], tuple[Step, ...]], plan: Plan
+    case: Case, device: Device, steps: Callable[[], tuple[PlanStep, ...]], plan: Plan
 ) -> dict[str, Callable[[], Timer]]:
     """Return the timers of steps without the host, and of a plan's device arrays."""
     return {
@@ -274,7 +274,7 @@ def _timers(
 
 
 def _executable(
-    case: Case, device: Device, steps: tuple[Step, ...], profiling: bool
+    case: Case, device: Device, steps: tuple[PlanStep, ...], profiling: bool
 ) -> Executable:
     program = case.network.program
     return Executable(
@@ -283,7 +283,7 @@ def _executable(
     )
 
 
-def _stream(case: Case, device: Device, steps: tuple[Step, ...]) -> Timer:
+def _stream(case: Case, device: Device, steps: tuple[PlanStep, ...]) -> Timer:
     executable = _executable(case, device, steps, profiling=False)
     executable.bound.write(case.network.program.input, case.inputs[0])
     return back_to_back(executable.run, executable.session.finish)
@@ -301,7 +301,7 @@ def _arrays(case: Case, plan: Plan) -> Timer:
 def _clock(
     case: Case,
     device: Device,
-    steps: tuple[Step, ...],
+    steps: tuple[PlanStep, ...],
     read: Callable[[DeviceTime], float],
 ) -> Timer:
     executable = _executable(case, device, steps, profiling=True)
@@ -370,10 +370,10 @@ def timed_run(executable: Executable, first: Action | None = None) -> DeviceTime
     return DeviceTime(NANOSECOND * span, NANOSECOND * busy)
 
 
-def steps_text(steps: Sequence[Step]) -> str:
+def steps_text(steps: Sequence[PlanStep]) -> str:
     """Return steps as short text, equal neighbours counted."""
 
-    def text(step: Step) -> str:
+    def text(step: PlanStep) -> str:
         config = _config_text(step.config)
         if step.device is not None and step.device.serial:
             config = f"{config} calling thread".strip()
@@ -387,7 +387,7 @@ def _config_text(config: Config) -> str:
     return " ".join(f"{name}={value}" for name, value in config.items())
 
 
-def _threads(steps: Sequence[Step]) -> int | None:
+def _threads(steps: Sequence[PlanStep]) -> int | None:
     """Return the host threads that steps use."""
     known = [
         blas_threads() if step.device is None else step.device.compute_units

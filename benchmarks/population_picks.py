@@ -40,7 +40,7 @@ from clnet.opencl.session import session
 from clnet.planning.planner import Planner
 from clnet.planning.tuning.budget import Budget
 from clnet.planning.tuning.trial import StepTrial
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.variants.members import members_variants
 from clnet.variants.members.members import exact_factors
 
@@ -86,7 +86,7 @@ def rows_of(case: SmallCase, device: Device, each: float) -> Iterator[dict[str, 
             device, case.networks, case.samples, False, True
         )
     )
-    chosen: dict[str, Step] = {}
+    chosen: dict[str, PlanStep] = {}
     planners: dict[str, Planner] = {}
     seconds: dict[str, float] = {}
     with empty_store():
@@ -125,7 +125,7 @@ def rows_of(case: SmallCase, device: Device, each: float) -> Iterator[dict[str, 
 
 
 def in_turn(
-    steps: dict[str, Step], case: SmallCase, program: Program
+    steps: dict[str, PlanStep], case: SmallCase, program: Program
 ) -> dict[str, list[float]]:
     """Return the seconds of a step of all networks, of rounds taken in turn."""
     device = next(iter(steps.values())).device

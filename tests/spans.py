@@ -10,7 +10,7 @@ from clnet.ir.lowering import lower_training
 from clnet.nn.losses import LOSSES, loss_function
 from clnet.opencl.discovery import device
 from clnet.opencl.session import session
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
@@ -58,7 +58,7 @@ def results_of(network, span, variant, config, values, *scalars, second=False):
     second: a call with inputs of NaN comes before, of which nothing may be left.
     """
     train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
-    replay = Replay(SESSION, [Step(span, variant, config, DEVICE)], network.layout,
+    replay = Replay(SESSION, [PlanStep(span, variant, config, DEVICE)], network.layout,
                     train_state)
     for known in ({}, values) if second else (values,):
         for value in (*span.outputs, *span.inputs):

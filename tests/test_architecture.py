@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import clnet
 from clnet import Network
 
 ROOT = Path(__file__).parents[1]
@@ -100,3 +101,11 @@ def test_the_types_are_there():
     types = TYPE.findall(PAGE)
     assert len(types) == 10
     assert all(isinstance(named(path), type) or callable(named(path)) for path in types)
+
+
+def test_no_two_classes_have_the_same_name():
+    names = re.findall(r"^class (\w+)", "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in Path(clnet.__file__).parent.rglob("*.py")
+    ), re.MULTILINE)
+    assert len(names) == len(set(names)), {n for n in names if names.count(n) > 1}

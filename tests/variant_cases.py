@@ -19,7 +19,7 @@ from clnet.nn.activations import ACTIVATIONS
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import device
 from clnet.opencl.session import session
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 
 H200 = Device(
@@ -125,7 +125,7 @@ class Bound:
         self.on_host = variant.name == "host"
         self.executable = Executable(
             self.session, network,
-            [Step(span, variant, config, None if self.on_host else where)],
+            [PlanStep(span, variant, config, None if self.on_host else where)],
             span.inputs, span.outputs, on_device=not self.on_host,
         )
         self.buffers = {}

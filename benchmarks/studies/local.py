@@ -18,7 +18,7 @@ from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import BAND_ALIGNMENT
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import device as part_of
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.variants.stencil.stencil_cpu import DEEP_TILES
 
 from ..baselines.local import NumPyLocal, TorchLocal
@@ -86,7 +86,7 @@ class Workers(Candidate):
         share = -(-case.sizes[-1] // self.workers)
         tile = round_up(-(-share // -(-share // DEEP_TILES[0])), BAND_ALIGNMENT)
         config = {"workers": self.workers, "tile": tile, "stream": 0}
-        only = Step(step.span, step.variant, config, step.device)
+        only = PlanStep(step.span, step.variant, config, step.device)
         return prepared(case, device, (only,))
 
 

@@ -24,7 +24,7 @@ from clnet.opencl.launch import Buffer
 from clnet.opencl.memory import Memory
 from clnet.opencl.session import session
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.training.callbacks import Training
@@ -165,7 +165,7 @@ class Replayed(Candidate):
         program = case.program(network, case.optimiser)
         variants = [variant for variant in TRAINING_VARIANTS if self.allowed(variant)]
         plan = plan_training(network, program, device, case.batch, variants=variants)
-        steps: tuple[Step, ...] = plan.steps
+        steps: tuple[PlanStep, ...] = plan.steps
         target, parameters = session(device), network.parameters
         rule = case.optimiser
         state = rule.initial_state(parameters.size, case.dtype)

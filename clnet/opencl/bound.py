@@ -18,10 +18,10 @@ from clnet.opencl.launch import (
     Argument,
     Buffer,
     ByValueInput,
+    Constant,
     Packed,
     Scalar,
     Scratch,
-    Table,
     ZeroCopyOutput,
 )
 from clnet.opencl.memory import Memory, filled_memory
@@ -82,7 +82,7 @@ class Bound:
 
     def _resolved(self, argument: Argument, step: int) -> Any:
         """Return an argument as `set_arg` accepts it."""
-        if isinstance(argument, (Value, Buffer, Scratch, Packed, Table)):
+        if isinstance(argument, (Value, Buffer, Scratch, Packed, Constant)):
             return self.memory(argument, step).argument
         if isinstance(argument, Scalar):
             return self._types[argument.type](self.numbers.get(argument.name, 0))
@@ -93,7 +93,7 @@ class Bound:
         return self._types["real" if isinstance(argument, float) else "int"](argument)
 
     def memory(
-        self, argument: Value | Buffer | Scratch | Packed | Table, step: int = 0
+        self, argument: Value | Buffer | Scratch | Packed | Constant, step: int = 0
     ) -> Memory:
         """Return the memory that an argument of the numbered step names."""
         name = argument.name
@@ -101,7 +101,7 @@ class Bound:
             name = f"{step} {name}"
         memory = self.buffers.get(name)
         if memory is None:
-            if isinstance(argument, Table):
+            if isinstance(argument, Constant):
                 memory = filled_memory(self.session, argument.make())
             elif isinstance(argument, Value):
                 item = np.dtype(argument.type_in(self.dtype)).itemsize

@@ -121,7 +121,7 @@ class Packed:
 
 
 @dataclass(frozen=True)
-class Table:
+class Constant:
     """Argument: a constant array, uploaded once."""
 
     name: str  # Equal names within a network mean equal contents
@@ -129,7 +129,7 @@ class Table:
     make: Callable[[], NDArray[Any]] = field(compare=False)
 
     @classmethod
-    def of(cls, values: NDArray[Any]) -> Table:
+    def of(cls, values: NDArray[Any]) -> Constant:
         """Return the argument for a small array, which is its name.
 
         It has the sizes, offsets and activations of dense layers alone. They follow
@@ -175,7 +175,8 @@ class ZeroCopyOutput:
 
 
 Argument = (
-    Value | Buffer | Scratch | Packed | Table | Scalar | ByValueInput | ZeroCopyOutput
+    Value | Buffer | Scratch | Packed | Constant | Scalar | ByValueInput
+    | ZeroCopyOutput
     | int | float
 )
 """An argument of a kernel; an int becomes OpenCL's `int`, a float REAL."""

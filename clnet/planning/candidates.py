@@ -18,7 +18,7 @@ from clnet.ir.program import Program, Span
 from clnet.nn.storage.layout import Slot
 from clnet.opencl.device import Device
 from clnet.planning.cover import Candidate
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.variants.base import Config, MemberVariant, Reach, Variant
 from clnet.variants.cost import modelled
 from clnet.variants.reference.host import Host
@@ -94,7 +94,7 @@ def eligible(
                 for config, seconds in costs:
                     for start, stop in group:
                         ops = program.span(start, stop, batch)
-                        step = Step(ops, variant, config, None if host else target)
+                        step = PlanStep(ops, variant, config, None if host else target)
                         yield Candidate(start, stop, step, seconds)
 
 

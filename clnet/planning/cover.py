@@ -15,7 +15,7 @@ from clnet.opencl.store import Timing
 
 if TYPE_CHECKING:
     from clnet.errors import OutOfMemoryError
-    from clnet.runtime.binding import Step
+    from clnet.runtime.binding import PlanStep
 
 # A kernel's speed over its model's. The most seen is 2.6 (epoch with AVX-512); PoCL's
 # launches back to back take a third of the time of one alone.
@@ -29,7 +29,7 @@ class Candidate:
 
     start: int  # The span's ops in the program
     stop: int
-    step: Step  # Variant, configuration and device; its span has the plan's batch
+    step: PlanStep  # Variant, configuration and device; its span has the plan's batch
     modelled: float  # Seconds by the cost model
     timing: Timing | None = None  # The measured time; None: not measured
     # Why it cannot be used after all: it failed, or its results were wrong
@@ -73,7 +73,7 @@ class Cover:
         return all(candidate.timing is not None for candidate in self.candidates)
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[PlanStep, ...]:
         """The steps of the candidates."""
         return tuple(candidate.step for candidate in self.candidates)
 
@@ -205,7 +205,7 @@ def shortest_through(n: int, candidates: Sequence[Candidate]) -> list[float]:
     return [before[c.start] + c.seconds + after[c.stop] for c in candidates]
 
 
-def device_name(step: Step) -> str:
+def device_name(step: PlanStep) -> str:
     """Return a step's device in words: host, calling thread, or device."""
     if step.device is None:
         return "host"

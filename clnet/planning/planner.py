@@ -42,7 +42,7 @@ from clnet.planning.search import incumbent, search, search_all
 from clnet.planning.tuning.budget import CANDIDATE_SECONDS, SHARE, Budget
 from clnet.planning.tuning.calls import CallTrial, representative
 from clnet.planning.tuning.times import Times
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.plan import Plan
 from clnet.variants.base import MemberVariant, members_of
 from clnet.variants.cost import modelled
@@ -139,7 +139,7 @@ class Planner:
             Explanation(self.network, self.device, self.batch, self.report),
         )
 
-    def device_steps(self) -> tuple[Step, ...]:
+    def device_steps(self) -> tuple[PlanStep, ...]:
         """Return the steps for device arrays, which the device computes alone."""
         condition = "as device arrays need: pass host arrays"
         alone = self.report.covers[0].steps  # measured whole: sums of spans may differ
@@ -154,7 +154,7 @@ class Planner:
             and not any(launch.standby for launch in self._launches([c.step]))
         ], condition)
 
-    def fallback_steps(self) -> tuple[Step, ...]:
+    def fallback_steps(self) -> tuple[PlanStep, ...]:
         """Return the steps for a call whose kernels have timed out."""
         return self._steps_of(
             [c for c in self._on_device if not may_time_out(self._launches([c.step]))],
@@ -165,7 +165,7 @@ class Planner:
     def _on_device(self) -> list[Candidate]:
         return [c for c in self.report.candidates if c.step.device == self.device]
 
-    def _launches(self, steps: Sequence[Step]) -> tuple[Launch, ...]:
+    def _launches(self, steps: Sequence[PlanStep]) -> tuple[Launch, ...]:
         return tuple(
             launch for step in steps
             for launch in step.variant.launches(step.span, step.config, self.device)
@@ -173,7 +173,7 @@ class Planner:
 
     def _steps_of(
         self, candidates: Sequence[Candidate], condition: str
-    ) -> tuple[Step, ...]:
+    ) -> tuple[PlanStep, ...]:
         """Return the steps of the shortest cover, or raise DeviceError without one."""
         left = list(candidates)
         while (cover := self._shortest(left)) is not None:
@@ -286,7 +286,9 @@ class Planner:
             return space
         known = [
             config for config in space
-            if self.times.lookup(Step(span, variant, config, device), span) is not None
+            if self.times.lookup(
+                PlanStep(span, variant, config, device), span
+            ) is not None
         ]
         return [*space[:1], *(config for config in known if config != space[0])]
 
@@ -389,7 +391,7 @@ class Planner:
             return replace(cover, timing=whole.timing)
         return cover
 
-    def _builds(self, step: Step) -> int:
+    def _builds(self, step: PlanStep) -> int:
         """Return the number of programs of a step, by its variant's first span."""
         variant, device = step.variant, step.device
         key = variant.name, tuple(step.config.items()), id(device)
@@ -397,7 +399,7 @@ class Planner:
             self._programs[key] = len(self._programs_of(step))
         return self._programs[key]
 
-    def _programs_of(self, step: Step) -> set[tuple[object, ...]]:
+    def _programs_of(self, step: PlanStep) -> set[tuple[object, ...]]:
         """Return the programs that a step builds: none on the host."""
         device = step.device
         return set() if device is None else {

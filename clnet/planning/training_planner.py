@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from clnet.ir.program import Program
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
-    from clnet.runtime.binding import Step
+    from clnet.runtime.binding import PlanStep
     from clnet.variants.base import Variant
 
 FLOAT32_BYTES = 4
@@ -55,7 +55,7 @@ class TrainingPlan:
 
     network: Model  # The network, or a `NetworkView` of it, whose layout the steps use
     program: Program  # The program, lowered from it
-    steps: tuple[Step, ...]  # The chosen cover, in order
+    steps: tuple[PlanStep, ...]  # The chosen cover, in order
     explanation: str  # The text of `explain`
 
     def explain(self) -> str:
@@ -181,7 +181,7 @@ class _Kept:
 
     format: str | None  # Of the `NetworkView`; None: the network itself is trained
     program: Program  # As of `TrainingPlan`
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
     explanation: str
     seconds: float  # Of a step
 
@@ -230,7 +230,7 @@ def _explained(planner: Planner) -> str:
     )
 
 
-def _memory(step: Step, members: int) -> str:
+def _memory(step: PlanStep, members: int) -> str:
     """Return the memory that a training of many networks takes, in words."""
     assert step.device is not None
     whole = accepted_step(step.span)

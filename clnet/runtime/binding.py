@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Step:
+class PlanStep:
     """A span of a program with the variant that computes it."""
 
     span: Span  # The ops
@@ -40,7 +40,7 @@ class LaunchSchedule:
         self.busy: list[Device] = []  # devices with launches since the last wait
         self._session = session
 
-    def order_after_busy(self, step: Step, launches: Iterable[Launch]) -> None:
+    def order_after_busy(self, step: PlanStep, launches: Iterable[Launch]) -> None:
         """Append waits unless one queue's order already ends all earlier launches."""
         devices = {launch.device or step.device for launch in launches}
         if self.busy and {*self.busy, *devices} != {step.device}:

@@ -24,7 +24,7 @@ from clnet.variants.training.optimisers import gradient_sum
 if TYPE_CHECKING:
     from clnet.nn.storage.layout import Layout
     from clnet.opencl.session import Session
-    from clnet.runtime.binding import Step
+    from clnet.runtime.binding import PlanStep
     from clnet.runtime.replay import Replay
 
 Array = NDArray[Any]
@@ -42,7 +42,7 @@ class DeviceSums:
 
     def __init__(
         self, sessions: Sequence[Session], gradients: Sequence[Memory], layout: Layout,
-        dtype: str, steps: Sequence[Sequence[Step]], receivers: int,
+        dtype: str, steps: Sequence[Sequence[PlanStep]], receivers: int,
     ) -> None:
         self._sessions = sessions
         self._bytes = layout.size * np.dtype(dtype).itemsize

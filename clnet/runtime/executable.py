@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from clnet.ir.reference import silent_caller
 from clnet.opencl.bound import Bound
-from clnet.opencl.launch import PARAMETERS, ByValueInput, Packed, Table, phases
+from clnet.opencl.launch import PARAMETERS, ByValueInput, Constant, Packed, phases
 from clnet.opencl.memory import has_nan
-from clnet.runtime.binding import LaunchSchedule, Step
+from clnet.runtime.binding import LaunchSchedule, PlanStep
 from clnet.runtime.parameter_store import (
     NO_PARAMETERS,
     PackedMemory,
@@ -72,7 +72,7 @@ class Executable:
         self,
         session: Session,
         network: Model,
-        steps: Sequence[Step],
+        steps: Sequence[PlanStep],
         inputs: Sequence[Value],
         outputs: Sequence[Value],
         on_device: bool = False,
@@ -119,7 +119,7 @@ class Executable:
             self._ends.append(self.bound.handle_helper_timeout)
 
     def _add(
-        self, number: int, step: Step, on_host: set[str], on_device: set[str]
+        self, number: int, step: PlanStep, on_host: set[str], on_device: set[str]
     ) -> None:
         """Append the transfers that a step needs, then its actions.
 
@@ -147,7 +147,7 @@ class Executable:
             if isinstance(argument, Packed):
                 packed[argument] = self.store.packed(argument)
                 self.bound.buffers[argument.name] = packed[argument]
-            elif isinstance(argument, Table):
+            elif isinstance(argument, Constant):
                 self.bound.buffers[argument.name] = self.store.table(argument)
         filled = {argument for argument, memory in packed.items() if memory.refill}
         refills: list[tuple[PackedMemory, Action, list[Memory]]] = []
@@ -164,7 +164,7 @@ class Executable:
                 if launch.when == "parameters":
                     tables = [
                         self.bound.memory(table) for table in launch.arguments
-                        if isinstance(table, Table)
+                        if isinstance(table, Constant)
                     ]
                     refills += [(packed[fill], action, tables) for fill in fills]
                 else:
@@ -176,7 +176,7 @@ class Executable:
         on_device |= written
         on_host -= written
 
-    def _add_on_host(self, step: Step, on_host: set[str]) -> None:
+    def _add_on_host(self, step: PlanStep, on_host: set[str]) -> None:
         """Append a step in NumPy, to the one before if that is in NumPy too."""
         for value in step.span.inputs:
             if value.name not in on_host:

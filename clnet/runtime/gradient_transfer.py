@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clnet.nn.storage.layout import Layout, Slot
     from clnet.opencl.memory import Memory
     from clnet.opencl.session import Session
-    from clnet.runtime.binding import Step
+    from clnet.runtime.binding import PlanStep
     from clnet.runtime.replay import Replay
 
 Array = NDArray[Any]
@@ -50,7 +50,7 @@ def pieces_of(layout: Layout, length: int) -> list[slice]:
     ]
 
 
-def completing_steps(steps: Sequence[Step], pieces: Iterable[slice]) -> list[int]:
+def completing_steps(steps: Sequence[PlanStep], pieces: Iterable[slice]) -> list[int]:
     """Return the number of the step that computes the last gradient of each piece."""
     last: dict[Slot, int] = {}
     for number, step in enumerate(steps):
@@ -70,7 +70,7 @@ class GradientTransfer:
 
     def __init__(
         self, session: Session, gradients: Memory, layout: Layout, dtype: str,
-        steps: Sequence[Step], piece_bytes: int, *, lends: bool = False,
+        steps: Sequence[PlanStep], piece_bytes: int, *, lends: bool = False,
     ) -> None:
         self._session, self._gradients = session, gradients
         self._item = np.dtype(dtype).itemsize

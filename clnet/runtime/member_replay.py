@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from clnet.nn.storage.layout import Layout
     from clnet.opencl.session import Session
-    from clnet.runtime.binding import Step
+    from clnet.runtime.binding import PlanStep
     from clnet.runtime.train_state import TrainState
 
 Array = NDArray[Any]
@@ -91,7 +91,7 @@ class MemberReplay(Replay):
     """One launch that trains, or measures, many networks."""
 
     def __init__(
-        self, session: Session, step: Step, layout: Layout, train_state: TrainState,
+        self, session: Session, step: PlanStep, layout: Layout, train_state: TrainState,
         subsets: Sequence[Array | None], samples: int, epochs: int,
     ) -> None:
         count = len(subsets)

@@ -18,7 +18,7 @@ from clnet.runtime.turn import release
 if TYPE_CHECKING:
     from clnet.nn.model import Model
     from clnet.opencl.commands import Action
-    from clnet.opencl.launch import Packed, Table
+    from clnet.opencl.launch import Constant, Packed
     from clnet.opencl.session import Session
 
 Array = NDArray[Any]
@@ -62,7 +62,7 @@ class ParameterStore:
             weakref.WeakValueDictionary()
         )
 
-    def table(self, table: Table) -> Memory:
+    def table(self, table: Constant) -> Memory:
         """Return the buffer of a constant array, uploaded at its first use."""
         memory = self._tables.get(table.name)
         if memory is None:

@@ -35,7 +35,7 @@ from clnet.runtime.turn import Turn
 if TYPE_CHECKING:
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
-    from clnet.runtime.binding import Step
+    from clnet.runtime.binding import PlanStep
 
 Array = NDArray[Any]
 
@@ -73,7 +73,7 @@ class Plan:
         Of the steps.
     batch : int
         Samples per call.
-    steps : sequence of Step
+    steps : sequence of PlanStep
         The cover for host arrays.
     device_steps : callable
         Returns the cover for device arrays, without steps on the host.
@@ -107,15 +107,15 @@ class Plan:
         network: Model,
         device: Device,
         batch: int,
-        steps: Sequence[Step],
-        device_steps: Callable[[], Sequence[Step]],
-        fallback_steps: Callable[[], Sequence[Step]],
+        steps: Sequence[PlanStep],
+        device_steps: Callable[[], Sequence[PlanStep]],
+        fallback_steps: Callable[[], Sequence[PlanStep]],
         explanation: Reasons | None = None,
     ) -> None:
         self.network = network
         self.device = device
         self.batch = batch
-        self.steps: tuple[Step, ...] = tuple(steps)
+        self.steps: tuple[PlanStep, ...] = tuple(steps)
         self._explanation = explanation
         self._time_outs = ""
         self._session = session(device)
@@ -377,7 +377,7 @@ class Plan:
         self._executable.run(parameters)
         return self._executable.result(self._output.name, out)
 
-    def _fall_back(self, steps: Sequence[Step]) -> None:
+    def _fall_back(self, steps: Sequence[PlanStep]) -> None:
         """Replace the steps, of which some timed out, by the fallback, and warn."""
         names = ", ".join(
             step.variant.name for step in steps

@@ -26,7 +26,7 @@ from clnet.runtime.ranks import Polls
 if TYPE_CHECKING:
     from clnet.nn.storage.layout import Layout
     from clnet.opencl.session import Session
-    from clnet.runtime.binding import Step
+    from clnet.runtime.binding import PlanStep
     from clnet.runtime.ranks import Ranks
     from clnet.runtime.replay import Replay
 
@@ -44,7 +44,7 @@ class RankSums:
 
     def __init__(
         self, ranks: Ranks, session: Session, gradients: Memory, layout: Layout,
-        dtype: str, steps: Sequence[Step], blocks: int, *, ordered: bool,
+        dtype: str, steps: Sequence[PlanStep], blocks: int, *, ordered: bool,
     ) -> None:
         self._ranks, self._session, self._gradients = ranks, session, gradients
         self._size, self._dtype = layout.size, dtype

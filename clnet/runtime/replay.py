@@ -25,7 +25,7 @@ from clnet.opencl.launch import (
 )
 from clnet.opencl.memory import Memory, sub_buffer_alignment
 from clnet.opencl.process import check_process
-from clnet.runtime.binding import LaunchSchedule, Step
+from clnet.runtime.binding import LaunchSchedule, PlanStep
 from clnet.variants.cost import span_flops
 from clnet.variants.packing import merge_packings
 
@@ -71,7 +71,7 @@ class Replay:
     """
 
     def __init__(
-        self, session: Session, steps: Sequence[Step], layout: Layout,
+        self, session: Session, steps: Sequence[PlanStep], layout: Layout,
         train_state: TrainState, buffers: Mapping[str, Memory] | None = None,
     ) -> None:
         self.session, self._layout = session, layout

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session
     from clnet.planning.training_planner import TrainingPlan
-    from clnet.runtime.binding import Step
+    from clnet.runtime.binding import PlanStep
     from clnet.runtime.ranks import Ranks
     from clnet.runtime.train_state import TrainState
     from clnet.training.plans import Planning
@@ -104,7 +104,8 @@ class Worker:
     """A device's part of a group: a program over its shares of each step."""
 
     def __init__(
-        self, replay: Replay, steps: Sequence[Step], program: Program, numbers: range
+        self, replay: Replay, steps: Sequence[PlanStep], program: Program,
+        numbers: range
     ) -> None:
         self.replay, self.steps, self.program = replay, steps, program
         self.numbers = numbers  # those of its shares among all of the group
@@ -341,7 +342,9 @@ def _step_seconds(worker: Worker, samples: int) -> float:
     return min_seconds(step)
 
 
-def retargeted(steps: Iterable[Step], source: Device, target: Device) -> list[Step]:
+def retargeted(
+    steps: Iterable[PlanStep], source: Device, target: Device,
+) -> list[PlanStep]:
     """Return the steps of one device for another of the same model."""
     places = dict(zip(source.places, target.places, strict=True))
     return [

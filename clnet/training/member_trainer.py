@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from clnet.nn.regularisation import Regularisation
     from clnet.opencl.device import Device
     from clnet.planning.training_planner import TrainingPlan
-    from clnet.runtime.binding import Step
+    from clnet.runtime.binding import PlanStep
     from clnet.training.members import Members, PopulationData
     from clnet.training.options import TrainingOptions
 
@@ -257,7 +257,7 @@ class MemberTrainer:
         return replay
 
     def _replay(
-        self, step: Step, train_state: TrainState, subsets: Sequence[Array] | None,
+        self, step: PlanStep, train_state: TrainState, subsets: Sequence[Array] | None,
         data: DataSet, epochs: int,
     ) -> MemberReplay:
         replay = MemberReplay(
@@ -479,7 +479,7 @@ class BestEpochs:
         training.parameters[improved] = self._parameters[improved]
 
 
-def _write(replay: MemberReplay, step: Step, data: DataSet) -> None:
+def _write(replay: MemberReplay, step: PlanStep, data: DataSet) -> None:
     x, t, *_ = accepted_step(step.span).data
     replay.write(x, data.x)
     replay.write(t, data.t)

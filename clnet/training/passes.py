@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session
     from clnet.planning.training_planner import TrainingPlan
-    from clnet.runtime.binding import Step
+    from clnet.runtime.binding import PlanStep
     from clnet.training.history import TrainingState
     from clnet.training.plans import Planning
 
@@ -206,7 +206,8 @@ class BoundPasses:
     # Over the training set, and over the validation set if there is one
     passes: list[Pass]
     key: tuple[int, ...]  # The ids of their plans' steps, and their numbers of samples
-    steps: list[tuple[Step, ...]]  # Those steps, held so that no others get their ids
+    # Those steps, held so that no others get their ids
+    steps: list[tuple[PlanStep, ...]]
     keeps: bool  # Whether they are small enough to be kept
 
 

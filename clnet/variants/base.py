@@ -16,7 +16,7 @@ from clnet.ir.product import Apply, ApplyT, Outer
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.local import LocalStorage
 from clnet.nn.storage.sparse import SparseStorage
-from clnet.opencl.launch import Table
+from clnet.opencl.launch import Constant
 
 if TYPE_CHECKING:
     from clnet.ir.program import LayerOps, Span
@@ -234,14 +234,15 @@ def refuse_unless_forward_progress(device: Device) -> str | None:
 
 def tables(
     key: str, names: Iterable[str], make: Callable[[], Any]
-) -> dict[str, Table]:
+) -> dict[str, Constant]:
     """Return tables that are made together, when the first of them is uploaded.
 
     `make` returns their arrays as attributes of these names.
     """
     made = cache(make)
     return {
-        name: Table(f"{key} {name}", partial(_attribute, made, name)) for name in names
+        name: Constant(f"{key} {name}", partial(_attribute, made, name))
+        for name in names
     }
 
 

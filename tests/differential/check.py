@@ -36,7 +36,7 @@ from clnet.opencl.device import Device
 from clnet.opencl.program import matrix_units
 from clnet.opencl.session import session
 from clnet.planning.training_planner import TrainingPlan
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
@@ -57,7 +57,7 @@ class Skipped(Exception):  # noqa: N818  no error
     """A case without a result to compare: a wait timed out, or the case diverged."""
 
 
-def arithmetic(case: Case, steps: Sequence[Step]) -> Arithmetic:
+def arithmetic(case: Case, steps: Sequence[PlanStep]) -> Arithmetic:
     """Return how the products of steps round."""
     if case.dtype == "float64":
         return FLOAT64
@@ -382,8 +382,8 @@ class Fit:
         self, case: Case, network: Network, device: Device, same: dict[Any, Any]
     ) -> None:
         self.network, self._device, self._same = network, device, same
-        self._covers: dict[Any, list[Step]] = {}
-        self.steps: list[Step] = []
+        self._covers: dict[Any, list[PlanStep]] = {}
+        self.steps: list[PlanStep] = []
 
     def __call__(self, case: Case) -> float:
         """Run a case, and return its largest error over the bound."""

@@ -14,7 +14,7 @@ from clnet.opencl.device import Device
 from clnet.opencl.launch import Launch
 from clnet.planning.candidates import eligible
 from clnet.planning.training_planner import TRAINING_VARIANTS
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.variants import ALL_VARIANTS
 from clnet.variants.base import Config, Variant
 
@@ -73,11 +73,11 @@ def faces(device: Device) -> tuple[Device, ...]:
 
 def candidates(
     program: Program, batch: int, device: Device
-) -> dict[int, dict[str, list[Step]]]:
+) -> dict[int, dict[str, list[PlanStep]]]:
     """Return the eligible steps by their first op and their variant's name."""
     trains = len(program.outputs) > 1 or program.output.rows is not None
     variants = TRAINING_VARIANTS if trains else ALL_VARIANTS
-    found: dict[int, dict[str, list[Step]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[int, dict[str, list[PlanStep]]] = defaultdict(lambda: defaultdict(list))
     known = set()
     for face in faces(device):
         posing = [v for v in variants if _poses(v, face, device)]
@@ -113,11 +113,11 @@ def _space(variant: Variant, span: Span, device: Device) -> Sequence[Config]:
 def cover(
     program: Program, batch: int, device: Device, case: Case,
     same: dict[tuple[int, int], tuple[str, Config]],
-) -> list[Step]:
+) -> list[PlanStep]:
     """Return the steps of a random cover."""
     rng = np.random.default_rng([case.cover, batch])
     found = candidates(program, batch, device)
-    steps: list[Step] = []
+    steps: list[PlanStep] = []
     at = 0
     while at < len(program.ops):
         if case.only is None:
@@ -131,9 +131,9 @@ def cover(
 
 
 def _drawn(
-    found: Mapping[str, list[Step]], rng: np.random.Generator, at: int,
+    found: Mapping[str, list[PlanStep]], rng: np.random.Generator, at: int,
     same: Mapping[tuple[int, int], tuple[str, Config]], season: int,
-) -> Step:
+) -> PlanStep:
     again = [
         step for steps in found.values() for step in steps
         if same.get((at, at + len(step.span.ops))) == (step.variant.name, step.config)
@@ -156,8 +156,8 @@ def _drawn(
 
 
 def _wanted(
-    found: Mapping[str, list[Step]], only: tuple[str, Mapping[str, int]]
-) -> Step:
+    found: Mapping[str, list[PlanStep]], only: tuple[str, Mapping[str, int]]
+) -> PlanStep:
     name, config = only
     for step in found.get(name, ()):
         if dict(step.config) == dict(config):

@@ -24,7 +24,7 @@ from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import times
 from clnet.planning.tuning.calls import CallTrial
 from clnet.planning.tuning.trial import StepTrial
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.variants.dense.naive import Naive, Staged
 from clnet.variants.reference.generic import Generic, GenericBackward
 from clnet.variants.training.optimisers import Optimisers
@@ -205,5 +205,5 @@ def test_the_update_alone_is_compared(optimiser):
     program = lower_training(network, loss_function("mse"), optimiser)
     _, update = split_program(program)
     span = update.span(0, len(update.ops), 8)
-    steps = [Step(span, Optimisers(), {}, CPU)]
+    steps = [PlanStep(span, Optimisers(), {}, CPU)]
     assert StepTrial(network, update, CPU).check(steps, (), span.outputs)

@@ -13,14 +13,14 @@ from clnet.opencl.device import Device
 from clnet.opencl.store import Timing
 from clnet.planning.cover import MAX_SPEEDUP, Candidate, shortest_path
 from clnet.planning.search import incumbent, search, search_all
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.variants.reference.host import Host
 
 A, B = Device("a"), Device("b")
 
 
 def candidate(start, stop, device, seconds, sync=0.0):
-    step = Step(None, Host(), {}, device)
+    step = PlanStep(None, Host(), {}, device)
     return Candidate(start, stop, step, 0.0, Timing(seconds, seconds + sync, 0.0))
 
 

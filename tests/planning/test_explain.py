@@ -18,7 +18,7 @@ from clnet.planning import explain, planner
 from clnet.planning.cover import Candidate, Cover, PlanReport
 from clnet.planning.explain import Explanation, explanation
 from clnet.planning.tuning import times
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.variants import VARIANTS
 from clnet.variants.dense.naive import Fused, Naive
 from clnet.variants.dense.split import Split
@@ -32,7 +32,7 @@ NETWORK = Network.mlp([4, 8, 8, 8, 3], "tanh", seed=0)
 
 def candidate(start, stop, variant, seconds, device=CPU, measured=True, **config):
     span = NETWORK.program.span(start, stop, 1)
-    step = Step(span, variant, config, device)
+    step = PlanStep(span, variant, config, device)
     timing = Timing(seconds, 2 * seconds, 0.0) if measured else None
     return Candidate(start, stop, step, seconds, timing)
 
@@ -188,7 +188,7 @@ def test_names_are_broken_only_where_there_is_no_room():
 
     def row(number, length):
         span = program.span(number, number + length, 1)
-        step = Step(span, GenericBackward(), config, SERIAL)
+        step = PlanStep(span, GenericBackward(), config, SERIAL)
         return Candidate(number, number + length, step, 1e-5, Timing(1e-5, 1e-5, 0.0))
 
     report = PlanReport(covers=[Cover((row(12, 1), row(13, 4)), 2e-5)])
@@ -203,7 +203,7 @@ def test_training_lists_a_few_measured_spans_and_counts_the_others():
     n = len(program.ops)
 
     def row(start, stop, seconds, measured=True, fault=None):
-        step = Step(program.span(start, stop, 1), Naive(), {"a": len(rows_)}, CPU)
+        step = PlanStep(program.span(start, stop, 1), Naive(), {"a": len(rows_)}, CPU)
         timing = Timing(seconds, seconds, 0.0) if measured else None
         rows_.append(Candidate(start, stop, step, seconds, timing, fault))
         return rows_[-1]
@@ -230,7 +230,7 @@ def test_a_layer_with_softmax_has_three_parts():
     network = Network(4, [Dense(8, "tanh"), Dense(5, "softmax")], seed=0)
     chosen = []
     for i in range(5):
-        step = Step(network.program.span(i, i + 1, 1), Generic(), {}, CPU)
+        step = PlanStep(network.program.span(i, i + 1, 1), Generic(), {}, CPU)
         chosen.append(Candidate(i, i + 1, step, 1e-6 * (i + 1)))
     found = rows(parts(text([cover(*chosen)], network=network))["chosen"])
     assert [line.split(" generic")[0] for line in found] == [

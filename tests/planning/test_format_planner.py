@@ -31,7 +31,7 @@ from clnet.planning.format_planner import (
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning.budget import Budget
 from clnet.planning.tuning.trial import StepTrial
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.train_state import TrainState
 from clnet.training import plans
 from clnet.training.callbacks import Checkpoint
@@ -370,5 +370,5 @@ def test_dense_kernels_give_the_gradients_of_masked_rows(variant, monkeypatch):
     span = program.span(at, at + 1, 9)
     assert variant.refuse(span, CPU) is None
     for config in list(variant.space(span, CPU))[:2]:
-        step = Step(span, variant, config, CPU)
+        step = PlanStep(span, variant, config, CPU)
         trial.ready([step], (), span.outputs)  # or raises WrongResultError

@@ -25,7 +25,7 @@ from clnet.planning.tuning.oracle import (
     difference,
     quiet_errors,
 )
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.variants.dense.naive import Naive
 from clnet.variants.reference.generic import Generic
@@ -61,19 +61,19 @@ class Changed(Naive):
 def layer(network, variant, batch=4, device=CPU):
     """A network's first layer as one step, with its inputs and outputs."""
     span = network.program.span(0, 2, batch)
-    return [Step(span, variant, {}, device)], span.inputs, span.outputs
+    return [PlanStep(span, variant, {}, device)], span.inputs, span.outputs
 
 
 def host_steps(network, batch=4):
     ops = range(len(network.program.ops))
     spans = [network.program.span(i, i + 1, batch) for i in ops]
-    return [Step(span, Host(), {}, None) for span in spans]
+    return [PlanStep(span, Host(), {}, None) for span in spans]
 
 
 def whole(network, variant, batch=4):
     ops = range(0, len(network.program.ops), 2)
     spans = [network.program.span(i, i + 2, batch) for i in ops]
-    steps = [Step(span, variant, {}, CPU) for span in spans]
+    steps = [PlanStep(span, variant, {}, CPU) for span in spans]
     return steps, [network.program.input], [network.program.output]
 
 
@@ -128,7 +128,7 @@ def test_one_neuron_left_out_is_noticed():
     arguments = tuple(1000 if a == 1001 else a for a in launch.arguments)
     wrong = Changed(change={"arguments": arguments})
     with pytest.raises(WrongResultError):
-        check(network, [Step(steps[0].span, wrong, {}, CPU)], inputs, outputs)
+        check(network, [PlanStep(steps[0].span, wrong, {}, CPU)], inputs, outputs)
 
 
 @pytest.mark.parametrize("batch", [2, 9, 31, 32, 62, 100])
@@ -139,7 +139,7 @@ def test_the_last_sample_left_out_is_noticed(batch):
     (items,) = launch.global_size
     fewer = Changed(change={"global_size": (items // batch * (batch - 1),)})
     with pytest.raises(WrongResultError, match=f"in row {batch - 1}, at most"):
-        check(network, [Step(steps[0].span, fewer, {}, CPU)], inputs, outputs)
+        check(network, [PlanStep(steps[0].span, fewer, {}, CPU)], inputs, outputs)
 
 
 @pytest.mark.parametrize("tolerance", TOLERANCE.values())
@@ -207,7 +207,7 @@ def test_single_ops_are_checked():
     network = Network(6, [Dense(5, "softmax")], seed=1)
     for i in range(3):
         span = network.program.span(i, i + 1, 3)
-        steps = [Step(span, Generic(), {}, CPU)]
+        steps = [PlanStep(span, Generic(), {}, CPU)]
         check(network, steps, span.inputs, span.outputs)
 
 
@@ -369,5 +369,5 @@ def test_accumulators_are_inputs_and_outputs():
     span = network.program.span(1, 2, 9)
     assert set(span.outputs) < set(span.inputs)
     for variant, config in ((Generic(), {}), (Csr(), {"runs": 1, "tile": 8})):
-        steps = [Step(span, variant, config, CPU)]
+        steps = [PlanStep(span, variant, config, CPU)]
         assert check(network, steps, span.inputs, span.outputs)

@@ -19,7 +19,7 @@ from clnet.planning import inference
 from clnet.planning.planner import Planner
 from clnet.planning.tuning import fingerprint, times
 from clnet.planning.tuning.budget import Budget
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.variants import ALL_VARIANTS, VARIANTS
 from clnet.variants.dense.naive import Naive, Staged
 from clnet.variants.dense.split import Split
@@ -177,7 +177,7 @@ def test_another_capability_is_measured_anew(lab):
 def test_a_variant_of_the_same_name_and_other_launches_is_measured_anew():
     span = NETWORK.program.span(0, 2, 1)
     keys = {
-        times.key_of(Step(span, variant, {}, CPU))
+        times.key_of(PlanStep(span, variant, {}, CPU))
         for variant in (
             Naive(), Broken(name="naive"),
             Broken(name="naive", change={"local_size": (8,)}),
@@ -204,7 +204,7 @@ def test_numpy_with_another_blas_or_other_threads_is_measured_anew(
 
 def test_the_host_key_follows_thread_limits():
     span = NETWORK.program.span(0, 1, 1)
-    host = Step(span, Host(), {}, None)
+    host = PlanStep(span, Host(), {}, None)
     assert "numpy" in times.key_of(host)
     if any(library["num_threads"] > 1 for library in fingerprint._libraries().info()):
         before = times.key_of(host)
@@ -229,7 +229,8 @@ def test_equal_layers_have_one_key_for_every_variant():
             if any(variant.refuse(span, device) for span in spans):
                 continue
             config = next(iter(variant.space(spans[0], device)))
-            keys = {times.key_of(Step(span, variant, config, device)) for span in spans}
+            keys = {times.key_of(PlanStep(span, variant, config, device))
+            for span in spans}
             assert len(keys) == 1
 
 

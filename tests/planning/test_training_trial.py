@@ -17,7 +17,7 @@ from clnet.planning.tuning import trial
 from clnet.planning.tuning.measure import timing
 from clnet.planning.tuning.oracle import WrongResultError
 from clnet.planning.tuning.trial import StepTrial
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.variants.reference.generic import GenericBackward
 from clnet.variants.training.optimisers import Optimisers
 
@@ -45,7 +45,7 @@ def test_every_optimiser_passes(name):
     program = program_of(network, rule)
     number = len(program.ops) - 1
     span = program.span(number, number + 1, 1 if rule.batch else 20)
-    step = Step(span, Optimisers(), {}, DEVICE)
+    step = PlanStep(span, Optimisers(), {}, DEVICE)
     found = timing(
         StepTrial(network, program, DEVICE).ready([step], (), span.outputs)
     )
@@ -182,7 +182,7 @@ def test_many_steps_are_timed_together(monkeypatch):
     )
     for variant, samples in ((Everything(), 8), (Counting(), 50)):
         seen.clear()
-        step = Step(span, variant, {}, DEVICE)
+        step = PlanStep(span, variant, {}, DEVICE)
         tried.ready([step], (), program.outputs)
         assert seen[-1] == samples
 
@@ -191,7 +191,7 @@ def test_trials_share_the_data_set_and_check_once(monkeypatch):
     network = net()
     program = program_of(network, Rprop(), samples=50)
     span = program.span(0, len(program.ops), 8)
-    step = Step(span, Everything(), {}, DEVICE)
+    step = PlanStep(span, Everything(), {}, DEVICE)
     tried = StepTrial(network, program, DEVICE)
     written, checked = [], []
     real = trial.Replay.write
@@ -207,7 +207,7 @@ def test_trials_share_the_data_set_and_check_once(monkeypatch):
         tried.ready([step], (), program.outputs)
     assert sorted(written) == ["ts", "xs"]
     assert len(checked) == 1
-    other = Step(span, Everything(), {"a": 2}, DEVICE)
+    other = PlanStep(span, Everything(), {"a": 2}, DEVICE)
     tried.ready([other], (), program.outputs)
     assert sorted(written) == ["ts", "xs"]
     assert len(checked) == 2

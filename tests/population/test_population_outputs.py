@@ -18,7 +18,7 @@ from clnet.nn.ensemble import EnsembleModel
 from clnet.opencl.session import session
 from clnet.planning import predictions
 from clnet.planning.inference import PlanCache
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.variants.dense.ensemble import MAX_SIZE, EnsembleOutputs
 
@@ -76,7 +76,7 @@ def test_the_kernel_is_right(name, dtype, device, members, batch):
     program = lower(model)
     span = program.span(0, 1, batch)
     assert ENSEMBLE.refuse(span, device) is None
-    step = Step(span, ENSEMBLE, {}, device)
+    step = PlanStep(span, ENSEMBLE, {}, device)
     executable = Executable(
         session(device), model, [step], [program.input], [program.output]
     )

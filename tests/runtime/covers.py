@@ -10,7 +10,7 @@ import pytest
 import clnet
 from clnet import Network
 from clnet.ir.product import Apply
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.plan import Plan
 from clnet.variants.dense.cpu import Cpu, serial_companion
 from clnet.variants.dense.naive import Naive
@@ -67,7 +67,7 @@ def cover(network, device, kinds, batch):
         for first in range(start, start + (2 if whole else 1), size):
             span = program.span(first, first + size, batch)
             assert variant.refuse(span, device) is None
-            steps.append(Step(span, variant, config, step_device))
+            steps.append(PlanStep(span, variant, config, step_device))
         start += 2 if whole else 1
     device_steps = lambda: [s for s in steps if s.device is not None]  # noqa: E731
     return Plan(network, device, batch, steps, device_steps, device_steps)

@@ -12,7 +12,7 @@ from clnet.ir.lowering import lower_training
 from clnet.ir.program import split_program
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import SGD
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.device_sums import add_all
 from clnet.runtime.gradient_transfer import bus_seconds, completing_steps, pieces_of
 from clnet.variants.reference.generic import Generic
@@ -35,7 +35,7 @@ def test_a_piece_of_a_large_matrix_waits_for_no_other():
     program = lower_training(network, loss_function("mse"), SGD())
     gradients, _ = split_program(program)
     steps = [
-        Step(gradients.span(i, i + 1, 1), Generic(), {}, None)
+        PlanStep(gradients.span(i, i + 1, 1), Generic(), {}, None)
         for i in range(len(gradients.ops))
     ]
     pieces = pieces_of(network.layout, 256)

@@ -18,7 +18,7 @@ from clnet.nn.optimisers import Rprop
 from clnet.opencl.discovery import device
 from clnet.opencl.launch import Scalar
 from clnet.opencl.session import session
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.variants.cost import span_flops
@@ -47,7 +47,7 @@ def gather_replay(change, variant=None):
     program = lower_training(network, loss_function("mse"), None, samples=10)
     span = program.span(0, 1, 4)
     train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
-    step = Step(span, variant or Changed(change=change), {}, DEVICE)
+    step = PlanStep(span, variant or Changed(change=change), {}, DEVICE)
     return Replay(SESSION, [step], network.layout, train_state), span
 
 
@@ -109,7 +109,7 @@ def generic(program, batch, forward=None, device_of=lambda number: CPU):
                 size, (variant, config) = 2, forward
         span = program.span(start, start + size, batch)
         assert variant.refuse(span, device_of(start)) is None
-        steps.append(Step(span, variant, config, device_of(start)))
+        steps.append(PlanStep(span, variant, config, device_of(start)))
         start += size
     return steps
 

@@ -26,7 +26,7 @@ from clnet import Dense, Network
 from clnet.errors import InputError
 from clnet.opencl.session import session
 from clnet.runtime import parameter_store
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.runtime.plan import Plan
 from clnet.variants.dense.naive import Naive
@@ -105,8 +105,9 @@ def test_the_host_adds_to_pre_activations_of_the_device(device):
     )
     for on_host in itertools.product((False, True), repeat=len(network.program.ops)):
         steps = [
-            Step(network.program.span(i, i + 1, 2), *KINDS["host"][:2], None) if host
-            else Step(network.program.span(i, i + 1, 2), Generic(), {}, device)
+            PlanStep(network.program.span(i, i + 1, 2), *KINDS["host"][:2], None)
+            if host
+            else PlanStep(network.program.span(i, i + 1, 2), Generic(), {}, device)
             for i, host in enumerate(on_host)
         ]
         if not all(on_host):
@@ -303,7 +304,8 @@ def test_an_executable_of_a_part_of_a_network():
     network = Network.mlp([5, 7, 6, 3], "tanh", seed=1)
     span = network.program.span(2, 4, 3)
     executable = Executable(
-        session(CPU), network, [Step(span, Naive(), {}, CPU)], span.inputs, span.outputs
+        session(CPU), network, [PlanStep(span, Naive(), {}, CPU)], span.inputs,
+        span.outputs
     )
     (source,), (result,) = span.inputs, span.outputs
     rng = np.random.default_rng(0)

@@ -39,7 +39,7 @@ from clnet.opencl.discovery import device
 from clnet.opencl.launch import Scratch
 from clnet.opencl.program import source_text
 from clnet.opencl.session import Session
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.variants import packing
@@ -143,7 +143,8 @@ def execute(case: KernelCase, described: Device, where: Session) -> None:
         state[...] = np.reshape(rule.initial, (rule.slots, 1))
     replay = Replay(
         where,
-        [Step(span, LaunchesFor(case.variant, described), case.config, where.device)],
+        [PlanStep(span, LaunchesFor(case.variant, described), case.config,
+        where.device)],
         layout, TrainState(where, case.network.parameters, state),
     )
     replay.write_gradients(rng.uniform(0.1, 1, layout.size).astype(span.dtype))

@@ -20,7 +20,7 @@ from clnet.errors import ClnetWarning
 from clnet.nn.optimisers import SGD
 from clnet.opencl.discovery import device
 from clnet.runtime import replay
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.train_state import TrainState
 from clnet.training import group, plans, trainer
 from clnet.variants.training.epoch import TiledEpoch
@@ -121,7 +121,7 @@ def plan_by(variant, monkeypatch, **config):
     def planned(network, program, device, batch, **others):
         span = program.span(0, len(program.ops), batch)
         chosen = (
-            Step(span, variant, one, place) for place in device.places
+            PlanStep(span, variant, one, place) for place in device.places
             if variant.refuse(span, place) is None
             for one in variant.space(span, place) if {**one, **config} == one
         )

@@ -14,7 +14,7 @@ from storages import Contents
 from clnet.ir.op import VALUE_ALIGNMENT
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import live_count
-from clnet.opencl.launch import Table
+from clnet.opencl.launch import Constant
 from clnet.variants.dense.persistent_mma import (
     BLOCK,
     MOST_SLICES,
@@ -68,7 +68,7 @@ def fault(table, values, launch, span):
     """The fault of a table of indices, or None; of numbers, None."""
     if values.dtype.kind == "f":
         return None
-    tables = {a.name: a for a in launch.arguments if isinstance(a, Table)}
+    tables = {a.name: a for a in launch.arguments if isinstance(a, Constant)}
     name = table.name.rpartition(" ")[2]
     if table.name.startswith("persistent_mixed"):
         if ", tasks of " in table.name:

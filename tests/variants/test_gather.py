@@ -21,7 +21,7 @@ from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import SGD
 from clnet.nn.random import key
 from clnet.opencl.program import WARP_GROUP_MMA
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.variants import packing
@@ -75,7 +75,7 @@ def test_a_packing_gathers_its_batch(n_in, shuffled, monkeypatch):
     steps = generic_steps(program, BATCH)
     shape = next(s for s in SHAPES[2] if s[0] == WARP_GROUP_MMA and s[2] == 32)
     config = {**dict(zip(KEYS, shape, strict=True)), "parts": 1}
-    steps[1:3] = [Step(program.span(1, 3, BATCH), Mma(), config, DEVICE)]
+    steps[1:3] = [PlanStep(program.span(1, 3, BATCH), Mma(), config, DEVICE)]
 
     def results():
         state = state_of(program.ops[-1].optimiser, network.layout.size, "float32")
@@ -107,7 +107,7 @@ def test_many_rows_are_gathered(shuffled):
     )
     span = program.span(0, 1, batch)
     train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
-    step = Step(span, GenericBackward(), {}, DEVICE)
+    step = PlanStep(span, GenericBackward(), {}, DEVICE)
     replay = Replay(SESSION, [step], network.layout, train_state)
     numbers = {"first": 5, "key": key(8, 3)}
     values = {"batch": np.array(batch), **numbers}

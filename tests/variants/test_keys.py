@@ -20,11 +20,11 @@ from clnet.nn.optimisers import Adam, Rprop
 from clnet.nn.regularisation import Regularisation
 from clnet.nn.storage.formats import FORMATS
 from clnet.opencl.bound import Bound
-from clnet.opencl.launch import PARAMETERS, Packed, Scratch, Table
+from clnet.opencl.launch import PARAMETERS, Constant, Packed, Scratch
 from clnet.opencl.memory import filled_memory
 from clnet.opencl.session import session
 from clnet.planning.training_planner import TRAINING_VARIANTS
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.plan import Plan
 from clnet.variants import VARIANTS
 
@@ -134,7 +134,7 @@ def assert_checked(table, launch, span):
     """Check that a table is as its kernels assume."""
     values = table.make()
     # Those that are their own key follow from the network's description alone.
-    if table.name != Table.of(values).name:
+    if table.name != Constant.of(values).name:
         assert fault(table, values, launch, span) is None, table.name
     return values
 
@@ -151,7 +151,7 @@ def test_equal_keys_mean_equal_content(name, which, most):
         fills, sizes = {}, {}
         for launch in launches:
             for argument in launch.arguments:
-                if isinstance(argument, Table):
+                if isinstance(argument, Constant):
                     values = assert_checked(argument, launch, span)
                     found = values.dtype, values.tobytes()
                     first, other = tables.setdefault(argument.name, (found, label))
@@ -200,7 +200,7 @@ def test_plans_of_one_network_share_correct_tables(order, form, dtype):
         for start, variant in zip((0, 2), (named[name] for name in names), strict=True):
             span = network.program.span(start, start + 2, batch)
             config = next(iter(variant.space(span, DEVICE)))
-            steps.append(Step(span, variant, config, DEVICE))
+            steps.append(PlanStep(span, variant, config, DEVICE))
         kept.append(Plan(network, DEVICE, batch, steps, list, list))
         assert_right(network, x[:batch], kept[-1](x[:batch]))
 
@@ -235,7 +235,7 @@ def test_forced_configurations_in_mixed_covers(form, dtype):
             space = list(variant.space(span, DEVICE))
             config = space[rng.integers(len(space))]
             met.add((variant.name, repr(config)))
-            steps.append(Step(span, variant, config, DEVICE))
+            steps.append(PlanStep(span, variant, config, DEVICE))
         kept.append((Plan(network, DEVICE, batch, steps, list, list), x))
         for plan, inputs in kept[-3:]:
             assert_right(network, inputs, plan(inputs))

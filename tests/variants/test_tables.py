@@ -19,7 +19,7 @@ from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Adam
 from clnet.nn.storage.formats import FORMATS
 from clnet.nn.storage.sparse import EllStorage, SellStorage
-from clnet.opencl.launch import Table
+from clnet.opencl.launch import Constant
 from clnet.variants.sparse.sell import Sell
 
 PLACES = (DEVICE, posing(3), H200)
@@ -43,7 +43,7 @@ def tables_of(program, batch):
         if len(span.ops) < 7 and variant.refuse(span, place) is None
         for config in list(variant.space(span, place))[:FEW]
         for launch in variant.launches(span, config, place)
-        for argument in launch.arguments if isinstance(argument, Table)
+        for argument in launch.arguments if isinstance(argument, Constant)
     }
 
 
@@ -101,10 +101,10 @@ def test_slices_name_every_entry_once(data, form):
     for config in Sell().space(span, H200):
         *_, launch = Sell().launches(span, config, H200)
         starts, lengths, order, columns = (
-            a.make() for a in launch.arguments if isinstance(a, Table)
+            a.make() for a in launch.arguments if isinstance(a, Constant)
         )
         stride = launch.arguments[launch.arguments.index(
-            next(a for a in launch.arguments if isinstance(a, Table))
+            next(a for a in launch.arguments if isinstance(a, Constant))
         ) + 1]
         height = launch.defines["HEIGHT"]
         found = np.zeros((n_out, n_in), np.int64)

@@ -36,7 +36,7 @@ from clnet.opencl.discovery import device
 from clnet.opencl.program import source_text
 from clnet.opencl.session import Session
 from clnet.planning.training_planner import TRAINING_VARIANTS
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.variants import ALL_VARIANTS
@@ -212,7 +212,7 @@ def steps(real):
             least = min(config[size] for config in found)  # most tasks
             for config in found:
                 if config[size] == least:
-                    yield network, Step(span, variant, config, real)
+                    yield network, PlanStep(span, variant, config, real)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from bounds import assert_right
 
 from clnet.errors import ClnetWarning
 from clnet.opencl.session import session
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.runtime.plan import Plan
 from clnet.variants import Generic
@@ -23,7 +23,7 @@ def assert_timeout_is_recovered(network, waiting, batch):
 
     def fallback():
         return [
-            Step(program.span(i, i + 1, batch), Generic(), {}, device)
+            PlanStep(program.span(i, i + 1, batch), Generic(), {}, device)
             for i in range(len(program.ops))
         ]
 

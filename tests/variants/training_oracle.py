@@ -11,7 +11,7 @@ from clnet.ir.update import GradientNorm, Update
 from clnet.opencl.discovery import device
 from clnet.opencl.session import session
 from clnet.planning.training_planner import plan_training
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.variants.reference.generic import Generic, GenericBackward
@@ -33,7 +33,7 @@ def generic_steps(program, batch):
         variant = Generic() if forward else backward
         span = program.span(i, i + 1, batch)
         assert variant.refuse(span, DEVICE) is None
-        steps.append(Step(span, variant, {}, DEVICE))
+        steps.append(PlanStep(span, variant, {}, DEVICE))
     return steps
 
 

@@ -158,8 +158,8 @@ def padded_nbytes(
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Memory of a pattern in a format.
+class FormatMemory:
+    """FormatMemory of a pattern in a format.
 
     Attributes
     ----------
@@ -177,11 +177,11 @@ class Memory:
     study_bytes: int
 
 
-def memory_table(pattern: Pattern, item_size: int = 4) -> tuple[Memory, ...]:
+def memory_table(pattern: Pattern, item_size: int = 4) -> tuple[FormatMemory, ...]:
     """Return the memory of a pattern in every format, for values of item_size bytes."""
     rows = []
     for name, make in FORMATS.items():
         storages = make(pattern)
         words = sum(part.study_words for part in storages)
-        rows.append(Memory(name, nbytes(storages, item_size), 4 * words))
+        rows.append(FormatMemory(name, nbytes(storages, item_size), 4 * words))
     return tuple(rows)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session
-    from clnet.runtime.binding import Step
+    from clnet.runtime.binding import PlanStep
 
 Array = NDArray[Any]
 
@@ -44,7 +44,7 @@ Array = NDArray[Any]
 PERIOD = 31
 
 
-class _Oracle(NamedTuple):
+class _CallOracle(NamedTuple):
     """Results of ops on samples in float64."""
 
     parameters: Array  # Of the ops
@@ -61,7 +61,7 @@ class CallTrial:
     program: Program
     device: Device
     # The last one: configurations of a span are checked in a row
-    _oracles: dict[Any, _Oracle] = field(default_factory=dict, init=False)
+    _oracles: dict[Any, _CallOracle] = field(default_factory=dict, init=False)
 
     trains: ClassVar[bool] = False  # Whether a call is a step of training
     # Candidates of a span that a search considers, the best by the model
@@ -72,17 +72,18 @@ class CallTrial:
         """The device's session, made at the first use."""
         return session(self.device)
 
-    def whole(self, step: Step) -> str:
+    def whole(self, step: PlanStep) -> str:
         """Return the store's name of times of whole covers with such steps."""
         return "host to host"
 
-    def signature(self, step: Step, span: Span) -> str:
+    def signature(self, step: PlanStep, span: Span) -> str:
         """Return the store's name of a step's span: equal where times may be."""
         return span.signature
 
     def ready(
-        self, steps: Sequence[Step], inputs: Sequence[Value], outputs: Sequence[Value],
-        *, on_device: bool, alike: Sequence[Step] = (),
+        self, steps: Sequence[PlanStep], inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        *, on_device: bool, alike: Sequence[PlanStep] = (),
     ) -> Run:
         """Return a run of steps and of others alike, after a check of their results."""
         known = [id(oracle) for oracle in self._oracles.values()]
@@ -118,7 +119,8 @@ class CallTrial:
         return Run(executable.run, finish, 1 / (len(alike) + 1))
 
     def check(
-        self, steps: Sequence[Step], inputs: Sequence[Value], outputs: Sequence[Value]
+        self, steps: Sequence[PlanStep], inputs: Sequence[Value],
+        outputs: Sequence[Value]
     ) -> bool:
         """Compare steps with the oracle; return whether their values allow it.
 
@@ -163,7 +165,7 @@ class CallTrial:
     def _oracle(
         self, parameters: Array, ops: tuple[Op, ...], samples: dict[str, Array],
         tolerance: float,
-    ) -> _Oracle:
+    ) -> _CallOracle:
         shapes = tuple((name, array.shape) for name, array in samples.items())
         key = ops, shapes, tolerance  # the samples' values follow from their shapes
         known = self._oracles.get(key)
@@ -173,7 +175,7 @@ class CallTrial:
             sides = [(exact, parameters), (perturbed, parameters)]
             with silent():
                 largest = run_ops(ops, sides, tolerance, self.program.dtype)
-            known = _Oracle(parameters, exact, perturbed, largest)
+            known = _CallOracle(parameters, exact, perturbed, largest)
             self._oracles.clear()
             self._oracles[key] = known
         return known

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clnet.ir.program import Span
     from clnet.opencl.device import Device
     from clnet.opencl.launch import Launch
-    from clnet.runtime.binding import Step
+    from clnet.runtime.binding import PlanStep
 
 # Fields of a device that no launch depends on.
 _IGNORED = {
@@ -59,7 +59,7 @@ def _runtime() -> str:
     return _digest(map(_text, [*modules, "clnet.opencl.bound", "clnet.opencl.memory"]))
 
 
-def fingerprint(step: Step) -> str:
+def fingerprint(step: PlanStep) -> str:
     """Return a text that is equal for steps whose times are comparable.
 
     The signature of the span, the variant's name, the configuration and the device must
@@ -91,7 +91,7 @@ def _described(description: Any, launches: Iterable[Launch], device: Device) -> 
     ))
 
 
-def program_fingerprint(step: Step) -> str:
+def program_fingerprint(step: PlanStep) -> str:
     """Return a text that is equal for steps of a device that build the same programs.
 
     Of one variant in one configuration, the network decides whether a compiler crashes.

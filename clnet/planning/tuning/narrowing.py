@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clnet.ir.op import Op
     from clnet.ir.program import Program
     from clnet.nn.storage.base import Storage
-    from clnet.runtime.binding import Step
+    from clnet.runtime.binding import PlanStep
 
 INPUTS = 1 << 12  # of a comparison, at most
 
@@ -51,7 +51,7 @@ class Narrowed:
     program: Program  # The program; its ops are those of the other one, in order
     values: dict[Value, Value]  # Its values in place of others
 
-    def steps(self, program: Program, steps: Sequence[Step]) -> list[Step]:
+    def steps(self, program: Program, steps: Sequence[PlanStep]) -> list[PlanStep]:
         """Return the same steps of this program instead of another."""
         narrow = []
         for step in steps:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clnet.ir.program import Program, Span
     from clnet.nn.optimisers import Optimiser
     from clnet.opencl.session import Session
-    from clnet.runtime.binding import Step
+    from clnet.runtime.binding import PlanStep
 
 Array = NDArray[Any]
 
@@ -73,12 +73,12 @@ class _Contexts(AbstractContextManager[None]):
             context.__exit__(*error)
 
 
-def names_of(steps: Sequence[Step]) -> str:
+def names_of(steps: Sequence[PlanStep]) -> str:
     """Return the names of the steps' variants."""
     return ", ".join(sorted({step.variant.name for step in steps}))
 
 
-def ops_of(steps: Sequence[Step]) -> tuple[Op, ...]:
+def ops_of(steps: Sequence[PlanStep]) -> tuple[Op, ...]:
     """Return the ops of the steps, in order."""
     return tuple(op for step in steps for op in step.span.ops)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from clnet.planning.tuning.budget import Budget
     from clnet.planning.tuning.calls import CallTrial
     from clnet.planning.tuning.trial import StepTrial
-    from clnet.runtime.binding import Step
+    from clnet.runtime.binding import PlanStep
 
 MAX_ALIKE = 8  # equal spans that are timed together
 
@@ -53,7 +53,7 @@ class Times:
         """Return ops start … stop-1 at the measured batch."""
         return self.trial.program.span(start, stop, self.batch)
 
-    def lookup(self, step: Step, span: Span) -> Timing | None:
+    def lookup(self, step: PlanStep, span: Span) -> Timing | None:
         """Return the remembered time of a step, whose `span` has the measured batch."""
         signature = self.trial.signature(step, span)
         known = self._store.times_of(signature)
@@ -180,12 +180,12 @@ class Times:
             self._store.put_fact(name, True)
         return []
 
-    def _compared_as(self, steps: Sequence[Step]) -> str:
+    def _compared_as(self, steps: Sequence[PlanStep]) -> str:
         """Return the store's name of the fact that steps were compared."""
         exact = (f"{self.key_of(s)} {exact_fingerprint(s.span)}" for s in steps)
         return f"compared {'; '.join(exact)}"
 
-    def _try_in_child(self, steps: Sequence[Step]) -> None:
+    def _try_in_child(self, steps: Sequence[PlanStep]) -> None:
         """Raise DeviceError if a step ends a child process on an untested runtime."""
         trial = self.trial
         for step in steps if trial.device.untested else ():
@@ -217,8 +217,9 @@ class Times:
         return f"{whole} {span.signature}", "; ".join(steps)
 
     def _ready(
-        self, steps: Sequence[Step], inputs: Sequence[Value], outputs: Sequence[Value],
-        *, on_device: bool, alike: Sequence[Step] = (),
+        self, steps: Sequence[PlanStep], inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        *, on_device: bool, alike: Sequence[PlanStep] = (),
     ) -> Run:
         """Return a run of steps, after a pause where NumPy's threads may still spin.
 
@@ -245,7 +246,7 @@ class Times:
                 end += 1
         return spans
 
-    def key_of(self, step: Step) -> str:
+    def key_of(self, step: PlanStep) -> str:
         """Return `key_of` a step, made once for steps whose times are comparable."""
         alike = (
             self.trial.signature(step, step.span), step.variant.name,
@@ -281,7 +282,7 @@ class Times:
 
 def _compare(
     trial: type[CallTrial | StepTrial], network: Model, program: Program,
-    device: Device, step: Step,
+    device: Device, step: PlanStep,
 ) -> None:
     """Compare a step alone with the oracle."""
     trial(network, program, device).check([step], step.span.inputs, step.span.outputs)
@@ -291,7 +292,7 @@ def _on_host(cover: Cover) -> bool:
     return any(step.device is None for step in cover.steps)
 
 
-def key_of(step: Step) -> str:
+def key_of(step: PlanStep) -> str:
     """Return the store's key of a step: everything but device and span."""
     config = ",".join(f"{k}={v}" for k, v in sorted(step.config.items()))
     return f"{step.variant.name}({config}) {device_name(step)} {fingerprint(step)}"

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.opencl.memory import Memory
     from clnet.opencl.session import Session
-    from clnet.runtime.binding import Step
+    from clnet.runtime.binding import PlanStep
 
 Array = NDArray[Any]
 
@@ -103,7 +103,7 @@ class _Network(NamedTuple):
     weights: tuple[str, Array] | None
 
 
-class _Oracle(NamedTuple):
+class _StepOracle(NamedTuple):
     """Results in float64, those of perturbed values, and the largest of all values."""
 
     exact: dict[str, Array]
@@ -122,7 +122,7 @@ class StepTrial:
     _data: dict[int, dict[str, Memory]] = field(default_factory=dict, init=False)
     # Keys of steps whose results were right
     _checked: set[tuple[Any, ...]] = field(default_factory=set, init=False)
-    _oracles: dict[Any, _Oracle] = field(default_factory=dict, init=False)
+    _oracles: dict[Any, _StepOracle] = field(default_factory=dict, init=False)
     # Ops by the rows of their data set. They are kept: oracles and checked steps are
     # known by the ops' identities.
     _resized: dict[int, tuple[Op, ...]] = field(default_factory=dict, init=False)
@@ -136,11 +136,11 @@ class StepTrial:
         """The device's session, made at the first use."""
         return session(self.device)
 
-    def whole(self, step: Step) -> str:
+    def whole(self, step: PlanStep) -> str:
         """Return the store's name of times of whole covers with such steps."""
         return "training step" if _members(step) is None else "step of many networks"
 
-    def signature(self, step: Step, span: Span) -> str:
+    def signature(self, step: PlanStep, span: Span) -> str:
         """Return the store's name of a step's span: equal where times may be.
 
         It has the number of networks: times of files have no other word of it.
@@ -152,8 +152,9 @@ class StepTrial:
         return f"{counted(variant.members, 'network')}{rows}: {span.signature}"
 
     def ready(
-        self, steps: Sequence[Step], inputs: Sequence[Value], outputs: Sequence[Value],
-        *, on_device: bool = True, alike: Sequence[Step] = (),
+        self, steps: Sequence[PlanStep], inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        *, on_device: bool = True, alike: Sequence[PlanStep] = (),
     ) -> Run:
         """Return a run of steps, after a check of their results.
 
@@ -173,7 +174,8 @@ class StepTrial:
         )
 
     def check(
-        self, steps: Sequence[Step], inputs: Sequence[Value], outputs: Sequence[Value]
+        self, steps: Sequence[PlanStep], inputs: Sequence[Value],
+        outputs: Sequence[Value]
     ) -> bool:
         """Compare steps with the oracle, once; return whether their values allow it."""
         if self._narrow is not None:
@@ -195,7 +197,7 @@ class StepTrial:
 
     # Time -----------------------------------------------------------------------
 
-    def _timed_run(self, steps: Sequence[Step]) -> tuple[Any, float]:
+    def _timed_run(self, steps: Sequence[PlanStep]) -> tuple[Any, float]:
         """Return a function that runs what is timed, and a step's share of it."""
         variant = _members(steps[0])
         if variant is not None:
@@ -251,7 +253,7 @@ class StepTrial:
 
     # Comparison -----------------------------------------------------------------
 
-    def _check(self, steps: Sequence[Step], outputs: Sequence[Value]) -> bool:
+    def _check(self, steps: Sequence[PlanStep], outputs: Sequence[Value]) -> bool:
         step_keys = tuple(map(_key, steps))
         if step_keys in self._checked:
             return True
@@ -268,7 +270,7 @@ class StepTrial:
         return compared
 
     def _fault(
-        self, steps: Sequence[Step], outputs: Sequence[Value], seed: int, draws: int
+        self, steps: Sequence[PlanStep], outputs: Sequence[Value], seed: int, draws: int
     ) -> tuple[str | None, bool]:
         """Return how steps differ from the oracle's, or None.
 
@@ -334,9 +336,10 @@ class StepTrial:
         return results
 
     def _oracle(
-        self, steps: Sequence[Step], outputs: Sequence[Value], seed: int, draws: int,
+        self, steps: Sequence[PlanStep], outputs: Sequence[Value], seed: int,
+        draws: int,
         number: int,
-    ) -> _Oracle:
+    ) -> _StepOracle:
         """Return a network's results, kept for other steps of the same ops."""
         span, variant, ops = steps[0].span, _members(steps[0]), ops_of(steps)
         samples = None if variant is None else (variant.subsets, variant.exact)
@@ -358,7 +361,7 @@ class StepTrial:
             self._oracles[oracle_key] = oracle
         return self._oracles[oracle_key]
 
-    def _member(self, step: Step, seed: int, number: int) -> _Network:
+    def _member(self, step: PlanStep, seed: int, number: int) -> _Network:
         """Return one of the networks of a launch, with its samples."""
         whole, variant = accepted_step(step.span), cast("MemberVariant", step.variant)
         rows = _rows(variant, _samples(step.span.ops, step.span.batch), number)
@@ -379,7 +382,7 @@ class StepTrial:
 
     def _computed(
         self, network: _Network, outputs: Sequence[Value], draws: int, trains: bool
-    ) -> _Oracle:
+    ) -> _StepOracle:
         """Run a network's steps; of several draws, each number is the farthest."""
         sides: list[tuple[dict[str, Any], Array]] = []
         for _ in range(1 + draws):
@@ -411,7 +414,7 @@ class StepTrial:
                 result[PARAMETERS] = parameters[self._live]
                 result["state"] = values["state"][:, self._live]
             results.append(result)
-        return _Oracle(results[0], farthest(results[0], results[1:]), largest)
+        return _StepOracle(results[0], farthest(results[0], results[1:]), largest)
 
     def _scaled_weights(
         self, network: _Network, first: int, samples: int, words: Array
@@ -430,7 +433,9 @@ class StepTrial:
 
     # Memory ---------------------------------------------------------------------
 
-    def _replay(self, steps: Sequence[Step], seed: int) -> tuple[Replay, TrainState]:
+    def _replay(
+        self, steps: Sequence[PlanStep], seed: int,
+    ) -> tuple[Replay, TrainState]:
         """Return steps bound to memory that holds random inputs, and their state."""
         updates = any(isinstance(op, Update) for op in ops_of(steps))
         train_state = self._train_state() if updates else self._unchanged
@@ -455,7 +460,7 @@ class StepTrial:
         return replay, train_state
 
     def _member_replay(
-        self, step: Step, seed: int, numbers: Array
+        self, step: PlanStep, seed: int, numbers: Array
     ) -> tuple[MemberReplay, TrainState]:
         """Return a launch of networks by their numbers, and their state."""
         whole, variant = accepted_step(step.span), cast("MemberVariant", step.variant)
@@ -523,7 +528,7 @@ class StepTrial:
             inputs[value] = rows
         return inputs
 
-    def _member_inputs(self, step: Step, seed: int) -> dict[Value, Array]:
+    def _member_inputs(self, step: PlanStep, seed: int) -> dict[Value, Array]:
         """Return random inputs of a step of many networks, as its kernel takes them."""
         inputs = self._random_inputs(step.span.ops, step.span.batch, seed)
         if cast("MemberVariant", step.variant).exact:
@@ -531,7 +536,7 @@ class StepTrial:
             inputs[x] = np.rint(inputs[x] * EXACT_STEPS) / EXACT_STEPS
         return inputs
 
-    def _weights(self, step: Step, seed: int, number: int) -> Array:
+    def _weights(self, step: PlanStep, seed: int, number: int) -> Array:
         """Return the weights of a network's samples, as the host gives them."""
         variant = cast("MemberVariant", step.variant)
         n = len(_rows(variant, _samples(step.span.ops, step.span.batch), number))
@@ -554,7 +559,7 @@ class StepTrial:
 
     # The program ------------------------------------------------------------------
 
-    def _passes(self, steps: Sequence[Step]) -> list[_Pass]:
+    def _passes(self, steps: Sequence[PlanStep]) -> list[_Pass]:
         """Return the passes of two steps; large steps without state are one step."""
         batch, order = steps[0].span.batch, key(0, 0)
         samples = _samples(self.program.ops, batch)
@@ -564,7 +569,7 @@ class StepTrial:
         twice = stateful or not _large(steps)
         return [_Pass(batch, number, order) for number in range(1 + twice)]
 
-    def _reduced(self, steps: Sequence[Step]) -> Sequence[Step]:
+    def _reduced(self, steps: Sequence[PlanStep]) -> Sequence[PlanStep]:
         """Return the steps at a size that is cheap to check, if none refuses."""
         variant = _members(steps[0])
         if variant is None:
@@ -645,7 +650,7 @@ class StepTrial:
         return self._optimiser.initial_state(size, dtype)
 
 
-def _members(step: Step) -> MemberVariant | None:
+def _members(step: PlanStep) -> MemberVariant | None:
     """Return the variant of a step of many networks; None: it is of one."""
     variant = step.variant
     return variant if isinstance(variant, MemberVariant) else None
@@ -664,7 +669,7 @@ def _samples(ops: Sequence[Op], batch: int) -> int:
     return ops[0].samples if isinstance(ops[0], Gather) else batch
 
 
-def _key(step: Step) -> tuple[Any, ...]:
+def _key(step: PlanStep) -> tuple[Any, ...]:
     """Return a key that is equal for steps of equal launches on equal values."""
     span = step.span
     config = tuple(sorted(step.config.items()))
@@ -681,13 +686,13 @@ def _inputs(ops: Iterable[Op]) -> tuple[Value, ...]:
     return tuple(read)
 
 
-def _large(steps: Sequence[Step]) -> bool:
+def _large(steps: Sequence[PlanStep]) -> bool:
     batch = steps[0].span.batch
     written = (value for op in ops_of(steps) for value in op.writes)
     return sum(value.width * value.height(batch) for value in written) >= LARGE
 
 
-def _reduced(steps: Sequence[Step]) -> Sequence[Step]:
+def _reduced(steps: Sequence[PlanStep]) -> Sequence[PlanStep]:
     """Return the steps at a smaller batch size, if none refuses."""
     batch = steps[0].span.batch
     flops = sum(span_flops(step.span) for step in steps)

@@ -15,11 +15,11 @@ from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
     HELPER_TIMEOUT,
     PARAMETERS,
+    Constant,
     Launch,
     Launches,
     Packed,
     Scratch,
-    Table,
 )
 from clnet.variants.base import (
     Config,
@@ -134,7 +134,7 @@ class Cpu:
         tasks = max(-(-layer.n_out // (PANEL * group)) for layer in layers)
         tasks *= -(-span.batch // block)
         x, y = layers[0].apply.x, layers[-1].act.y
-        table = Table.of(_table(span, layers, starts))
+        table = Constant.of(_table(span, layers, starts))
         shared = (
             table, len(layers), packed, x, x.stride,
             Scratch("inner", 4 * _hidden_size(span)), y, tasks, span.batch, block,

@@ -27,7 +27,7 @@ GROUPS = 8  # work-groups of a compute unit, so that it is busy to the end
 GROUP_SIZES = (128, 64, 32)  # work-items of a group of a GPU, of which the largest fits
 EFFICIENCY = 0.3  # of vectors' rate
 JUMPS = {"threshold", "threshold_symmetric"}
-MAX_SIZE = 1 << 16  # parameters of a network, whose own kernels are faster beyond
+MAX_SIZE = 1 << 15  # parameters of a network, whose own kernels are faster beyond
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from clnet.nn.activations import activation
 from clnet.opencl.launch import (
     PARAMETERS,
     TIMEOUT_FLAG,
+    Constant,
     Launch,
     Launches,
     Packed,
     Scratch,
-    Table,
 )
 from clnet.variants.cost import Cost, span_cost
 from clnet.variants.dense.chain import (
@@ -161,7 +161,7 @@ class PersistentMma:
                     *packed, PARAMETERS, x, x.stride, x.width, y, y.stride,
                     span.batch, Scratch("words", 2 * schedule.set_bytes),
                     Scratch("launches", 4 * groups),
-                    Table(
+                    Constant(
                         f"{key}, {span.batch} samples on {groups} groups, {shape}, "
                         f"cut {schedule.cuts}",
                         partial(getattr, schedule, "tasks"),
@@ -173,7 +173,7 @@ class PersistentMma:
 
 
 @dataclass(frozen=True)
-class Cut:
+class TaskCut:
     """Division of a layer into tasks: rows of blocks of each, split-k slices."""
 
     rows: int
@@ -181,7 +181,7 @@ class Cut:
     tasks: int
 
 
-def reduced_by(cut: Cut, slice_: int, columns: int) -> range:
+def reduced_by(cut: TaskCut, slice_: int, columns: int) -> range:
     """Return the fragments of a tile that the group of a slice reduces and finishes."""
     return range(slice_, cut.rows * columns, cut.slices)
 
@@ -244,7 +244,7 @@ class TaskSchedule:
         return size + MOST_ROWS * widest * SPLIT_BLOCK_BYTES, scales_size
 
     @cached_property
-    def cuts(self) -> tuple[Cut, ...]:
+    def cuts(self) -> tuple[TaskCut, ...]:
         """The cut of each layer, the fastest by a model."""
         return tuple(
             min(self._cuts(p), key=lambda c: self._seconds(p, c))
@@ -263,7 +263,7 @@ class TaskSchedule:
             for packing, cut in zip(self.packings, self.cuts, strict=True)
         )
 
-    def _cuts(self, packing: Packing) -> Iterator[Cut]:
+    def _cuts(self, packing: Packing) -> Iterator[TaskCut]:
         columns = self.tiles // self.config["columns"]
         for rows in range(1, self.config["rows"] + 1):
             tiles = -(-packing.row_blocks // rows) * columns
@@ -273,9 +273,9 @@ class TaskSchedule:
                 if -(-packing.blocks // share) == slices and (
                     slices == 1 or tiles * slices <= self.groups
                 ):
-                    yield Cut(rows, slices, tiles * slices)
+                    yield TaskCut(rows, slices, tiles * slices)
 
-    def _seconds(self, packing: Packing, cut: Cut) -> float:
+    def _seconds(self, packing: Packing, cut: TaskCut) -> float:
         rates, units = self.device.rates, self.device.compute_units
         warps, rows, columns, chunk = (self.config[name] for name in KEYS)
         blocks = -(-packing.blocks // (cut.slices * warps))  # of a warp

@@ -16,10 +16,10 @@ from clnet.opencl.launch import (
     PARAMETERS,
     STATE,
     Argument,
+    Constant,
     Launch,
     Launches,
     Scratch,
-    Table,
 )
 from clnet.opencl.program import matrix_units
 from clnet.variants.base import MemberVariant, team_group
@@ -226,10 +226,10 @@ class GroupMembers(MemberVariant):
                 "members/group_members.cl", "group_members", defines,
                 (self.members * group,), (group,),
                 (
-                    Table.of(neuron_table(step)), PARAMETERS, inputs, t,
+                    Constant.of(neuron_table(step)), PARAMETERS, inputs, t,
                     weights_of(step), step.samples, float(step.loss.bit_fail_limit),
                     STATE,
-                    Table.of(_places(step, layout.layers, local.layers)), t.width,
+                    Constant.of(_places(step, layout.layers, local.layers)), t.width,
                     span.batch, *MEMBER_ARGUMENTS,
                 ),
                 registers=registers,

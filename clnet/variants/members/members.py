@@ -20,11 +20,11 @@ from clnet.opencl.launch import (
     PARAMETERS,
     STATE,
     Argument,
+    Constant,
     Launch,
     Launches,
     Scalar,
     Scratch,
-    Table,
 )
 from clnet.opencl.program import matrix_units
 from clnet.variants.base import (
@@ -169,7 +169,8 @@ class TrainMembers(Untuned, MemberVariant):
             Launch(
                 "members/members.cl", "members", defines, (workers,), (1,),
                 (
-                    Table.of(shape.layers), Table.of(neuron_table(step)), PARAMETERS,
+                    Constant.of(shape.layers), Constant.of(neuron_table(step)),
+                    PARAMETERS,
                     *data, n, Scratch("memory", 4 * workers * shape.memory_size),
                     Scratch("gradients", 8 * workers * shape.gradient_pitch),
                     Scratch("orders", 4 * workers * round_up(n, width)),

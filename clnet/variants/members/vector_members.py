@@ -9,10 +9,10 @@ from clnet.ir.loss import RECORD
 from clnet.opencl.launch import (
     PARAMETERS,
     STATE,
+    Constant,
     Launch,
     Launches,
     Scratch,
-    Table,
 )
 from clnet.variants.base import Config, MemberVariant, Reach, Untuned, refuse_unless_cpu
 from clnet.variants.dense.cpu import lanes
@@ -99,7 +99,7 @@ class VectorMembers(Untuned, MemberVariant):
                 "members/vector_members.cl", "vector_members", defines,
                 (workers,), (1,),
                 (
-                    Table.of(neuron_table(step)), PARAMETERS, x, t, weights_of(step),
+                    Constant.of(neuron_table(step)), PARAMETERS, x, t, weights_of(step),
                     Scratch("memory", 4 * width * workers * vectors),
                     Scratch("sync", 4 * SYNC_WORDS),
                     float(step.loss.bit_fail_limit), STATE, live, t.width,

@@ -20,11 +20,11 @@ from clnet.opencl.launch import (
     PARAMETERS,
     TIMEOUT_FLAG,
     ByValueInput,
+    Constant,
     Launch,
     Launches,
     Packed,
     Scratch,
-    Table,
     ZeroCopyOutput,
 )
 from clnet.variants.base import Config, Reach, refuse_unless_forward_progress
@@ -316,10 +316,10 @@ class Lists:
         """The vectors of all lists."""
         return sum(int(_row_vectors(layer).sum()) for layer in self.layers)
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> Constant:
         """Return one of `ListTables` as an argument."""
         suffix = f" for {self.groups} groups" * (name == "columns")
-        return Table(
+        return Constant(
             f"{self.key}, {name}{suffix}", partial(_listed, self, name)
         )
 
@@ -409,13 +409,13 @@ class Tasks:
         """Tasks of a group: the kernel reads ahead."""
         return len(layers_of(self.span)) + LOOK_AHEAD
 
-    def table(self) -> Table:
+    def table(self) -> Constant:
         """Return the kernel's table [groups, most] as an argument."""
         shape = ", ".join(f"{name} {value}" for name, value in self.config.items())
         shape += f", rows by {warp_team(self.device)}"
         weights = [a.weights.offset for x in layers_of(self.span) for a in x.applies]
         key = f"persistent_mixed {weights}, tasks of {shape}"
-        return Table(key, self._make)
+        return Constant(key, self._make)
 
     def _make(self) -> NDArray[Any]:
         layers, groups = layers_of(self.span), self.config["groups"]

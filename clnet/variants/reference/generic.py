@@ -25,11 +25,11 @@ from clnet.opencl.launch import (
     KEY,
     PARAMETERS,
     Argument,
+    Constant,
     Launch,
     Launches,
     Scalar,
     Scratch,
-    Table,
 )
 from clnet.variants.base import (
     GROUP,
@@ -311,7 +311,7 @@ def _loss(op: Loss, span: Span, device: Device) -> Launches:
         BACKWARD, "loss", span, device, span.batch,
         (
             op.y, op.y.stride, op.t, op.t.stride, op.weight or op.t,
-            Table(
+            Constant(
                 f"error scales {op.halved} {width}",
                 lambda: np.broadcast_to(error_scales.astype(dtype), width).copy(),
             ),
@@ -388,7 +388,7 @@ _BACKWARD: dict[type[Op], Callable[..., Launches]] = {
 
 def _entry_tables(
     op: Apply | ApplyT | Outer, storage: Storage, by: str, *names: str
-) -> tuple[Table, ...]:
+) -> tuple[Constant, ...]:
     """Return tables of a storage's live entries, by their rows, columns or slots.
 
     ``starts``, of each row or column and the end; of each entry ``slots``, ``rows``,
@@ -408,7 +408,7 @@ def _entry_tables(
         return lists[name].astype(np.int32)
 
     key = f"{storage.signature}@{op.weights.offset} by {by}"
-    return tuple(Table(f"{key} {name}", partial(table, name)) for name in names)
+    return tuple(Constant(f"{key} {name}", partial(table, name)) for name in names)
 
 
 def _distinct_activations(function: Nonlinearity) -> list[str]:
@@ -418,13 +418,13 @@ def _distinct_activations(function: Nonlinearity) -> list[str]:
 
 def _function_tables(
     function: Nonlinearity, width: int, dtype: str
-) -> tuple[Table, Table, Table]:
+) -> tuple[Constant, Constant, Constant]:
     """Return the tables [width] of a layer's codes, steepnesses and limits."""
     names = _distinct_activations(function)
     codes = [names.index(name) for name in function.names]
 
-    def table(what: str, values: Any, dtype: str) -> Table:
-        return Table(
+    def table(what: str, values: Any, dtype: str) -> Constant:
+        return Constant(
             f"{function!r} {width} {what}",
             # `numpy.resize` takes seconds for millions of neurons.
             lambda: np.broadcast_to(np.asarray(values, dtype), width).copy(),

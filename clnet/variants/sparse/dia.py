@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clnet.nn.storage.sparse import DiaStorage
-from clnet.opencl.launch import Launch, Launches, Table
+from clnet.opencl.launch import Constant, Launch, Launches
 from clnet.variants.cost import Cost, item_size, span_bytes, span_cost, span_flops
 from clnet.variants.sparse.sparse import (
     SparseProduct,
@@ -83,7 +83,7 @@ class Dia:
         }
         arguments = (
             *product.parameters(),
-            Table(
+            Constant(
                 f"dia {product.weights.offset} offsets",
                 partial(storage.indices.__getitem__, "offsets"),
             ),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from clnet.ir.product import ApplyT
 from clnet.nn.storage.sparse import SLICE, EllStorage, SellStorage
-from clnet.opencl.launch import Launch, Launches, Table
+from clnet.opencl.launch import Constant, Launch, Launches
 from clnet.variants.cost import Cost, item_size
 from clnet.variants.sparse.sparse import (
     UNROLL,
@@ -109,9 +109,9 @@ class Sell:
         items = height // config["vector"] if tile == 1 else height * tile // 4
         x, before = tiled_input(span, tile, device)
 
-        def table(name: str) -> Table:
+        def table(name: str) -> Constant:
             key = f"{product.csr.key} of slices, {name}"
-            return Table(key, partial(_table, storage, name))
+            return Constant(key, partial(_table, storage, name))
 
         return (
             *before,

@@ -14,7 +14,14 @@ from clnet.ir.activation import BiasAct
 from clnet.ir.product import Apply, ApplyT
 from clnet.ir.program import LayerOps, Span
 from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
-from clnet.opencl.launch import PARAMETERS, Argument, Launch, Launches, Scratch, Table
+from clnet.opencl.launch import (
+    PARAMETERS,
+    Argument,
+    Constant,
+    Launch,
+    Launches,
+    Scratch,
+)
 from clnet.variants.base import MIXED_ACTIVATIONS, VECTOR_BYTES, refuse_op, tables
 from clnet.variants.cost import Cost, item_size, span_bytes, span_cost, span_flops
 from clnet.variants.macros import layer_defines, real
@@ -86,7 +93,7 @@ class CsrTables:
         order = " transposed" * self.transposed
         return f"rows {self.storage.signature}@{self.weights.offset}{order}"
 
-    def tables(self) -> tuple[Table, Table, Table]:
+    def tables(self) -> tuple[Constant, Constant, Constant]:
         """Return starts, slots (the starts again where values are direct), columns."""
         make = partial(csr_indices, self.storage, self.transposed)
         named = tables(self.key, ("starts", "slots", "columns"), make)
@@ -103,7 +110,7 @@ class CsrTables:
         """Columns of the matrix, or of its transpose."""
         return self.storage.n_out if self.transposed else self.storage.n_in
 
-    def segments(self, stages: int, width: int) -> Table:
+    def segments(self, stages: int, width: int) -> Constant:
         """Return the row pointers of each stage.
 
         Stage s has the columns s * width … s * width + width - 1.
@@ -119,12 +126,14 @@ class CsrTables:
             counts = np.bincount(rows * stages + stage, minlength=len(lengths) * stages)
             return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
-        return Table(f"{self.key} segments {stages} {width}", make)
+        return Constant(f"{self.key} segments {stages} {width}", make)
 
-    def bounds(self, runs: int) -> Table:
+    def bounds(self, runs: int) -> Constant:
         """Return the table of the first rows of runs."""
         starts = self.tables()[0]
-        return Table(f"{self.key} bounds {runs}", lambda: bounds(starts.make(), runs))
+        return Constant(
+            f"{self.key} bounds {runs}", lambda: bounds(starts.make(), runs)
+        )
 
 
 def bounds(starts: NDArray[np.int32], runs: int) -> NDArray[np.int32]:

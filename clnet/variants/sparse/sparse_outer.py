@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from clnet.checks import INT_MAX
 from clnet.ir.product import Outer
 from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
-from clnet.opencl.launch import GRADIENTS, Launch, Launches, Scratch, Table
+from clnet.opencl.launch import GRADIENTS, Constant, Launch, Launches, Scratch
 from clnet.variants.base import (
     Config,
     Reach,
@@ -109,8 +109,8 @@ class SparseOuter:
         key = f"entries {storage.signature}@{op.weights.offset}"
         direct = isinstance(storage, (CooStorage, CsrStorage))
 
-        def table(name: str) -> Table:
-            return Table(f"{key} {name}", partial(_table, storage, name))
+        def table(name: str) -> Constant:
+            return Constant(f"{key} {name}", partial(_table, storage, name))
 
         return (
             *before,

@@ -12,7 +12,7 @@ from clnet.ir.activation import BiasAct
 from clnet.ir.product import Apply
 from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import BAND_ALIGNMENT, LocalStorage
-from clnet.opencl.launch import PARAMETERS, Launch, Launches, Table
+from clnet.opencl.launch import PARAMETERS, Constant, Launch, Launches
 from clnet.opencl.program import inline_ptx
 from clnet.variants.base import (
     MIXED_ACTIVATIONS,
@@ -228,13 +228,13 @@ def bias_defines(act: BiasAct | None) -> dict[str, int | str]:
     }
 
 
-def offsets_table(layers: tuple[LayerOps, ...]) -> Table:
+def offsets_table(layers: tuple[LayerOps, ...]) -> Constant:
     """Return the offsets of each layer's weights and bias [layers, 2]; 0: no bias."""
     offsets = [
         (x.apply.weights.offset, 0 if x.act.bias is None else x.act.bias.offset)
         for x in layers
     ]
-    return Table(
+    return Constant(
         f"offsets of local layers {offsets[0]} to {offsets[-1]}",
         lambda: np.asarray(offsets, np.int32),
     )

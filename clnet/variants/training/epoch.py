@@ -18,11 +18,11 @@ from clnet.opencl.launch import (
     PARAMETERS,
     STATE,
     Argument,
+    Constant,
     Launch,
     Launches,
     Scalar,
     Scratch,
-    Table,
 )
 from clnet.variants.base import Config, Reach, refuse_unless_cpu
 from clnet.variants.cost import Cost, span_flops
@@ -124,8 +124,8 @@ class TiledEpoch:
             data, transposes = transposed_data(step, span, tile, defines, width)
         n = span.batch if gather is None else gather.samples
         shared: tuple[Argument, ...] = (
-            Table.of(shape.layers),
-            Table.of(neuron_table(step)),
+            Constant.of(shape.layers),
+            Constant.of(neuron_table(step)),
             PARAMETERS, *data,
             Scratch("memory", 4 * workers * shape.memory_size),
             Scratch("task gradients", 4 * 2 * shape.tasks * shape.gradient_pitch),

@@ -18,11 +18,11 @@ from clnet.opencl.launch import (
     STATE,
     TIMEOUT_FLAG,
     Argument,
+    Constant,
     Launch,
     Launches,
     Scalar,
     Scratch,
-    Table,
 )
 from clnet.opencl.program import inline_ptx
 from clnet.variants.base import team_group
@@ -162,7 +162,7 @@ class GroupStep:
         groups = _groups(span, config, device)
         sums = Scratch("group gradients", 4 * groups * (step.size + APART))
         shared: tuple[Argument, ...] = (
-            Table.of(neuron_table(step)),
+            Constant.of(neuron_table(step)),
             PARAMETERS, x, t, step.weight, sums, n, half_bits(n),
             float(step.loss.bit_fail_limit), Scalar("first"), Scalar("samples"), *KEY,
         )

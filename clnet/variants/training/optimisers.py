@@ -23,11 +23,11 @@ from clnet.opencl.launch import (
     GRADIENTS,
     PARAMETERS,
     STATE,
+    Constant,
     Launch,
     Launches,
     Scalar,
     Scratch,
-    Table,
 )
 from clnet.opencl.program import RULE_HEADER
 from clnet.variants.base import (
@@ -145,9 +145,9 @@ def regularisation_defines(
     return defines
 
 
-def live_table(op: Update | GradientNorm) -> Table:
+def live_table(op: Update | GradientNorm) -> Constant:
     """Return the table of the flat buffer's elements: 1, or 0 for padding."""
-    return Table(
+    return Constant(
         f"live elements of {op.layout.size}",
         lambda: live_elements(op.layout, op.storages).astype(np.uint8),
     )

@@ -10,11 +10,11 @@ from clnet.opencl.launch import (
     KEY,
     PARAMETERS,
     STATE,
+    Constant,
     Launch,
     Launches,
     Scalar,
     Scratch,
-    Table,
 )
 from clnet.variants.base import Config, Reach, Untuned, refuse_unless_cpu
 from clnet.variants.cost import Cost, span_flops
@@ -82,8 +82,8 @@ class Sequential(Untuned):
             Launch(
                 "training/sequential.cl", "sequential", defines, (1,), (1,),
                 (
-                    Table.of(layers),
-                    Table.of(neurons),
+                    Constant.of(layers),
+                    Constant.of(neurons),
                     PARAMETERS, x, t, step.weight,
                     Scratch("memory", 4 * allocate.end), STATE, step.tally.totals,
                     len(step.layers), step.size, step.samples, half_bits(step.samples),

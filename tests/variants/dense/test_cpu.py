@@ -18,7 +18,7 @@ import clnet
 from clnet import Dense, Network
 from clnet.opencl import program
 from clnet.opencl.session import session
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.variants.dense import cpu
 from clnet.variants.dense.cpu import STATE, Cpu
@@ -40,7 +40,7 @@ GROUPS = (1, 2, 3, 4, 8)
 def executable(network, batch, mode, group):
     config, device = MODES[mode]
     span = network.program.span(0, len(network.program.ops), batch)
-    step = Step(span, Cpu(), {**config, "group": group}, device)
+    step = PlanStep(span, Cpu(), {**config, "group": group}, device)
     return Executable(session(CPU), network, [step], span.inputs, span.outputs)
 
 

@@ -16,7 +16,7 @@ from clnet.checks import PRECISIONS
 from clnet.ir.product import Outer
 from clnet.opencl.program import WARP_GROUP_MMA
 from clnet.opencl.session import session
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
@@ -57,7 +57,7 @@ class Plan:
         self.span = program.span(0, len(program.ops), BATCH)
         assert kernel.refuse(self.span, H200) is None
         config = {**dict(zip(keys, shape, strict=True)), "parts": 1}
-        step = Step(self.span, kernel, config, ONE_GROUP)
+        step = PlanStep(self.span, kernel, config, ONE_GROUP)
         self.executable = Executable(
             session(ONE_GROUP), self.network, [step], self.span.inputs,
             self.span.outputs,
@@ -156,7 +156,7 @@ def test_a_huge_error_beside_a_huge_input(shape):
     assert MmaBackward().refuse(span, H200) is None
     config = {**dict(zip(mma.KEYS, shape, strict=True)), "parts": 1}
     replay = Replay(
-        session(ONE_GROUP), [Step(span, MmaBackward(), config, ONE_GROUP)],
+        session(ONE_GROUP), [PlanStep(span, MmaBackward(), config, ONE_GROUP)],
         network.layout, TrainState(session(ONE_GROUP), network.parameters,
                                    np.zeros((0, 0))),
     )

@@ -15,7 +15,7 @@ from clnet.checks import PRECISIONS
 from clnet.errors import InputError
 from clnet.ir.product import Apply, ApplyT, Outer
 from clnet.opencl.program import WARP_GROUP_MMA, WARP_MMA
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.variants.dense.fused_mma import KEYS as FUSED_KEYS
@@ -78,7 +78,7 @@ def test_packings_in_one_launch_stay_right():
     span = forward(network, 63)
     config = config_of((WARP_GROUP_MMA, 64, 32, 4, 1, 4, 3, 4, 1))
     train_state = TrainState(SESSION, network.parameters, np.zeros((0, 0)))
-    step = Step(span, Mma(), config, DEVICE)
+    step = PlanStep(span, Mma(), config, DEVICE)
     replay = Replay(SESSION, [step], network.layout, train_state)
     rows = np.random.default_rng(0).uniform(-1, 1, (63, 5))
     (x,), (y,) = span.inputs, span.outputs

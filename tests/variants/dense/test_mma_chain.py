@@ -14,7 +14,7 @@ from variants.timeouts import assert_timeout_is_recovered
 from clnet import Dense, Local, Network
 from clnet.checks import PRECISIONS
 from clnet.opencl.session import session
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.variants.dense import mma_chain
 from clnet.variants.dense.mma_chain import (
@@ -40,7 +40,7 @@ def whole(network, batch, precision="highest"):
 def check(network, batch, config, precision="highest", device=ONE_GROUP):
     span = whole(network, batch, precision)
     assert MmaChain().refuse(span, H200) is None
-    step = Step(span, MmaChain(), config, device)
+    step = PlanStep(span, MmaChain(), config, device)
     (y,) = span.outputs
     one = Executable(session(device), network, [step], span.inputs, (y,))
     rng = np.random.default_rng(batch)
@@ -171,5 +171,5 @@ def test_a_timeout_is_reported_and_computed_again(monkeypatch):
     network = mixed(30, width, width)
     device = replace(ONE_GROUP, compute_units=groups)
     assert_timeout_is_recovered(
-        network, Step(whole(network, 3), MmaChain(), config, device), 3
+        network, PlanStep(whole(network, 3), MmaChain(), config, device), 3
     )

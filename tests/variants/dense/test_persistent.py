@@ -23,7 +23,7 @@ from clnet.nn.activations import ACTIVATIONS
 from clnet.opencl.program import inline_ptx
 from clnet.opencl.session import session
 from clnet.runtime import transfers
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.variants.dense import persistent
 from clnet.variants.dense.persistent import BULK, Persistent
@@ -36,7 +36,7 @@ def steps_of(network, device, config, start=0, stop=None):
     program = network.program
     span = program.span(start, stop or len(program.ops), 1)
     assert Persistent().refuse(span, device) is None
-    return [Step(span, Persistent(), config, device)]
+    return [PlanStep(span, Persistent(), config, device)]
 
 
 def check(network, config, device=None):

@@ -17,15 +17,15 @@ from variants.timeouts import assert_timeout_is_recovered
 
 from clnet import Dense, Local, Network
 from clnet.opencl.session import session
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.variants.dense import persistent_mma
 from clnet.variants.dense.persistent_mma import (
     KEYS,
     LARGEST_BATCH,
     SHAPES,
-    Cut,
     PersistentMma,
+    TaskCut,
     TaskSchedule,
     reduced_by,
 )
@@ -43,7 +43,7 @@ def whole(network, batch):
 
 
 def check(network, batch, config, scale=1.0, seed=0, device=ONE_GROUP):
-    step = Step(whole(network, batch), PersistentMma(), config, device)
+    step = PlanStep(whole(network, batch), PersistentMma(), config, device)
     rng = np.random.default_rng(seed)
     check_calls(network, step, partial(rng.uniform, -scale, scale))
 
@@ -100,7 +100,8 @@ def test_split_k(monkeypatch):
     monkeypatch.setattr(
         TaskSchedule, "cuts",
         property(lambda self: [
-            Cut(2, 2, -(-p.row_blocks // 2) * 2 * self.tiles // self.config["columns"])
+            TaskCut(2, 2,
+            -(-p.row_blocks // 2) * 2 * self.tiles // self.config["columns"])
             for p in self.packings
         ]),
     )
@@ -110,7 +111,7 @@ def test_split_k(monkeypatch):
 def test_nan_stays_in_its_sample():
     network = mixed()
     span = whole(network, 9)
-    step = Step(span, PersistentMma(), SMALL, ONE_GROUP)
+    step = PlanStep(span, PersistentMma(), SMALL, ONE_GROUP)
     one = Executable(session(ONE_GROUP), network, [step], span.inputs, span.outputs)
     x = np.ones((9, 40), np.float32)
     x[4, 7:10] = np.frombuffer(b"\xff" * 12, np.float32)  # its word would be 0
@@ -182,5 +183,5 @@ def test_a_timeout_is_reported_and_recovered(monkeypatch):
     device = replace(ONE_GROUP, compute_units=5 * DEVICE.compute_units)
     config = config_of(1, 1, 1, 1)
     assert_timeout_is_recovered(
-        network, Step(whole(network, 3), PersistentMma(), config, device), 3
+        network, PlanStep(whole(network, 3), PersistentMma(), config, device), 3
     )

@@ -20,7 +20,7 @@ from clnet.opencl.discovery import device
 from clnet.opencl.launch import EPOCH
 from clnet.opencl.program import matrix_units
 from clnet.opencl.session import session
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.member_replay import MemberReplay
 from clnet.runtime.train_state import TrainState
 
@@ -72,7 +72,7 @@ def check(make, sizes, samples, rule=None, batch=None, *, activation="tanh",
     )
     rows = [None] * N if subsets is None else subsets
     bound = MemberReplay(
-        SESSION, Step(span, variant, config, DEVICE), network.layout, train_state,
+        SESSION, PlanStep(span, variant, config, DEVICE), network.layout, train_state,
         rows, samples, EPOCHS,
     )
     data = [

@@ -18,7 +18,7 @@ from variants.timeouts import assert_timeout_is_recovered
 from clnet import Dense, Local, Network, Sparse
 from clnet.nn.storage.pattern import Pattern
 from clnet.opencl.session import session
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.variants.mixed import persistent_mixed
 from clnet.variants.mixed.persistent_mixed import PersistentMixed, ranges_of
@@ -56,7 +56,7 @@ def network_of(name):
 def step_of(network, config, device):
     span = network.program.span(0, len(network.program.ops), 1)
     assert MIXED.refuse(span, device) is None
-    return Step(span, MIXED, config, device)
+    return PlanStep(span, MIXED, config, device)
 
 
 def check(network, config, device):

@@ -14,7 +14,7 @@ from clnet.ir import reference
 from clnet.nn.activations import ACTIVATIONS
 from clnet.nn.storage.pattern import Pattern
 from clnet.opencl.session import session
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.variants.sparse.sparse import Csr, bounds
 
@@ -33,7 +33,7 @@ PATTERNS = {
 def run(network, batch, device, runs, x):
     span = network.program.span(0, 2, batch)
     assert Csr().refuse(span, device) is None
-    step = Step(span, Csr(), {"runs": runs, "tile": 1}, device)
+    step = PlanStep(span, Csr(), {"runs": runs, "tile": 1}, device)
     executable = Executable(session(CPU), network, [step], span.inputs, span.outputs)
     executable.x["x"][...] = x
     executable.run()

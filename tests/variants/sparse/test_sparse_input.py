@@ -15,7 +15,7 @@ from clnet.ir.lowering import lower_training
 from clnet.ir.sparse_input import SparseInputApply, SparseInputOuter, SparseShape
 from clnet.nn.losses import loss_function
 from clnet.nn.random import key, permuted
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.variants.sparse.sparse_input import SparseInput
@@ -62,7 +62,7 @@ class AsOnGpu(SparseInput):
 
 def bound_to(network, span, arrays, variant):
     state = TrainState(SESSION, network.parameters, np.zeros((0, network.layout.size)))
-    step = Step(span, variant, {}, DEVICE)
+    step = PlanStep(span, variant, {}, DEVICE)
     replay = Replay(SESSION, [step], network.layout, state)
     for value, array in zip(span.ops[0].x.values, arrays, strict=True):
         replay.write(value, array)

@@ -20,7 +20,7 @@ from clnet.ir.lowering import lower_training
 from clnet.ir.product import ApplyT, Outer
 from clnet.nn.losses import loss_function
 from clnet.opencl.session import session
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.variants.reference.generic import MAX_ENTRIES, Generic, GenericBackward
 from clnet.variants.stencil.stencil import Stencil, StencilReduction, streams
@@ -53,7 +53,7 @@ def deep(n, window, depth, bias="shared", activation="tanh", **options):
 
 def check(network, ops, batch, variant, config):
     """Compare a span's outputs with the oracle, twice."""
-    step = Step(network.program.span(*ops, batch), variant, config, DEVICE)
+    step = PlanStep(network.program.span(*ops, batch), variant, config, DEVICE)
     check_calls(network, step, RNG.standard_normal, 2)
 
 
@@ -137,7 +137,7 @@ def test_vectors_of_both_widths_have_the_same_bits(name, monkeypatch):
                 "clnet.variants.stencil.stencil_cpu.lanes", lambda device, n=floats: n
             )
             config = {"workers": 2, "tile": 32, "stream": int(depth == 1)}
-            step = Step(span, StencilCpu(), config, DEVICE)
+            step = PlanStep(span, StencilCpu(), config, DEVICE)
             values = span.inputs, span.outputs
             run = Executable(session(DEVICE), network, [step], *values)
             run.x[span.inputs[0].name][...] = rows
@@ -179,7 +179,7 @@ def test_as_deep_as_can_be(n):
     span = network.program.span(0, 2 * depth, 1)
     for variant, device in ((StencilCpu(), CPU), (Trapezoid(), GPU)):
         assert variant.refuse(span, device) is None
-        step = Step(span, variant, next(iter(variant.space(span, device))), DEVICE)
+        step = PlanStep(span, variant, next(iter(variant.space(span, device))), DEVICE)
         run = Executable(session(DEVICE), network, [step], span.inputs, span.outputs)
         run.x["x"][...] = x
         run.run()

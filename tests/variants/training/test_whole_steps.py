@@ -35,7 +35,7 @@ from clnet.nn.storage.layout import live_elements
 from clnet.opencl.discovery import device
 from clnet.opencl.session import session
 from clnet.runtime import replay
-from clnet.runtime.binding import Step
+from clnet.runtime.binding import PlanStep
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.training import plans
@@ -89,7 +89,7 @@ def trained(
         state[...] = np.reshape(rule.initial, (rule.slots, 1))
     train_state = TrainState(where, network.parameters, state)
     bound = Replay(
-        where, [Step(span, variant, config, place)], network.layout, train_state
+        where, [PlanStep(span, variant, config, place)], network.layout, train_state
     )
     for value, array in zip(program.inputs, data, strict=False):
         bound.write(value, array)
@@ -488,7 +488,7 @@ def test_a_barrier_timeout_is_reported_and_recomputed(monkeypatch):
         span = program.span(0, len(program.ops), batch)
         if not device.forward_progress or not isinstance(program.ops[-1], Update):
             return found
-        step = Step(span, GroupStep(), together(span, device), device)
+        step = PlanStep(span, GroupStep(), together(span, device), device)
         return dataclasses.replace(found, steps=(step,))
 
     monkeypatch.setattr(plans, "plan_training", waiting)
