@@ -178,10 +178,11 @@ class MemberReplay(Replay):
         rows["plan"] = 0 if plans is None else plans
         if self._shuffled:  # those of one order are trained one after the other
             rows = rows[np.lexsort((rows["samples"], rows["seed"]))]
-        if self.bound.memory(EPOCH_TABLE).size < schedule.nbytes:
+        buffers = self.bound.buffers
+        if buffers[EPOCH_TABLE.name].size < schedule.nbytes:
             table = Memory(self.session, 2 * schedule.nbytes)
             self.bound.replace(EPOCH_TABLE, table)
-        self.bound.memory(EPOCH_TABLE).write(self.session, schedule)
+        buffers[EPOCH_TABLE.name].write(self.session, schedule)
         totals = self._first_totals
         if epochs > 1:  # it may be read later, while others run
             totals = Memory(self.session, active * epochs * TOTAL * ITEM)
@@ -191,11 +192,11 @@ class MemberReplay(Replay):
         most = self._most_members if epochs == 1 else active
         for first in range(0, active, most):  # between them Ctrl-C is handled
             piece = rows[first : first + most]
-            self.bound.memory(MEMBER_TABLE).write(self.session, piece)
+            buffers[MEMBER_TABLE.name].write(self.session, piece)
             self.set(members=len(piece), epochs=epochs)
             self.run()
             self.session.finish()
-        ends = self.bound.memory(MEMBER_ENDS).read(
+        ends = buffers[MEMBER_ENDS.name].read(
             self.session, active * (TOTAL + 1), "float32"
         )
         return MemberLaunch(self.session, totals, ends.reshape(active, -1), epochs)

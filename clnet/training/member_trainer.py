@@ -71,14 +71,13 @@ def kinds_of(options: Sequence[TrainingOptions], sizes: Sequence[int]) -> list[A
     `sizes` are the samples of a training by each.
     """
     penalises = any(one.regularisation.penalises for one in options)
-    kinds = []
+    kinds: list[Any] = []
     for one, n in zip(options, sizes, strict=True):
-        rule = one.rule
-        if hasattr(rule, "learning_rate"):
-            rule = replace(rule, learning_rate=0.0)  # type: ignore[call-arg]
+        constants = {**vars(one.rule), "learning_rate": None}
+        clips = one.regularisation.clip_norm, one.regularisation.clip_value
         kinds.append((
-            rule, _shared(one.regularisation, penalises), one.loss.name, one.precision,
-            one.shuffled, None if one.batch == n else one.batch,
+            type(one.rule), *constants.values(), penalises, clips, one.loss.name,
+            one.precision, one.shuffled, None if one.batch == n else one.batch,
         ))
     return kinds
 
@@ -102,6 +101,8 @@ class _Launches:
     keeps: bool  # Whether they are small enough to be kept, and of no rows of their own
     data: tuple[Array, ...]  # The inputs and targets on the device, where they are kept
     epochs: int = 1  # Of the next launch, by the time of the last one
+    # The step and the launch that measure the last training's validation
+    validation: tuple[PlanStep, MemberReplay] | None = None
 
 
 class MemberTrainer:
@@ -186,10 +187,11 @@ class MemberTrainer:
 
     def _key(self) -> tuple[Any, ...]:
         """Return the key of the launches of members that train alike."""
-        step = self._step
+        step, checks = self._step, self._samples.validation
         return (
             id(self._program), step.span.batch, step.variant, *step.config.items(),
             len(self.members), len(self._samples.training), self._most_epochs,
+            0 if checks is None else len(checks),
         )
 
     @property
@@ -211,7 +213,9 @@ class MemberTrainer:
         else:
             train_state = TrainState(where, start.reshape(-1), state, members=count)
             held = start.nbytes + train_state.state.size
-            held += sum(array.nbytes for array in data.arrays)
+            for samples in data, self._samples.validation:
+                if isinstance(samples, DataSet):
+                    held += sum(array.nbytes for array in samples.arrays)
             most = max(KEPT_BYTES, self.device.global_memory // KEPT_SHARE)
             keeps = members.rows is None and held <= most
             bound = _Launches(
@@ -244,13 +248,21 @@ class MemberTrainer:
             l2=members.each(lambda one: one.regularisation.l2),
         )
 
-    def _validation(self, train_state: TrainState) -> MemberReplay | None:
-        """Return the launches that measure the validation, if there is one."""
-        data, step = self._samples.validation, self._validation_step
+    def _validation(self, bound: _Launches) -> MemberReplay | None:
+        """Return the launch that measures the validation, if there is one."""
+        data, step, rests = (
+            self._samples.validation, self._validation_step, self.members.rests
+        )
         if step is None:
             return None
         assert isinstance(data, DataSet)
-        replay = self._replay(step, train_state, self.members.rests, data, 1)
+        # A plan that is kept has the same step, whose program tells the samples.
+        if rests is None and bound.validation and bound.validation[0] is step:
+            replay = bound.validation[1]
+            _write(replay, step, data)
+        else:
+            replay = self._replay(step, bound.train_state, rests, data, 1)
+            bound.validation = step, replay
         if data.weight is not None:
             shape = len(self.members), len(data)
             replay.write_weights(np.broadcast_to(data.weight[:, 0], shape))
@@ -281,7 +293,7 @@ class MemberTrainer:
             self._best = BestEpochs(self._samples.patience, start)
             callbacks = *callbacks, self._best
         replay, self._train_state = bound.replay, bound.train_state
-        validation = self._validation(bound.train_state)
+        validation = self._validation(bound)
         # Callbacks and a validation look at each epoch.
         one_epoch = bool(callbacks) or validation is not None
         most = members.each(lambda one: one.epochs)

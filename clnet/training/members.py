@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.checks import as_array, as_items, as_numbers, as_whole, is_list
+from clnet.checks import (
+    as_array,
+    as_items,
+    as_numbers,
+    as_whole,
+    is_among,
+    is_list,
+)
 from clnet.errors import InputError, counted, quoted
 from clnet.formats.sources import check_buffer
+from clnet.nn.optimisers import FANN
 from clnet.nn.scaling import scaling_to_apply
 from clnet.training.data_set import (
     DataSet,
@@ -23,7 +31,7 @@ from clnet.training.data_set import (
 )
 from clnet.training.fit_options import EACH
 from clnet.training.history import SEEDS
-from clnet.training.options import chosen_optimiser, resolved, rule_of
+from clnet.training.options import resolved, rule_of, with_rate
 from clnet.training.setup import chosen_seed, validation_of, validation_set
 from clnet.training.streaming import AnySet, StreamedSet, any_set
 
@@ -31,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clnet.nn.model import Model
-    from clnet.nn.optimisers import Optimiser
     from clnet.training.fit_options import PopulationOptions
     from clnet.training.options import TrainingOptions
 
@@ -174,12 +181,18 @@ def members_of(
             number = len(resolutions)
         if number == len(resolutions):
             rate = row.pop("learning_rate", options.learning_rate)
-            if rate is not None:
-                chosen = row.get("optimiser", shared.optimiser)
-                row["optimiser"] = with_rate(rate, rule_of(network, chosen_optimiser(
-                    network, chosen, shared.batch_size, size
-                )))
-            resolutions.append(resolved(network, replace(shared, **row), size))
+            if rate is not None and is_among(
+                row.get("optimiser", shared.optimiser), [FANN]
+            ):  # the default loss follows from the name, which has no other rate
+                row["optimiser"] = rule_of(network, FANN)
+            # Networks that differ in the rate alone share what `resolved` keeps.
+            resolution = resolved(
+                network, replace(shared, **row) if row else shared, size
+            )
+            resolutions.append(
+                resolution if rate is None
+                else with_rate(network, resolution, rate, shared.stop)
+            )
         which[i] = number
     for one in resolutions:
         warn_of_reach(network, one.reach, samples.training.t)
@@ -212,13 +225,6 @@ def _rests(lists: list[Array] | None, n: int, count: int) -> list[Array]:
                 f"and network {i} has none: give rows without some samples"
             )
     return rests
-
-
-def with_rate(rate: float, rule: Optimiser) -> Optimiser:
-    """Return an optimiser with another learning rate."""
-    if not hasattr(rule, "learning_rate"):
-        raise InputError(f"{rule.name} has no learning rate: leave out learning_rate")
-    return replace(rule, learning_rate=rate)  # type: ignore[call-arg]
 
 
 def _each(name: str, value: Any, count: int) -> list[Any]:

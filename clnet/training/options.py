@@ -163,6 +163,21 @@ def _resolved(network: Model, options: FitOptions, n: int) -> TrainingOptions:
     )
 
 
+def with_rate(
+    network: Model, options: TrainingOptions, rate: float, stop: str | None
+) -> TrainingOptions:
+    """Return options whose rule has another learning rate; `stop` is `FitOptions`'."""
+    if not hasattr(options.rule, "learning_rate"):
+        raise InputError(
+            f"{options.rule.name} has no learning rate: leave out learning_rate"
+        )
+    rule = replace(options.rule, learning_rate=rate)  # type: ignore[call-arg]
+    return replace(
+        options, rule=rule, rule_text=repr(rule), plans={},
+        fann=_fann_parameters(network, rule, options.loss, stop),
+    )
+
+
 def _check_softmaxes(network: Model) -> None:
     """Raise InputError if a softmax has one neuron: no weight changes its output."""
     for number, layer in enumerate(network.layers):

@@ -14,6 +14,7 @@ from population_oracle import check_network, compare_with_oracle
 import clnet
 from clnet import Dense, EarlyStopping, InputError, Network, Population, Sparse
 from clnet.opencl.session import session
+from clnet.planning import training_planner
 from clnet.runtime import member_replay
 from clnet.training import member_trainer
 from clnet.variants.members.group_members import GroupMembers
@@ -319,6 +320,54 @@ def test_a_training_takes_the_launches_of_an_earlier_one_alike(monkeypatch, weig
     again, parameters_again = train(rates, X[::-1], WEIGHTS[::-1])
     assert again == losses
     np.testing.assert_array_equal(parameters_again, parameters)
+
+
+@pytest.mark.parametrize("changed", [
+    {"batch_size": 16}, {"precision": "high"}, {"optimiser": "sgd"}, {"l2": 0.1},
+    {"validation": (X[:11], T[:11])}, {"device": "other"},
+], ids=lambda options: next(iter(options)))
+def test_a_second_training_plans_nothing_and_one_of_other_options_does(
+    monkeypatch, own_store, changed
+):
+    def planned(**others):
+        plans.clear()
+        population.fit(X, T, **{
+            "optimiser": "adam", "learning_rate": [0.1, 0.03, 0.01, 0.3, 0.2],
+            "epochs": 2, "seed": 0, "validation": (X[:7], T[:7]), "patience": 2,
+            **others,
+        })
+        return len(plans)
+
+    plans, population = [], Population(shape(), N)
+    make = training_planner.Planner
+    monkeypatch.setattr(
+        training_planner, "Planner",
+        lambda *arguments, **options: plans.append(0) or make(*arguments, **options),
+    )
+    if "device" in changed:
+        changed = {"device": replace(clnet.device(), companions=(), fine_svm=False)}
+    assert planned() == 2  # a step, and the validation
+    assert planned() == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(member_trainer, "MemberReplay", None)  # nor binds it memory
+        assert planned(learning_rate=[0.1, 0.3, 0.1, 0.2, 0.01]) == 0
+    assert planned(**changed) > 0
+    assert planned() == 0
+
+
+def test_a_kept_validation_takes_other_samples():
+    def checked(x, t):
+        population = Population(shape(), N)
+        histories = population.fit(
+            X, T, optimiser="adam", epochs=5, seed=0, validation=(x, t)
+        )
+        return [history.validation_loss for history in histories]
+
+    session(clnet.device()).kept.clear()
+    expected = checked(X[:7], T[:7])
+    session(clnet.device()).kept.clear()
+    others = checked(X[7:14], T[7:14])
+    assert checked(X[:7], T[:7]) == expected != others
 
 
 @pytest.mark.parametrize("freed", [False, True])
