@@ -276,6 +276,36 @@ def test_places_of_additions_are_there(file, place):
     assert [name for name in re.findall("`([^`]+)`", place) if name not in text] == []
 
 
+def named_files():
+    """Yield the pages that tell where things are, and the files that each names."""
+    root = DOCS.parent
+    for page in (root / "CONTRIBUTING.md", *sorted((root / "kernels").rglob("*.cl"))):
+        text = page.read_text("utf-8")
+        for file in re.findall(r"\b(?:clnet|variants)/[\w/]+\.py\b", text):
+            if not file.endswith("/x.py"):  # the reader adds it
+                yield pytest.param(file, id=f"{page.name}-{file}")
+
+
+@pytest.mark.parametrize("file", named_files())
+def test_files_that_are_named_are_there(file):
+    root = DOCS.parent
+    assert (root / file).is_file() or (root / "clnet" / file).is_file()
+
+
+def test_modules_of_the_table_of_packages_are_there():
+    text = (DOCS.parent / "CONTRIBUTING.md").read_text("utf-8")
+    table = re.search(r"^\| package \|.*\n\|[ |-]*\n((?:\|.*\n)+)", text, re.MULTILINE)
+    gone = []
+    for row in table.group(1).splitlines():
+        packages, content = row.strip("|").split(" | ")
+        package = DOCS.parent / re.search("`([^`]+)`", packages).group(1)
+        for name in re.findall("`([a-z_]+)`", content):
+            module = package / name
+            if not (module.is_dir() or module.with_suffix(".py").is_file()):
+                gone.append(str(module.relative_to(DOCS.parent)))
+    assert gone == []
+
+
 def test_the_guide_to_services_has_the_error_of_forks(monkeypatch):
     monkeypatch.setattr(process, "_forked", True)
     with pytest.raises(clnet.DeviceError) as found:
