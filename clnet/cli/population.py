@@ -198,11 +198,13 @@ def _seeds(
     network = population[best]
     _write(arguments, network, histories)
     epochs = sorted({len(history) for history in histories})
+    ranks = options["comm"].Get_size() if "comm" in options else 1
     if arguments.json:
         json_output.show({
-            **_head_fields(devices, options, network), "seconds": seconds,
-            "seeds": list(seeds), "epochs": [len(history) for history in histories],
-            "loss": losses, "best": seeds[best], "best_by": by,
+            **_head_fields(devices, options, network), "ranks": ranks,
+            "seconds": seconds, "seeds": list(seeds),
+            "epochs": [len(history) for history in histories], "loss": losses,
+            "best": seeds[best], "best_by": by,
             **{
                 name: {"samples": len(sets[name]), "networks": [
                     figures_of(each) for each in evaluations
@@ -215,6 +217,7 @@ def _seeds(
         return
     rows = [
         *_head(devices, network),
+        *([("ranks", ranks)] if "comm" in options else []),
         *table_rows(sets["training"].notes),
         ("seeds", f"{first} to {seeds[-1]}"),
         ("epochs", " to ".join(map(str, sorted({epochs[0], epochs[-1]})))),

@@ -69,7 +69,11 @@ def run(arguments: argparse.Namespace) -> int:
     many = population.asked(arguments)
     comm = communicator(arguments)
     if many and comm is not None and arguments.population is None:
-        raise InputError("folds train in one process, and mpiexec has started several")
+        error = InputError(
+            "folds train in one process, and mpiexec has started several"
+        )
+        error.rank = comm.Get_rank()  # rank 0 prints it
+        raise error
     with joined(comm, "clnet train") as ranks:
         draws = arguments.data != DIGITS
 

@@ -356,7 +356,8 @@ def suffix_of(path: str | PathLike[str], known: Iterable[str], what: str) -> str
             return suffix
     if as_path(path).is_dir():
         raise FormatError(f"{path} is a folder, expected a file of {what}")
-    raise FormatError(f"{path} has no suffix for {what}: known are {', '.join(known)}")
+    names = ", ".join(dict.fromkeys(known))  # .csv is of data and of tables
+    raise FormatError(f"{path} has no suffix for {what}: known are {names}")
 
 
 def _check_options(file: Path, dtype: str | None, memory_limit: int | None) -> None:

@@ -185,7 +185,9 @@ def choose(
     notes, words = [], []
     known = columns is None or bool(targets)
     if columns is None:
-        left = source.index if options.index is None else index.of(options.index)
+        left = source.index if options.index is None else (
+            index.of(options.index, of_index=True)
+        )
         skipped = {*left} - {*targets, *coded, *dated} if learn else set()
         if skipped and options.index is None:
             names = listed(source.names[at] for at in sorted(skipped))
@@ -539,14 +541,17 @@ class _Index:
             if self.first.setdefault(name, at) != at:
                 self.twice.add(name)
 
-    def of(self, asked: ColumnNames) -> list[int]:
-        """Return the different columns of names or numbers."""
+    def of(self, asked: ColumnNames, *, of_index: bool = False) -> list[int]:
+        """Return the different columns of names or numbers.
+
+        An error lists no index, unless one is asked `of_index`.
+        """
         many = [asked] if isinstance(asked, str) or is_whole(asked) else asked
         if not is_many(many):
             raise InputError(f"columns must be names or numbers, not {quoted(asked)}")
-        return list(dict.fromkeys(map(self._at, many)))
+        return list(dict.fromkeys(self._at(name, of_index) for name in many))
 
-    def _at(self, name: object) -> int:
+    def _at(self, name: object, of_index: bool) -> int:
         if isinstance(name, str) and name in self.first:
             if name in self.twice:
                 raise self.source.error(
@@ -560,7 +565,10 @@ class _Index:
         if is_whole(number) and 1 <= abs(number) <= len(names):
             return int(number) - 1 if number > 0 else len(names) + int(number)
         near = nearest(name, names) if isinstance(name, str) else ""
-        columns = [name for at, name in enumerate(names) if at not in self.source.index]
+        columns = [
+            name for at, name in enumerate(names)
+            if of_index or at not in self.source.index
+        ]
         hint = f": did you mean {near!r}?" if near else f": it has {quoted(columns)}"
         raise self.source.error(f"has no column {quoted(name)}{hint}")
 

@@ -44,7 +44,8 @@ def clnet_command(files, clnet_command):
     ("info bare.csv --outputs 3", "has 3 columns"),
     ("info bare.csv --outputs x", "found 'x', expected a whole number"),
     ("train d", "d has no suffix for data: known are .train, .test, .data, .train.gz, "
-     ".test.gz, .data.gz, .npz, .csv, .npy, .h5"),
+     ".test.gz, .data.gz, .npz, .csv, .npy, .h5, .hdf5, .parquet, .arrow, .feather, "
+     ".tsv, .csv.gz, .tsv.gz\n"),
     ("train d.data --seed x", "argument --seed: found 'x', expected a whole number"),
     ("train d.data --rate x", "argument --rate: found 'x', expected a number"),
     ("train d.data --grid lr=1", "unknown argument of a grid 'lr': known are clip_n"),

@@ -147,18 +147,30 @@ def test_seeds_weigh_classes_alike(data, capsys):
     assert plain != weighted
 
 
+def ranks(*command):
+    return subprocess.run(
+        [MPIEXEC, "-n", "2", sys.executable, "-m", "clnet", "train", *command],
+        capture_output=True, text=True, timeout=120, check=False,
+        env=child_environment(**OPEN_MPI),
+    )
+
+
 @pytest.mark.skipif(not MPIEXEC, reason="there is no mpiexec")
 def test_ranks_share_the_networks(data, capsys):
     pytest.importorskip("mpi4py")
     command = (*SIZES, "--population", "3", "--seed", "2", "--validation", "0.3",
                "--json")
     single = json.loads(train(capsys, *command))
-    done = subprocess.run(
-        [MPIEXEC, "-n", "2", sys.executable, "-m", "clnet", "train", *command],
-        capture_output=True, text=True, timeout=120, check=True,
-        env=child_environment(**OPEN_MPI),
-    )
-    assert json.loads(done.stdout)["loss"] == single["loss"]
+    found = json.loads(ranks(*command).stdout)
+    assert found["loss"] == single["loss"]
+    assert (single["ranks"], found["ranks"]) == (1, 2)
+
+
+@pytest.mark.skipif(not MPIEXEC, reason="there is no mpiexec")
+def test_one_rank_says_that_folds_train_in_one_process(data):
+    pytest.importorskip("mpi4py")
+    done = ranks(*SIZES, "--folds", "3")
+    assert done.stderr.count("folds train in one process") == 1
 
 
 def test_digits_keep_their_test_set(capsys, monkeypatch):

@@ -96,6 +96,9 @@ def test_columns_of_a_network_are_found_by_name(csv):
 @pytest.mark.parametrize(("text", "options", "sentence"), [
     (TEXT, {"target": "knd"}, r"has no column 'knd': did you mean 'kind'\?"),
     (TEXT, {"target": "zzz"}, "has no column 'zzz': it has"),
+    (",a,b\n0,1,2\n", {"target": "zzz"}, r"it has \['a', 'b'\]"),
+    (",a,b\n0,1,2\n", {"target": "b", "index": "zzz"},
+     r"it has \['Unnamed: 0', 'a', 'b'\]"),
     (TEXT, {"target": 5}, "has no column 5"), (TEXT, {"target": 0}, "has no column 0"),
     (TEXT, {"target": ["kind", "a"], "categories": "color"},
      r"has the targets \['kind', 'a'\], expected one of categories, or numbers"),
