@@ -155,10 +155,12 @@ def are_labels(network: Description, t: ArrayLike) -> bool:
 def decided(
     outputs: NDArray[Any], middle: float | None, classes: Classes | None
 ) -> NDArray[Any]:
-    """Return the labels of outputs [batch, n_out] or [n_out]."""
+    """Return the labels of outputs [batch, n_out] or [n_out], or of each network."""
     unknown = np.isnan(outputs).any(axis=-1)
     if unknown.any():
-        at = f" of sample {int(unknown.argmax())}" * unknown.ndim
+        # Of several networks, outputs are [networks, batch, n_out].
+        sample = np.argwhere(unknown)[0][-1:]
+        at = "".join(f" of sample {number}" for number in sample)
         raise InputError(
             f"the outputs{at} hold NaN, which is of no class: expected inputs without "
             "NaN, for which `predict` gives the outputs"

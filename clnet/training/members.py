@@ -147,8 +147,8 @@ def samples_of(network: Model, options: PopulationOptions) -> PopulationData:
         validation = data
     elif given is not None:
         validation, network.classes, _ = any_set(
-            network, validation_of(given), network.classes, network.columns, scaling,
-            room, "validation ",
+            network, validation_of(given, f', or "{REST}"'), network.classes,
+            network.columns, scaling, room, "validation ",
         )
         validation = validation_set(validation)
     return PopulationData(data, validation, patience)

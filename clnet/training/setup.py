@@ -165,14 +165,17 @@ def validation_set(data: AnySet) -> AnySet:
     return data.balanced(len(data))
 
 
-def validation_of(samples: Any) -> tuple[Any, Any, Any]:
-    """Return the inputs, targets and weights of the argument `validation`."""
+def validation_of(samples: Any, also: str = "") -> tuple[Any, Any, Any]:
+    """Return the inputs, targets and weights of the argument `validation`.
+
+    Errors name what it may be, and what else: ``also``.
+    """
     if is_batches(samples) or lists_batches(samples):
         return samples, None, None
     if not isinstance(samples, (tuple, list)) or len(samples) not in (2, 3):
         raise InputError(
             "validation must be (x, t) or (x, t, sample_weight), or a source of such "
-            "batches"
+            f"batches{also}"
         )
     x, t, weight = (*samples, None)[:3]
     return x, t, weight

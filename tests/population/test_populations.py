@@ -173,3 +173,15 @@ def test_wrong_populations(make):
     with pytest.raises(InputError) as raised:
         make()
     assert "\n" not in str(raised.value)
+
+
+def test_errors_of_classes_and_validations_speak_of_populations():
+    population, x = Population(Network.mlp([2, 3, 2], seed=0), 2), np.zeros((5, 2))
+    x[3] = np.nan
+    parameters = population.parameters.copy()
+    parameters[0] = 0.0
+    population.parameters = parameters
+    with pytest.raises(InputError, match=r"^the outputs of sample 3 hold NaN, which"):
+        population.classify(x)
+    with pytest.raises(InputError, match=r'^validation must .*, or "rest"$'):
+        population.fit(x[:3], x[:3], validation=3)
