@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -86,9 +86,9 @@ class BiasAct(Op):
     A bias of size 1 serves all neurons.
     """
 
-    NAME = "act"
-    READS = ("z",)
-    WRITES = ("y",)
+    NAME: ClassVar[str] = "act"
+    READS: ClassVar[tuple[str, ...]] = ("z",)
+    WRITES: ClassVar[tuple[str, ...]] = ("y",)
 
     z: Value
     y: Value
@@ -145,9 +145,9 @@ class BiasAct(Op):
 class ActGrad(Op):
     """``dz = dy * f'(v) * steepness``, with ``v = steepness * (z + bias)``."""
 
-    NAME = "act'"
-    READS = ("dy", "y", "z")
-    WRITES = ("dz",)
+    NAME: ClassVar[str] = "act'"
+    READS: ClassVar[tuple[str, ...]] = ("dy", "y", "z")
+    WRITES: ClassVar[tuple[str, ...]] = ("dz",)
 
     # Derivatives of the loss by the layer's output, and by its pre-activation
     dy: Value
@@ -205,9 +205,9 @@ class BiasGrad(Op):
     so far if `accumulate`: layers may share biases.
     """
 
-    NAME = "bias'"
-    READS = ("dz",)
-    WRITES = ("gradient",)
+    NAME: ClassVar[str] = "bias'"
+    READS: ClassVar[tuple[str, ...]] = ("dz",)
+    WRITES: ClassVar[tuple[str, ...]] = ("gradient",)
 
     dz: Value
     gradient: Value
@@ -246,9 +246,9 @@ class Softmax(Op):
     It has no gradient rule: the loss that trains it includes it.
     """
 
-    NAME = "softmax"
-    READS = ("x",)
-    WRITES = ("y",)
+    NAME: ClassVar[str] = "softmax"
+    READS: ClassVar[tuple[str, ...]] = ("x",)
+    WRITES: ClassVar[tuple[str, ...]] = ("y",)
 
     x: Value
     y: Value

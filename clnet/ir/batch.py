@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -28,9 +28,9 @@ class Gather(Op):
     the loss ignores those rows.
     """
 
-    NAME = "gather"
-    READS = ("data",)
-    WRITES = ("batch",)
+    NAME: ClassVar[str] = "gather"
+    READS: ClassVar[tuple[str, ...]] = ("data",)
+    WRITES: ClassVar[tuple[str, ...]] = ("batch",)
 
     # The data set's arrays, of equally many rows, and the batch's
     data: tuple[Value, ...]
@@ -67,9 +67,9 @@ class Dropout(Op):
     and the neuron.
     """
 
-    NAME = "dropout"
-    READS = ("x",)
-    WRITES = ("y",)
+    NAME: ClassVar[str] = "dropout"
+    READS: ClassVar[tuple[str, ...]] = ("x",)
+    WRITES: ClassVar[tuple[str, ...]] = ("y",)
 
     x: Value  # Read, and written
     y: Value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,9 +21,9 @@ class Loss(Op):
     Rows of the batch from ``samples`` on, which is set before each step, are ignored.
     """
 
-    NAME = "loss"
-    READS = ("y", "t", "weight")
-    WRITES = ("dy", "record")
+    NAME: ClassVar[str] = "loss"
+    READS: ClassVar[tuple[str, ...]] = ("y", "t", "weight")
+    WRITES: ClassVar[tuple[str, ...]] = ("dy", "record")
 
     y: Value  # The outputs, or the logits if the loss is fused with sigmoid or softmax
     t: Value  # Targets
@@ -72,9 +73,9 @@ class Loss(Op):
 class Tally(Op):
     """Records summed over the batch, and added to those of the epoch so far."""
 
-    NAME = "tally"
-    READS = ("record",)
-    WRITES = ("totals",)
+    NAME: ClassVar[str] = "tally"
+    READS: ClassVar[tuple[str, ...]] = ("record",)
+    WRITES: ClassVar[tuple[str, ...]] = ("totals",)
 
     record: Value  # One row per sample
     # [1, 6]: the sums of `RECORD`, then the rounding error of each so far (compensated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -27,9 +27,9 @@ class Apply(Op):
     A sum of storages (HYB) or of sources (shortcut connections) is a sequence of these.
     """
 
-    NAME = "product"
-    READS = ("x",)
-    WRITES = ("z",)
+    NAME: ClassVar[str] = "product"
+    READS: ClassVar[tuple[str, ...]] = ("x",)
+    WRITES: ClassVar[tuple[str, ...]] = ("z",)
 
     x: Value
     z: Value
@@ -85,9 +85,9 @@ class ApplyT(Op):
     Or ``dx += dz A`` if `accumulate`: an output may have several readers.
     """
 
-    NAME = "product'"
-    READS = ("dz",)
-    WRITES = ("dx",)
+    NAME: ClassVar[str] = "product'"
+    READS: ClassVar[tuple[str, ...]] = ("dz",)
+    WRITES: ClassVar[tuple[str, ...]] = ("dx",)
 
     dz: Value
     dx: Value
@@ -108,7 +108,9 @@ class ApplyT(Op):
             dx += values[self.dx.name]
         values[self.dx.name] = dx
 
-    flops = Apply.flops
+    def flops(self, batch: int) -> int:
+        """Count as the product."""
+        return 2 * self.storage.size * batch
 
 
 @dataclass(frozen=True)
@@ -120,9 +122,9 @@ class Outer(Op):
     elements alone.
     """
 
-    NAME = "weights'"
-    READS = ("dz", "x")
-    WRITES = ("gradient",)
+    NAME: ClassVar[str] = "weights'"
+    READS: ClassVar[tuple[str, ...]] = ("dz", "x")
+    WRITES: ClassVar[tuple[str, ...]] = ("gradient",)
 
     dz: Value
     x: Value
@@ -159,7 +161,9 @@ class Outer(Op):
             gradient += values[self.gradient.name]
         values[self.gradient.name] = gradient
 
-    flops = Apply.flops
+    def flops(self, batch: int) -> int:
+        """Count as the product."""
+        return 2 * self.storage.size * batch
 
 
 def _product(x: Array, storage: Storage, weights: Array, transposed: bool) -> Array:

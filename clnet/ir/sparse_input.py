@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from math import gcd
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -136,8 +136,8 @@ class SparseInputApply(Op):
     The inputs are the first source of a layer: it never adds to another product.
     """
 
-    NAME = "product"
-    WRITES = ("z",)
+    NAME: ClassVar[str] = "product"
+    WRITES: ClassVar[tuple[str, ...]] = ("z",)
 
     x: SparseRows
     z: Value
@@ -179,9 +179,9 @@ class SparseInputOuter(Op):
     Padding of the gradient is unspecified, as of `Outer`.
     """
 
-    NAME = "weights'"
-    READS = ("dz",)
-    WRITES = ("gradient",)
+    NAME: ClassVar[str] = "weights'"
+    READS: ClassVar[tuple[str, ...]] = ("dz",)
+    WRITES: ClassVar[tuple[str, ...]] = ("gradient",)
 
     dz: Value
     x: SparseRows
@@ -214,7 +214,9 @@ class SparseInputOuter(Op):
             full[:, columns] += np.outer(derivatives, numbers)
         values[self.gradient.name] = gradient
 
-    flops = SparseInputApply.flops
+    def flops(self, batch: int) -> int:
+        """Count as the product."""
+        return 2 * self.storage.n_out * self.x.entries(batch)
 
 
 SPARSE_INPUT_OPS = (SparseInputApply, SparseInputOuter)

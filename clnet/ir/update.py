@@ -8,7 +8,7 @@ so that a span knows those that are read outside it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -30,9 +30,9 @@ UPDATED = 1 << 14  # parameters that a rule updates at a time
 class GradientNorm(Op):
     """The Euclidean norm of the mean gradient, penalties of weights included."""
 
-    NAME = "norm"
-    READS = ("gradients",)
-    WRITES = ("norm",)
+    NAME: ClassVar[str] = "norm"
+    READS: ClassVar[tuple[str, ...]] = ("gradients",)
+    WRITES: ClassVar[tuple[str, ...]] = ("norm",)
 
     # Gradients of the slots that the loss depends on; those of others are zero
     gradients: tuple[Value, ...]
@@ -65,9 +65,9 @@ class GradientNorm(Op):
 class Update(Op):
     """One step of an optimiser over the live elements of the flat buffer."""
 
-    NAME = "update"
-    READS = ("gradients", "totals", "norm")
-    WRITES = ("parameters",)
+    NAME: ClassVar[str] = "update"
+    READS: ClassVar[tuple[str, ...]] = ("gradients", "totals", "norm")
+    WRITES: ClassVar[tuple[str, ...]] = ("parameters",)
 
     # Gradients of the slots that the loss depends on; those of others are zero
     gradients: tuple[Value, ...]

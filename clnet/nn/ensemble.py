@@ -17,7 +17,7 @@ class EnsembleModel(Model):
     """Networks of one shape, whose parameters follow each other in the flat buffer."""
 
     def __init__(self, network: Model, parameters: NDArray[Any]) -> None:
-        self.members = len(parameters)
+        self.members: int = len(parameters)
         super().__init__(
             network.n_in, network.layers, dtype=network.dtype,
             fann_compatible=network.fann_compatible, fann=network.fann,

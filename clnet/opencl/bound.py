@@ -44,7 +44,9 @@ class Bound:
         self, session: Session, dtype: str = "float32", batch: int = 1,
         buffers: Mapping[str, Memory] | None = None,
     ) -> None:
-        self.session, self.dtype, self.batch = session, dtype, batch
+        self.session: Session = session
+        self.dtype: str = dtype
+        self.batch: int = batch
         self.buffers: dict[str, Memory] = dict(buffers or {})
         self.standbys: list[Standby] = []
         # The kernels that take an argument of a name, and the argument's index.

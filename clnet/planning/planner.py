@@ -79,7 +79,7 @@ class Planner:
         self.device: Device = known(device)
         self.batch = batch
         self.tune = tune
-        self.variants = tuple(variants)
+        self.variants: tuple[Variant, ...] = tuple(variants)
         self.program: Program = program or lower(network)
         self.budget: Budget = budget or Budget()
         # Whether the runs are too few to measure candidates

@@ -42,7 +42,7 @@ class SparsePlan:
         calls: float,
     ) -> None:
         self.network = network
-        self.batch = shape.samples
+        self.batch: int = shape.samples
         self.alternation: threading.Lock = threading.Lock()
         self._turn = Turn()
         self._session = session(device)

@@ -77,18 +77,19 @@ class Executable:
         outputs: Sequence[Value],
         on_device: bool = False,
     ) -> None:
-        self.session, self.network = session, network
+        self.session: Session = session
+        self.network: Model = network
         self.batch: int = steps[0].span.batch
         self.dtype: str = steps[0].span.dtype
         self.store: ParameterStore = parameter_store(session, network)
-        self.bound = Bound(session, self.dtype, self.batch, {
+        self.bound: Bound = Bound(session, self.dtype, self.batch, {
             PARAMETERS.name: self.store.memory
         })
-        self.schedule = LaunchSchedule(session)
+        self.schedule: LaunchSchedule = LaunchSchedule(session)
         self._actions = self.schedule.actions
-        self.host = HostArrays(self.bound, self.schedule)
+        self.host: HostArrays = HostArrays(self.bound, self.schedule)
         self.x: dict[str, Array] = self.host.inputs
-        self.result = self.host.result
+        self.result: Callable[..., Array] = self.host.result
         # Held while commands are enqueued: all read the same parameters.
         self.enqueuing: threading.RLock = threading.RLock()
         self.downloads: list[Action] = []

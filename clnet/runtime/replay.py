@@ -30,7 +30,7 @@ from clnet.variants.cost import span_flops
 from clnet.variants.packing import merge_packings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from clnet.ir.op import Value
     from clnet.opencl.commands import Action
@@ -74,16 +74,19 @@ class Replay:
         self, session: Session, steps: Sequence[PlanStep], layout: Layout,
         train_state: TrainState, buffers: Mapping[str, Memory] | None = None,
     ) -> None:
-        self.session, self._layout = session, layout
+        self.session: Session = session
+        self._layout = layout
         self.batch: int = steps[0].span.batch
         self.dtype: str = steps[0].span.dtype
         self._train_state = train_state
-        self.bound = Bound(session, self.dtype, self.batch, {
+        self.bound: Bound = Bound(session, self.dtype, self.batch, {
             PARAMETERS.name: train_state.parameters, STATE.name: train_state.state,
             EPOCH_TABLE.name: Memory(session, 2 * EPOCH.itemsize), **(buffers or {}),
         })
-        self.set = self.bound.set  # without a call in between: it is called every step
-        self.schedule = schedule = LaunchSchedule(session)
+        # Without a call in between: it is called every step.
+        self.set: Callable[..., None] = self.bound.set
+        schedule = LaunchSchedule(session)
+        self.schedule: LaunchSchedule = schedule
         self._actions = schedule.actions
         self._records: dict[str, _Records] = {}
         self._on_write: list[Action] = []

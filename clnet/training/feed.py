@@ -63,7 +63,7 @@ class Resident:
 
     def __init__(self, data: DataSet, group: Alone | Group) -> None:
         self.data: DataSet | None = data  # None: a later training brings its own
-        self.weighted = data.weighted
+        self.weighted: bool = data.weighted
         self._group, self._samples = group, len(data)
         n, batch = len(data), group.batch
         # Programs that gather their batches take the order's rows of all samples; one
@@ -128,7 +128,8 @@ class Streamed:
     """Samples that are read by parts."""
 
     def __init__(self, data: StreamedSet, group: Alone | Group) -> None:
-        self.data, self._group = data, group
+        self.data: StreamedSet = data
+        self._group = group
         # One device alone takes a block by one slot, a group has a slot for each step.
         self._steps = 1 if group.alone else data.rows // group.batch
         self._rows: list[SampleRows] = []

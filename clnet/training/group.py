@@ -51,7 +51,7 @@ class Alone:
 
     alone = True
     shares: tuple[int, ...] = (1,)
-    numbers = range(1)
+    numbers: range = range(1)
     ranks: Ranks | None = None
 
     def __init__(
@@ -107,7 +107,9 @@ class Worker:
         self, replay: Replay, steps: Sequence[PlanStep], program: Program,
         numbers: range
     ) -> None:
-        self.replay, self.steps, self.program = replay, steps, program
+        self.replay: Replay = replay
+        self.steps: Sequence[PlanStep] = steps
+        self.program: Program = program
         self.numbers = numbers  # those of its shares among all of the group
         self.rows: SampleRows | None = None
         replay.add_records(program.output, len(numbers))  # of each share's totals

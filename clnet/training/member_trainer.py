@@ -119,7 +119,8 @@ class MemberTrainer:
         self, network: Model, members: Members, samples: PopulationData, device: Device,
         tune: bool | None = None, progress: bool | None = False,
     ) -> None:
-        self.members, self.device = members, device
+        self.members: Members = members
+        self.device: Device = device
         self._network, self._samples = network, samples
         self._tune, self._progress = tune, progress
         data, validation = samples.training, samples.validation
@@ -306,8 +307,8 @@ class MemberTrainer:
         self._log = MemberLog(count, self.device.global_memory // TOTALS_SHARE)
         self._sizes = replay.samples, (replay if validation is None else validation
                                        ).samples
-        self.done = np.zeros(count, int)
-        self.stopped = np.full(count, RUNNING)
+        self.done: Array = np.zeros(count, int)
+        self.stopped: Array = np.full(count, RUNNING)
         self.last, self.checks = np.zeros((2, count, 3))
         try:
             while active.size:
@@ -460,8 +461,8 @@ class BestEpochs:
 
     def __init__(self, patience: int, start: Array) -> None:
         self._patience, self._parameters = patience, start.copy()
-        self.loss = np.full(len(start), np.inf)
-        self.epoch = np.zeros(len(start), int)
+        self.loss: Array = np.full(len(start), np.inf)
+        self.epoch: Array = np.zeros(len(start), int)
         self._taken: tuple[Array, ...] = np.zeros(0, int), *np.zeros((3, 0))
 
     def __call__(self, training: MemberTrainer, active: Array) -> Array:

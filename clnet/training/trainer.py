@@ -100,7 +100,7 @@ class Trainer:
         desired = options.desired
         may_stop = self._observed or desired is not None
         self._segment_seconds = SPECULATION_SECONDS if may_stop else RUN_SECONDS
-        self.interrupted = False
+        self.interrupted: bool = False
         self._replaced = -1  # the last epoch whose parameters a callback replaced
         # While the device has the parameters before the last epoch: those that a
         # callback has put in place of the epoch's, or None.
