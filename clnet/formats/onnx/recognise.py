@@ -271,8 +271,13 @@ def _factors(matrix: Array, y: Array) -> list[float] | None:
 def _loss(fit: ActivationSum, edges: Sequence[float] = ()) -> float:
     """Return the largest relative error of a fit in float32, in all pieces and far.
 
-    Where terms add up to exactly zero in any order, there is none.
+    Where terms add up to exactly zero in any order, there is none. A constant beyond
+    float32 loses all: it is infinite, and times a step of 0 it is NaN.
     """
+    constants = [fit.slope, fit.bias, *(
+        number for factor, _, *line in fit.terms for number in (factor, *line))]
+    if np.abs(constants).max() > np.finfo(np.float32).max:
+        return math.inf
     points = [-LARGE, LARGE, *PROBES, *(-share for share in PROBES)]
     for low, high in pairwise([-math.inf, *edges, math.inf]):
         size = min(LARGE, high - low, max(
