@@ -85,10 +85,6 @@ def names(text: str) -> Sequence[str]:
     return listed
 
 
-def _any_names(text: str) -> list[str]:
-    return text.split(",")
-
-
 def _blocks(text: str) -> str | int:
     return text if text == ANY else count(text)
 

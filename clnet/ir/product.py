@@ -74,8 +74,8 @@ class Apply(Op):
             yield ApplyT(d[self.z], d[self.x], self.storage, self.weights)
 
     def flops(self, batch: int) -> int:
-        """Count a multiply-add as two, for every stored entry."""
-        return 2 * self.storage.size * batch
+        """Return the operations of the stored entries."""
+        return _flops(self.storage, batch)
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ class ApplyT(Op):
         values[self.dx.name] = dx
 
     def flops(self, batch: int) -> int:
-        """Count as the product."""
-        return 2 * self.storage.size * batch
+        """Return the operations of the stored entries."""
+        return _flops(self.storage, batch)
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,13 @@ class Outer(Op):
         values[self.gradient.name] = gradient
 
     def flops(self, batch: int) -> int:
-        """Count as the product."""
-        return 2 * self.storage.size * batch
+        """Return the operations of the stored entries."""
+        return _flops(self.storage, batch)
+
+
+def _flops(storage: Storage, batch: int) -> int:
+    """Count a multiply-add as two, for every stored entry and sample."""
+    return 2 * storage.size * batch
 
 
 def _product(x: Array, storage: Storage, weights: Array, transposed: bool) -> Array:

@@ -101,6 +101,10 @@ class SparseRows:
         samples, entries = self.shape
         return -(-entries * batch // samples)
 
+    def flops(self, n_out: int, batch: int) -> int:
+        """Count a multiply-add as two, for every entry of a batch and output."""
+        return 2 * n_out * self.entries(batch)
+
     def trial(self, n_in: int) -> dict[Value, NDArray[np.int32]]:
         """Return starts and columns of rows of equal lengths, for trials."""
         samples, entries = self.shape
@@ -168,8 +172,8 @@ class SparseInputApply(Op):
         )
 
     def flops(self, batch: int) -> int:
-        """Count a multiply-add as two, for every entry of the samples."""
-        return 2 * self.storage.n_out * self.x.entries(batch)
+        """Return the operations of the samples' entries."""
+        return self.x.flops(self.storage.n_out, batch)
 
 
 @dataclass(frozen=True)
@@ -215,8 +219,8 @@ class SparseInputOuter(Op):
         values[self.gradient.name] = gradient
 
     def flops(self, batch: int) -> int:
-        """Count as the product."""
-        return 2 * self.storage.n_out * self.x.entries(batch)
+        """Return the operations of the samples' entries."""
+        return self.x.flops(self.storage.n_out, batch)
 
 
 SPARSE_INPUT_OPS = (SparseInputApply, SparseInputOuter)

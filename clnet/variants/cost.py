@@ -41,6 +41,7 @@ class Cost:
 
 # Of the rate of multiply-adds in registers alone, in kernels that also load and store.
 PRODUCT_SHARE = 0.7
+UNCOALESCED = 8  # values a GPU fetches for each value that a work-item reads of its row
 
 
 def modelled(cost: Cost, device: Device) -> float:

@@ -40,6 +40,7 @@ from clnet.variants.base import (
     unsupported_dtype,
 )
 from clnet.variants.cost import (
+    UNCOALESCED,
     Cost,
     gpu_kernel_efficiency,
     item_size,
@@ -71,7 +72,6 @@ SHARED_BIAS_GROUPS = 8  # groups a compute unit that sum a shared bias's gradien
 GATHER_GROUP = 256  # work-items of a group that copies rows
 GATHER_GROUPS = 4  # such groups a compute unit
 MAX_ROWS = 64  # of such a group
-UNCOALESCED = 8  # values a GPU fetches for each value that a work-item reads of its row
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,13 @@ from clnet.variants.base import (
     Untuned,
     refuse_op,
 )
-from clnet.variants.cost import Cost, gpu_kernel_efficiency, item_size, span_flops
+from clnet.variants.cost import (
+    UNCOALESCED,
+    Cost,
+    gpu_kernel_efficiency,
+    item_size,
+    span_flops,
+)
 from clnet.variants.macros import real
 
 if TYPE_CHECKING:
@@ -36,7 +42,6 @@ SOURCE = "sparse/sparse_input.cl"
 OUTER_GROUP = 128  # work-items that add a sample's entries to a row of the gradient
 LINE_BYTES = 64  # of a CPU's cache line
 BOUNDS_BYTES = 8  # of a sample: two ints
-MISSES = 8  # values that a GPU fetches for each that it reads of a row
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class SparseInput(Untuned):
         """Count an entry's reads of a row; the gradient is written once besides."""
         op, size = _op(span), item_size(span)
         rows, entries = op.storage.n_out, op.x.entries(span.batch)
-        misses = 1 if device.type == "cpu" else MISSES
+        misses = 1 if device.type == "cpu" else UNCOALESCED
         moved = rows * entries * (size * (misses + 1) + 4)
         if isinstance(op, SparseInputOuter):
             moved += size * op.storage.size
