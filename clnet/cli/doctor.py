@@ -26,15 +26,20 @@ from clnet.opencl.bound import Bound
 from clnet.opencl.child_trial import run_child
 from clnet.opencl.discovery import GET_PLATFORM, NO_PLATFORM, device, discover
 from clnet.opencl.launch import Launch, Scratch
-from clnet.opencl.quirks import LINKER, NVIDIA, POCL
+from clnet.opencl.quirks import (
+    LINKER,
+    NVIDIA,
+    NVIDIA_DRIVER,
+    NVIDIA_LIBRARY,
+    NVIDIA_TOOL,
+    POCL,
+)
 from clnet.opencl.session import Session
 
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
 
 VENDORS = Path("/etc/OpenCL/vendors")
-NVIDIA_DRIVER = Path("/proc/driver/nvidia")
-NVIDIA_LIBRARY = "libnvidia-opencl.so.1"
 DEV = Path("/dev")
 GPU_NODES = ("dri/renderD*", "kfd")  # that drivers open, below DEV
 LOAD = (sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])")
@@ -187,7 +192,7 @@ def driver_findings(files: Mapping[Path, str]) -> Iterator[Finding]:
             else f"make the folder {folder}, and write that name into"
             f" {folder / 'nvidia.icd'}",
         )
-    elif NVIDIA_DRIVER.exists() or shutil.which("nvidia-smi"):
+    elif NVIDIA_DRIVER.exists() or shutil.which(NVIDIA_TOOL):
         yield Finding(
             "NVIDIA", False,
             f"the driver is installed, but not its OpenCL library {NVIDIA_LIBRARY}",

@@ -60,7 +60,7 @@ def load_network(
     path: str | PathLike[str], network_type: type[M], dtype: str | None = None,
     memory_limit: int | None = None,
 ) -> M:
-    """Return the network of a file, as an object of class `kind`; see `clnet.load`."""
+    """Return the network of a file, an object of `network_type`; see `clnet.load`."""
     file = as_path(path)
     suffix = suffix_of(file, NETWORK_SUFFIXES, "networks")
     _check_options(file, dtype, memory_limit)

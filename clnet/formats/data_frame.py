@@ -28,6 +28,7 @@ from clnet.formats.named_table import (
     printed,
     read_table,
     texts_of,
+    unnamed,
 )
 from clnet.formats.table import OR_TEXT
 
@@ -46,7 +47,7 @@ class FrameSource:
         what: str, *, single: bool = False, error_type: type[ClnetError] = InputError,
     ) -> None:
         self.names: list[str] = [
-            str(name) or f"Unnamed: {at}" for at, name in enumerate(names)
+            str(name) or unnamed(at) for at, name in enumerate(names)
         ]
         self.index: set[int] = index_of(self.names)
         self.notes: list[str] = []

@@ -33,6 +33,7 @@ from clnet.formats.named_table import (
     is_decimal,
     listed,
     printed,
+    unnamed,
 )
 from clnet.formats.numbers import is_number
 from clnet.formats.table import OR_TEXT, cells_of, counts_columns
@@ -284,7 +285,7 @@ class DelimitedSource:
         unique: dict[str, None] = {}  # in order
         twice = []
         for at, name in enumerate(names):
-            new = name or f"Unnamed: {at}"
+            new = name or unnamed(at)
             number = 0
             while new in unique or (number and new in known):
                 number += 1

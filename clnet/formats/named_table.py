@@ -36,7 +36,14 @@ NUMBER, TEXT, DATE = "number", "text", "date"
 MICROSECONDS = 86_400 * 1_000_000  # of a day
 MANY = 20  # different texts that are no chance
 SHOWN = 8  # columns that a note names
-UNNAMED = "Unnamed: 0"  # pandas' name of a first column that has none
+
+
+def unnamed(at: int) -> str:
+    """Return pandas' name of a column that has none, by its position from 0."""
+    return f"Unnamed: {at}"
+
+
+UNNAMED = unnamed(0)  # of an index
 _INDEX = re.compile(rf"{UNNAMED}|__index_level_\d+__")
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,15}")
 _FALSE, _TRUE = "False", "True"
@@ -123,7 +130,7 @@ class Header(Protocol):
 
 
 class TableRows(Protocol):
-    """TableRows whose columns are read."""
+    """Rows of a table whose columns are read."""
 
     def __len__(self) -> int:
         """Return the samples."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,8 @@ from numpy.typing import NDArray
 from clnet.checks import as_finite, check_flag
 from clnet.errors import InputError, quoted
 from clnet.nn.aliases import OPTIMISER, named_row
+from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.random import uniform
-
-if TYPE_CHECKING:
-    from clnet.nn.fann_parameters import FannParameters
 
 Array = NDArray[Any]
 
@@ -162,8 +160,8 @@ class Incremental(Optimiser):
     slots = 1
     batch: ClassVar[int | None] = 1
     default_batch: ClassVar[int | None] = 1
-    learning_rate: float = 0.7
-    momentum: float = 0.0
+    learning_rate: float = FannParameters.learning_rate
+    momentum: float = FannParameters.learning_momentum
 
     def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """``dw = momentum dw - rate g``."""
@@ -177,7 +175,7 @@ class Batch(Optimiser):
 
     name = "batch"
     slots = 0
-    learning_rate: float = 0.7
+    learning_rate: float = FannParameters.learning_rate
 
     def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """``w -= rate / n g``."""
@@ -195,17 +193,24 @@ class Rprop(Optimiser):
 
     name = "rprop"
     slots = 2  # step, previous slope
-    increase_factor: float = 1.2
-    decrease_factor: float = 0.5
-    delta_min: float = 0.0
-    delta_max: float = 50.0
-    delta_zero: float = 0.1
+    increase_factor: float = FannParameters.rprop_increase_factor
+    decrease_factor: float = FannParameters.rprop_decrease_factor
+    delta_min: float = FannParameters.rprop_delta_min
+    delta_max: float = FannParameters.rprop_delta_max
+    delta_zero: float = FannParameters.rprop_delta_zero
     moves_at_zero: bool = False
 
     @property
     def initial(self) -> tuple[float, ...]:
         """Steps start at `delta_zero`."""
         return (self.delta_zero, 0.0)
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """Without `delta_zero`, which the initial state alone reads."""
+        constants = super().constants
+        del constants["DELTA_ZERO"]
+        return constants
 
     def step(self, w: Array, g: Array, state: Array, now: StepInfo) -> None:
         """Grow steps while the slope keeps its sign; shrink them when it changes."""
@@ -236,9 +241,9 @@ class Quickprop(Optimiser):
 
     name = "quickprop"
     slots = 2  # step, previous slope
-    learning_rate: float = 0.7
-    decay: float = -0.0001
-    mu: float = 1.75
+    learning_rate: float = FannParameters.learning_rate
+    decay: float = FannParameters.quickprop_decay
+    mu: float = FannParameters.quickprop_mu
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -286,9 +291,9 @@ class Sarprop(Optimiser):
     slots = 2  # step, previous slope
     reads_error = True
     uses_offset = True
-    increase_factor: float = 1.2
-    decrease_factor: float = 0.5
-    delta_max: float = 50.0
+    increase_factor: float = FannParameters.rprop_increase_factor
+    decrease_factor: float = FannParameters.rprop_decrease_factor
+    delta_max: float = FannParameters.rprop_delta_max
     weight_decay_shift: float = -6.644
     step_error_threshold_factor: float = 0.1
     step_error_shift: float = 1.385

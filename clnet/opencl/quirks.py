@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 ALL_INLINE = ("-w", "-Dinline=__attribute__((always_inline))")
 POCL = "Portable Computing Language"
 NVIDIA = "NVIDIA CUDA"
+NVIDIA_DRIVER = Path("/proc/driver/nvidia")  # of the kernel
+NVIDIA_LIBRARY = "libnvidia-opencl.so.1"
+NVIDIA_TOOL = "nvidia-smi"  # of the driver's package
 LINKER = "ld"  # of PoCL
 # Platforms, and types of their devices, on which the suite ends without a crash.
 TESTED = {

@@ -257,8 +257,13 @@ def dense_layer(span: Span) -> LayerOps:
     return layer
 
 
-def team_group(most: int, device: Device) -> int:
+def largest_group(most: int, device: Device) -> int:
     """Return the largest power of two within `most` and the device's limit."""
-    if device.simd_width == 1:
-        most = min(most, SERIAL_GROUP)
     return 1 << min(most, device.largest_group).bit_length() - 1
+
+
+def team_group(most: int, device: Device) -> int:
+    """Return it for teams, which are small where work-items run one by one."""
+    return largest_group(
+        min(most, SERIAL_GROUP) if device.simd_width == 1 else most, device
+    )

@@ -26,6 +26,7 @@ from clnet.variants.training.backward import (
     gradient_function,
     loss_function_defines,
 )
+from clnet.variants.training.epoch import SYNC_WORDS
 from clnet.variants.training.optimisers import NO_REGULARISATION, optimiser_defines
 from clnet.variants.training.whole_step import LANES, NEURON
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 TILE = 64  # samples of a tile
 BLOCK = 4  # neurons that a CPU's worker trains together, at most
 GROUP, TEAM = 256, 32  # work-items of a GPU's group, and of a team of it
-SYNC_WORDS = 16
 # Arguments of a training's launches that change from launch to launch.
 CHANGING = (
     Scalar("from"), Scalar("to"), Scalar("n_in"), Scalar("epochs"), Scalar("steps"),

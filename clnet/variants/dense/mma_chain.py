@@ -41,6 +41,7 @@ from clnet.variants.dense.mma import (
     refuse_unless_persistent_mma,
     tile_memory,
 )
+from clnet.variants.dense.persistent import MAX_POLLS
 from clnet.variants.macros import function_defines, number, padded
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, SPLITS, VECTOR_BYTES, Packing
 
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Reach
 
-MAX_POLLS = 1 << 22  # some seconds
 KEYS = ("tile_m", "tile_n", "narrow", "step", "stages")
 # By splits; one group, of as many stages as fit, takes a compute unit's local memory.
 SHAPES: dict[int, tuple[tuple[int, ...], ...]] = {

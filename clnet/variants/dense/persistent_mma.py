@@ -29,6 +29,7 @@ from clnet.variants.dense.chain import (
     packed_before,
 )
 from clnet.variants.dense.mma import PRODUCTS, refuse_unless_persistent_mma
+from clnet.variants.dense.persistent import MAX_POLLS
 from clnet.variants.macros import real
 from clnet.variants.packing import BLOCK, BLOCK_BYTES, WARP, Packing
 
@@ -51,7 +52,6 @@ TASK_RECORD = np.dtype(  # a task of the kernel's
     )]
 )
 TASK_BYTES = TASK_RECORD.itemsize
-MAX_POLLS = 1 << 22  # of a word: some seconds
 KEYS = ("warps", "rows", "columns", "chunk")
 # Sixteen warps: four on each sub-partition of a unit hide the latency of matrix units.
 SHAPES = (

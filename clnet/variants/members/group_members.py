@@ -30,7 +30,8 @@ from clnet.variants.members.members import (
     member_rule,
     weights_of,
 )
-from clnet.variants.training.group_step import LocalLayout
+from clnet.variants.packing import WARP
+from clnet.variants.training.group_step import PART, LocalLayout
 from clnet.variants.training.whole_step import (
     Allocator,
     WholeStep,
@@ -52,13 +53,11 @@ TILES = (256, 128, 64, 32, 16, 8)  # samples of a tile
 FULL = 1.25  # samples of whole tiles, to those of a step, at most
 MANY_TILE = 64  # samples of the best tile where all compute units have networks
 SHARED = {False: 2, True: 3}  # groups that share a unit then, at least; on matrix units
-WARP = 32
 WIDE = 64  # neurons of a layer that occupy the largest group
 GROUPS = (32, 64, 128, 256, 512)  # work-items of a group
 FEW_NEURONS = 32  # whose products leave registers for more steps at once
 SLICES = (16, 8, 32)  # samples of a warp on matrix units, the usually best first
 MOST_FEW = 2  # neurons of a layer behind the first whose products are plain
-PART = 32  # samples of a tile that one work-item sums to its record
 OWN_STATE_BYTES = 1 << 13  # of a member's state in local memory, at most
 GROUP_BYTES = 1 << 10  # of local memory that a group takes for itself
 EFFICIENCY = {False: 0.2, True: 0.35}  # of products; on matrix units
@@ -100,7 +99,7 @@ class GroupMembers(MemberVariant):
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other dtypes, and networks too large for local memory."""
-        refusal = refuse_unless_float32_step(span, device, drops=True)
+        refusal = refuse_unless_float32_step(span, drops=True)
         if refusal is not None:
             return refusal
         step, matrix = accepted_step(span), bool(matrix_units(device))

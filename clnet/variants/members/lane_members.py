@@ -18,6 +18,7 @@ from clnet.variants.members.members import (
     member_rule,
     weights_of,
 )
+from clnet.variants.packing import WARP
 from clnet.variants.training.whole_step import (
     accepted_step,
     layer_neurons,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from clnet.variants.cost import Cost
     from clnet.variants.training.whole_step import WholeStep
 
-WARP = 32  # lanes of a team, at most
 MOST_EACH = 2  # neurons of a lane
 MOST_VALUES = 160  # of a lane: parameters, gradients and state, in registers
 MOST_OUT = 16  # outputs, whose values a lane has at once
@@ -76,7 +76,7 @@ class LaneMembers(MemberVariant):
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse all but a hidden layer of few neurons, and large sets of data."""
-        refusal = refuse_unless_float32_step(span, device)
+        refusal = refuse_unless_float32_step(span)
         if refusal is not None:
             return refusal
         step = accepted_step(span)

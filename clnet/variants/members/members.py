@@ -37,6 +37,7 @@ from clnet.variants.base import (
 from clnet.variants.cost import Cost, span_flops
 from clnet.variants.dense.cpu import lanes
 from clnet.variants.training.epoch import (
+    SYNC_WORDS,
     TILES,
     Shape,
     balanced_tile,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from clnet.opencl.device import Device
     from clnet.variants.training.whole_step import WholeStep
 
-SYNC_WORDS = 16
 EFFICIENCY = 0.4  # of lanes that have samples
 SUM_SAMPLES = 15  # of a tile whose products take as long as the sums over lanes
 DROPPED_BITS = 16  # of a float32: a bfloat16 has the others
@@ -130,7 +130,7 @@ class TrainMembers(Untuned, MemberVariant):
         """Refuse other devices and dtypes, and all but dense chains."""
         refusal = (
             refuse_unless_cpu(span, device)
-            or refuse_unless_whole_step(span, device, drops=True)
+            or refuse_unless_whole_step(span, drops=True)
         )
         if refusal is None and lacks_gather(accepted_step(span)):
             return "it gathers samples with weights, and here the data set is the batch"

@@ -18,12 +18,12 @@ from clnet.variants.base import Config, MemberVariant, Reach, Untuned, refuse_un
 from clnet.variants.dense.cpu import lanes
 from clnet.variants.members.members import (
     MEMBER_ARGUMENTS,
-    SYNC_WORDS,
     core_share,
     member_cost,
     member_rule,
     weights_of,
 )
+from clnet.variants.training.epoch import SYNC_WORDS
 from clnet.variants.training.whole_step import (
     Allocator,
     accepted_step,
@@ -56,7 +56,7 @@ class VectorMembers(Untuned, MemberVariant):
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other devices and dtypes, orders that differ, and larger networks."""
         refusal = (
-            refuse_unless_cpu(span, device) or refuse_unless_whole_step(span, device)
+            refuse_unless_cpu(span, device) or refuse_unless_whole_step(span)
         )
         if refusal is not None:
             return refusal

@@ -15,7 +15,7 @@ from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import live_count
 from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
 from clnet.opencl.launch import PARAMETERS, Launch, Launches, Scratch
-from clnet.variants.base import Config, Reach, tables, unsupported_dtype
+from clnet.variants.base import Config, Reach, largest_group, tables, unsupported_dtype
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.dense.chain import functions_defines
 from clnet.variants.macros import real
@@ -30,7 +30,6 @@ from clnet.variants.sparse.sparse import (
     MAX_CONFIGS,
     cpu_tiles,
     index_type,
-    largest_group,
     partial_pitch,
     tile_lanes,
     vector_lanes,

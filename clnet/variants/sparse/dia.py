@@ -11,11 +11,11 @@ import numpy as np
 
 from clnet.nn.storage.sparse import DiaStorage
 from clnet.opencl.launch import Constant, Launch, Launches
+from clnet.variants.base import largest_group
 from clnet.variants.cost import Cost, item_size, span_bytes, span_cost, span_flops
 from clnet.variants.sparse.sparse import (
     SparseProduct,
     csr_runs,
-    largest_group,
     refuse_unless_product,
     sparse_product,
     vector_lanes,

@@ -254,11 +254,6 @@ def index_type(count: int) -> str:
     return "ushort" if count <= 1 << 16 else "int"
 
 
-def largest_group(group: int, device: Device) -> int:
-    """Return the largest power of two up to `group` that the device allows."""
-    return 1 << min(group, device.largest_group).bit_length() - 1
-
-
 def refuse_unless_product(span: Span, device: Device) -> str | None:
     """Return why the span is no sparse product for the device, or None."""
     op, *acts = span.ops

@@ -16,6 +16,7 @@ from clnet.opencl.launch import GRADIENTS, Constant, Launch, Launches, Scratch
 from clnet.variants.base import (
     Config,
     Reach,
+    largest_group,
     only_op,
     refuse_op,
 )
@@ -25,7 +26,6 @@ from clnet.variants.sparse.sparse import (
     CsrTables,
     csr_runs,
     index_type,
-    largest_group,
     sparse_storage,
     tile_scratch,
     transpose,

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clnet.opencl.launch import Launch, Launches
+from clnet.variants.base import largest_group
 from clnet.variants.cost import Cost, item_size
 from clnet.variants.sparse.sparse import (
     ALIGNMENT_SLACK,
     MAX_CONFIGS,
     UNROLL,
     SparseProduct,
-    largest_group,
     partial_pitch,
     refuse_unless_product,
     sparse_product,

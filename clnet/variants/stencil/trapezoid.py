@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from clnet.ir.op import VALUE_ALIGNMENT
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import PARAMETERS, Launch, Launches, Scratch
+from clnet.variants.base import largest_group
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.dense.chain import chain
 from clnet.variants.stencil.stencil import (
@@ -75,7 +76,7 @@ class Trapezoid:
         for depth in depths:
             for group, vec, ahead in shapes:
                 ahead = max(1, min(ahead, depth, MAX_WEIGHTS // (window * vec)))
-                group = 1 << min(group, device.largest_group).bit_length() - 1
+                group = largest_group(group, device)
                 config = {
                     "group": group, "vec": vec, "ahead": ahead,
                     "samples": samples, "depth": depth,

@@ -70,7 +70,7 @@ class TiledEpoch:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other devices and dtypes, and all but chains of dense layers."""
-        return refuse_unless_cpu(span, device) or refuse_unless_whole_step(span, device)
+        return refuse_unless_cpu(span, device) or refuse_unless_whole_step(span)
 
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Equal tiles; first those with enough tasks for every worker."""

@@ -82,7 +82,7 @@ class FusedStep:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other programs, wide layers, and devices without matrix units."""
-        refusal = refuse_unless_float32_step(span, device, clips_norm=False)
+        refusal = refuse_unless_float32_step(span, clips_norm=False)
         refusal = refusal or refuse_without_matrix_units(span, device)
         if refusal is not None:
             return refusal

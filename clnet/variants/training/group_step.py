@@ -72,7 +72,7 @@ class GroupStep:
 
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other dtypes and programs, and tiles too large for local memory."""
-        refusal = refuse_unless_float32_step(span, device, clips_norm=False)
+        refusal = refuse_unless_float32_step(span, clips_norm=False)
         if refusal is not None:
             return refusal
         step = accepted_step(span)

@@ -49,7 +49,7 @@ class Sequential(Untuned):
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse other devices and dtypes, batches, and uses of the whole gradient."""
         refusal = refuse_unless_cpu(span, device)
-        refusal = refusal or refuse_unless_whole_step(span, device, clips_norm=False)
+        refusal = refusal or refuse_unless_whole_step(span, clips_norm=False)
         if refusal is not None:
             return refusal
         if span.batch > 1:

@@ -33,7 +33,6 @@ from clnet.variants.training.optimisers import (
 
 if TYPE_CHECKING:
     from clnet.ir.op import Value
-    from clnet.opencl.device import Device
 
 LANES = 8  # values of a vector of CPU kernels (WIDTH)
 MAX_CONSTANT_LAYERS, MAX_CONSTANT_WEIGHTS = 4, 256  # of tables that are macros
@@ -182,7 +181,7 @@ class Allocator:
 
 
 def refuse_unless_whole_step(
-    span: Span, device: Device, drops: bool = False, clips_norm: bool = True
+    span: Span, drops: bool = False, clips_norm: bool = True
 ) -> str | None:
     """Return why a span is not a training step of dense layers, or None.
 
@@ -205,12 +204,12 @@ def refuse_unless_whole_step(
 
 
 def refuse_unless_float32_step(
-    span: Span, device: Device, drops: bool = False, clips_norm: bool = True
+    span: Span, drops: bool = False, clips_norm: bool = True
 ) -> str | None:
     """Refuse other dtypes too."""
     if span.dtype != "float32":
         return "it computes in float32 only"
-    return refuse_unless_whole_step(span, device, drops, clips_norm)
+    return refuse_unless_whole_step(span, drops, clips_norm)
 
 
 def functions_of(step: WholeStep) -> list[tuple[str, str, str]]:
