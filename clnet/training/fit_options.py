@@ -136,10 +136,7 @@ class PopulationOptions:
 
     def check(self) -> None:
         """Raise InputError for an argument that is wrong with any network and data."""
-        check_flag("tune", self.tune, optional=True)
-        check_flag("progress", self.progress, optional=True)
-        if self.device is not None and self.devices is not None:
-            raise InputError("give device or devices, not both")
+        self.each()
 
     def each(self) -> FitOptions:
         """Return the options that all networks share; others have their defaults."""

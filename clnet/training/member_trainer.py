@@ -399,10 +399,7 @@ class MemberTrainer:
 
     def _measures(self, data: int, active: Array, totals: Array) -> Array:
         """Return `Measures` [active, 3] of an epoch; `data` is 1 for validations."""
-        rows = measures(totals, 1, 1)
-        rows[:, :2] /= self._sizes[data][active, np.newaxis]
-        rows[:, 1] /= self._network.n_out
-        return rows
+        return measures(totals, self._sizes[data][active], self._network.n_out)
 
     def _reached(self, active: Array, last: Array) -> Array:
         """Return which members [active] have their desired error, by measures."""
@@ -435,7 +432,9 @@ class MemberTrainer:
             history.stopped = f"EarlyStopping stopped after epoch {epochs}"
         elif code == REACHED:
             assert options.desired is not None
-            history.stopped = str(options.desired.reached(history[-1]))
+            reached = options.desired.reached(history[-1])
+            assert reached is not None  # both ask the same measures
+            history.stopped = reached
         else:
             history.stopped = all_done(epochs)
         if best is not None and best.loss[number] < np.inf:

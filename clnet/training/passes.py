@@ -234,7 +234,7 @@ def bound_passes(
         for plan, data in zip(plans, sets, strict=True)
     ]
     streams = any(isinstance(data, StreamedSet) for data in sets)
-    size = train_state.size * 4 + sum(
+    size = train_state.parameters.size + train_state.state.size + sum(
         array.nbytes for data in sets for array in data.arrays
     )
     return BoundPasses(
@@ -269,8 +269,11 @@ def shared_passes(planning: Planning, states: Sequence[TrainState]) -> list[Pass
     return passes
 
 
-def measures(totals: Array, samples: int, outputs: int) -> Array:
-    """Return the measures of epochs [epochs, 3]: loss, mse, bit_fail."""
+def measures(totals: Array, samples: int | Array, outputs: int) -> Array:
+    """Return the measures of epochs [epochs, 3]: loss, mse, bit_fail.
+
+    `samples` are those of each epoch, or of all [epochs].
+    """
     # The sums have the network's precision; the compensation of their rounding errors
     # is added in float64.
     sums, errors = totals[:, : len(RECORD)], totals[:, len(RECORD) :]
@@ -281,7 +284,8 @@ def measures(totals: Array, samples: int, outputs: int) -> Array:
         overflown = np.isinf(sums)  # the error of such a sum is NaN
         values[overflown] = sums[overflown]
         fails = values[:, 2]
-        fails[~np.isfinite(fails)] = targets
-    values /= (samples, targets, 1.0)
+        np.copyto(fails, targets, where=~np.isfinite(fails))
+    values[:, 0] /= samples
+    values[:, 1] /= targets
     np.rint(values[:, 2], values[:, 2])
     return values

@@ -30,7 +30,7 @@ from clnet.training.data_set import DataSet
 from clnet.training.histories import Histories
 from clnet.training.history import INTERRUPTED, History, interrupted_after
 from clnet.training.members import members_of, samples_of
-from clnet.training.setup import TrainingSetup, initial_state
+from clnet.training.setup import TrainingSetup, initial_state, training_set
 from clnet.training.streaming import StreamedSet
 
 if TYPE_CHECKING:
@@ -248,25 +248,21 @@ def _setup(
     """Return the setup of one member's training by itself."""
     options = members.options[members.which[i]]
     data: AnySet = samples.training
-    if isinstance(data, StreamedSet):
-        data = data.balanced(options.batch)
-        data.check_batch()
-    else:
+    if isinstance(data, DataSet):
         rows = slice(None) if members.rows is None else members.rows[i]
         data = data if members.rows is None else data.subset(rows)
         if members.weights is not None:
             weight = members.weights[i][rows]
             data = replace(data, weight=weight[:, np.newaxis] / weight.max())
-        if not options.shuffled:
-            data = data.balanced(options.batch)
     validation = samples.validation
     if members.rests is not None:
         assert isinstance(validation, DataSet)
         validation = validation.subset(members.rests[i])
     return TrainingSetup(
         # Plans are of a network's program, which its dropout is part of.
-        network=network, options=replace(options, plans={}), data=data,
-        validation=validation, rates=find_schedule(options.schedule, options.epochs),
+        network=network, options=replace(options, plans={}),
+        data=training_set(data, options), validation=validation,
+        rates=find_schedule(options.schedule, options.epochs),
         epochs=options.epochs, callbacks=[] if samples.patience is None else [
             EarlyStopping(patience=samples.patience)
         ],

@@ -112,9 +112,7 @@ def training_setup(
         )
         validation = validation_set(validation)
     callbacks = checked_callbacks(options.callbacks)
-    if isinstance(data, StreamedSet):
-        data = data.balanced(chosen.batch)
-        data.check_batch()
+    data = training_set(data, chosen)
     state, resume = options.state, options.resume
     if resume is not None:
         saved = SavedTraining.load(resume) if saved is None else saved
@@ -136,8 +134,6 @@ def training_setup(
         initial_state(network, chosen, chosen_seed(options.seed)) if state is None
         else _resumed_state(network, chosen.rule, options.seed, state)
     )
-    if not chosen.shuffled and not isinstance(data, StreamedSet):
-        data = data.balanced(chosen.batch)
     steps = -(-len(data) // chosen.batch)
     if state is not None and start.count + epochs * steps > INT_MAX:
         raise InputError(
@@ -156,6 +152,18 @@ def training_setup(
         classes=classes, columns=columns, tune=options.tune, progress=options.progress,
         ranks=ranks, blocks=blocks,
     )
+
+
+def training_set(data: AnySet, options: TrainingOptions) -> AnySet:
+    """Return the samples of a training, with weights as its steps take them.
+
+    Those that devices hold in a random order are balanced in each epoch.
+    """
+    if isinstance(data, StreamedSet):
+        data = data.balanced(options.batch)
+        data.check_batch()
+        return data
+    return data if options.shuffled else data.balanced(options.batch)
 
 
 def validation_set(data: AnySet) -> AnySet:

@@ -459,3 +459,19 @@ def test_sources_have_no_numbered_samples():
             population.fit(batches(), **options)
     with pytest.raises(InputError, match="can be read once"):
         population.fit(iter(batches()), epochs=1)
+
+
+def test_a_network_stops_at_the_error_that_its_history_tells():
+    """Divided in another order, a sum may be below the error by a rounding."""
+    rng = np.random.default_rng(0)
+    x, t = rng.normal(size=(7, 3)), rng.normal(size=(7, 3))
+    network = Network.mlp([3, 5, 3], "tanh", seed=0)
+    first = Population(network, 20).fit(x, t, epochs=1, optimiser="rprop", seed=0)
+    for member, history in enumerate(first):
+        error = history[-1].mse
+        for desired in (np.nextafter(error, 0), error):
+            found = Population(network, 20).fit(
+                x, t, epochs=2, optimiser="rprop", seed=0, desired_error=desired
+            )[member]
+            assert len(found) == (1 if error <= desired else 2)
+            assert "None" not in found.stopped

@@ -77,6 +77,7 @@ def assert_same(whole, expected, rest, found):
 @pytest.mark.parametrize(("make", "options"), [
     (mlp, {"optimiser": "batch"}),
     (mlp, {"optimiser": "rprop"}),
+    (mlp, {"optimiser": "rprop", "sample_weight": X[:, 0] ** 2}),
     (mlp, {"optimiser": "quickprop"}),
     (mlp, {"optimiser": "sarprop"}),
     (mlp, {"optimiser": "incremental"}),
