@@ -121,7 +121,8 @@ def test_networks_share_several_devices(data, capsys, options):
     found = json.loads(train(capsys, *command, "--device", ",".join(indices)))
     assert found["device"].count(", ") == 1
     name = "loss" if "loss" in found else "scores"
-    np.testing.assert_allclose(found[name], single[name], rtol=1e-3)
+    # The same networks by another device: some roundings of float32 in each step.
+    np.testing.assert_allclose(found[name], single[name], rtol=1e-6)
 
 
 def test_seeds_on_data_that_are_read_by_parts(data, capsys):

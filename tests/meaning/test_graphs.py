@@ -17,3 +17,4 @@ def test_a_step_beyond_float32_is_refused():
     pytest.importorskip("onnxruntime")
     report = run("graphs", 2029686, 1)
     assert not report.faults, report.text("graphs")
+    assert [*report.counts] == ["refused: drawn"]

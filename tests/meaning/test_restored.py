@@ -9,6 +9,6 @@ pytest.importorskip("sklearn", "1.7")
 from . import restored
 
 
-@pytest.mark.parametrize("seed", [22, 24, 7, 8])
+@pytest.mark.parametrize("seed", [22, 24, 7, 8, 16])
 def test_restored(seed):
     assert restored.case(seed).total()

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from clnet import InputError, Network, Population
-from clnet.checks import as_array, as_numbers
 
 CPU = "cpu"
 WHOLE = np.array([[1, 2, 3], [0, -1, 2], [4, 0, 1], [2, 2, 0]])
@@ -95,8 +94,8 @@ KINDS = {
 INPUTS_ALONE = {"scipy.sparse"}  # no targets, and no inputs of a plan
 
 
-def fitted(x, t=T, **options):
-    network = Network.mlp([3, 2], seed=1)
+def fitted(x, t=T, n_out=2, **options):
+    network = Network.mlp([3, n_out], seed=1)
     network.fit(x, t, epochs=2, seed=1, device=CPU, **options)
     return network.parameters
 
@@ -112,8 +111,8 @@ ENTRIES = {
 OTHER_ENTRIES = {
     "plan": lambda x: NETWORK.compile(CPU, 4, tune=False)(x),
     "batches": lambda x: fitted([(x, T)], None),
-    "targets": lambda x: fitted(X, as_array("x", x)[:, :2]),
-    "compare": lambda x: NETWORK.compare(as_numbers("x", x)[:, :2], T).mse,
+    "targets": lambda x: fitted(X, x, 3),
+    "compare": lambda x: Network.mlp([3, 3]).compare(x, X / 8).mse,
     "population": lambda x: Population.of(
         [Network.mlp([3, 2], seed=1)]
     ).predict(x, CPU),

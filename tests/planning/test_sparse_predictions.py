@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from bounds import assert_right
 
 import clnet
 from clnet import Dense, Network, Sparse
@@ -44,10 +45,7 @@ def test_outputs_are_those_of_the_dense_array(calls, n, dtype):
     found = net.predict(x, out=out)
     assert found is out
     assert calls == [(min(16, n - i), N_IN) for i in range(0, n, 16)]
-    np.testing.assert_allclose(
-        found, net.predict(x.toarray()), rtol=0,
-        atol=2e-6 if dtype == "float32" else 1e-14,
-    )
+    assert_right(net, x.toarray(), found)
     net.set_layer(1, np.zeros((3, 5)), np.zeros(3))
     np.testing.assert_array_equal(net.predict(x), np.full((n, 3), 1 / 3, dtype))
 
@@ -66,7 +64,5 @@ def test_small_matrices_and_other_layers_become_dense(calls):
 def test_layers_that_skip_others(calls):
     net = Network(N_IN, [Dense(3, "tanh"), Dense(2, sources=(0, 1))], seed=1)
     x = matrix(33)
-    np.testing.assert_allclose(
-        net.predict(x), net.predict(x.toarray()), rtol=0, atol=2e-6
-    )
+    assert_right(net, x.toarray(), net.predict(x))
     assert calls

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bounds import FP16_SPLIT, span_bound
+from bounds import FP16_SPLIT, span_bound, unit
 from devices import H200, ONE_GROUP
 from spans import program_of, span_at
 
@@ -171,6 +171,10 @@ def test_a_huge_error_beside_a_huge_input(shape):
     replay.run()
     gradient = replay.read_gradients()[: network.layout.size]
     assert np.isfinite(gradient).all()
+    x, dy = (rows[width].astype(np.float64) for width in (5, 3))
+    weights = network.storages[0].matrix(gradient[: network.layout.weights[0].size])
+    sizes = np.outer(np.abs(dy).max(axis=0), np.abs(x).max(axis=0))
+    assert (np.abs(weights - dy.T @ x) <= BATCH * unit("float32") * sizes).all()
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-40, 1e4, 1e8, 1e12, 1e30, 3e38])

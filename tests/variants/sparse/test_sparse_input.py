@@ -107,7 +107,7 @@ def test_products_with_sparse_samples(n_in, n_out, batch, dtype, shuffled, varia
     assert (np.abs(z - rows @ weights.T) <= terms * u * (
         np.abs(rows) @ np.abs(weights.T)
     )).all()
-    np.testing.assert_allclose(values[op.z.name], rows @ weights.T, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(values[op.z.name], rows @ weights.T, rtol=0, atol=1e-13)
 
     op = outer.ops[0]
     replay = bound_to(network, outer, arrays, variant)
@@ -122,6 +122,6 @@ def test_products_with_sparse_samples(n_in, n_out, batch, dtype, shuffled, varia
         np.abs(dz.T) @ np.abs(rows)
     )).all()
     expected = op.storage.matrix(values[op.gradient.name][0])
-    np.testing.assert_allclose(expected, dz.T @ rows, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(expected, dz.T @ rows, rtol=0, atol=1e-13)
     replay.run()
     np.testing.assert_array_equal(flat, replay.read_gradients()[: op.weights.size])
