@@ -251,10 +251,8 @@ def nonlinearity(
         for name in each_activation(names)
     ]
     steep = steepness if isinstance(steepness, tuple) else (float(steepness),)
-    if max(len(rows), len(steep)) > 1:
-        n = max(len(rows), len(steep))
-        rows = rows * (n // len(rows))
-        steep = steep * (n // len(steep))
+    n = max(len(rows), len(steep))
+    rows, steep = rows * (n // len(rows)), steep * (n // len(steep))
     limits = None
     if fann_compatible:
         limits = tuple(map(sum_limit, rows, steep))

@@ -152,6 +152,16 @@ class Op:
         return tuple(values)
 
 
+def inputs_of(ops: Iterable[Op]) -> tuple[Value, ...]:
+    """Return the values that are read before any op writes them."""
+    written: set[Value] = set()
+    read: dict[Value, None] = {}
+    for op in ops:
+        read.update(dict.fromkeys(v for v in op.reads if v not in written))
+        written.update(op.writes)
+    return tuple(read)
+
+
 def gradients(ops: Sequence[Op], y: Value, dy: Value) -> tuple[Op, ...]:
     """Return the backward pass of ops by the chain rule, from dy to all gradients.
 

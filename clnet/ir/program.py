@@ -17,7 +17,7 @@ from clnet.errors import InputError
 from clnet.ir.activation import BiasAct
 from clnet.ir.batch import Gather
 from clnet.ir.loss import Loss
-from clnet.ir.op import ACCUMULATE, Op, Value, gradients
+from clnet.ir.op import ACCUMULATE, Op, Value, gradients, inputs_of
 from clnet.ir.product import Apply
 from clnet.ir.update import GradientNorm, Update
 from clnet.nn.storage.base import rounded_size
@@ -63,18 +63,7 @@ class Span:
     @cached_property
     def inputs(self) -> tuple[Value, ...]:
         """Values that are read before any op of the span writes them."""
-        written: set[Value] = set()
-        inputs: dict[Value, None] = {}
-        for op in self.ops:
-            inputs.update((value, None) for value in op.reads if value not in written)
-            written.update(op.writes)
-        return tuple(inputs)
-
-    @property
-    def parameters_end(self) -> int:
-        """The end of its layers' weights and biases in the flat buffer."""
-        slots = (slot for op in self.ops for slot in op.parameter_slots)
-        return max(slot.offset + slot.size for slot in slots)
+        return inputs_of(self.ops)
 
     @cached_property
     def shares_weights(self) -> bool:

@@ -421,8 +421,15 @@ class Network(Predictor):
     def save(self, path: str | PathLike[str]) -> None:
         """Write the network to a file atomically, in the format of its suffix.
 
+        Parameters
+        ----------
+        path : str or path
+            The file, whose suffix is one of those that `clnet.load` reads.
+
         Raises
         ------
+        InputError
+            If the path is no file name.
         FormatError
             If the format cannot hold the network, the file cannot be written, or its
             suffix is unknown.

@@ -303,12 +303,25 @@ class Predictor(Model):
         return evaluate(how, x, t, comm)[0]
 
     def compare(self, y: ArrayLike, t: ArrayLike, *, scale: bool = False) -> Evaluation:
-        """Return the errors of outputs y [batch, n_out] of this network against t.
+        """Return the errors of outputs against targets.
 
-        t is [batch, n_out], or as for `fit`.
         The bit-fail limit is that of ``fann``; a FANN network halves the errors of
         symmetric outputs. With ``scale=True`` y and t are in the units of the data, and
         so is the threshold of a single output between two classes.
+
+        Parameters
+        ----------
+        y : array_like, shape [batch, n_out]
+            Outputs of this network.
+        t : array_like, shape [batch, n_out], or as for `fit`
+            Targets.
+        scale : bool
+            Whether both are in the units of the data.
+
+        Returns
+        -------
+        Evaluation
+            The errors.
 
         Raises
         ------

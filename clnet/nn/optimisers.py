@@ -154,7 +154,15 @@ class Optimiser:
 
 @dataclass(frozen=True)
 class Incremental(Optimiser):
-    """FANN's incremental training: a step per sample, with momentum."""
+    """FANN's incremental training: a step per sample, with momentum.
+
+    Parameters
+    ----------
+    learning_rate : float
+        Factor of the gradient, at least 0.
+    momentum : float
+        Factor of the step before.
+    """
 
     name = "incremental"
     slots = 1
@@ -171,7 +179,13 @@ class Incremental(Optimiser):
 
 @dataclass(frozen=True)
 class Batch(Optimiser):
-    """FANN's batch training: gradient descent by the mean gradient."""
+    """FANN's batch training: gradient descent by the mean gradient.
+
+    Parameters
+    ----------
+    learning_rate : float
+        Factor of the mean gradient, at least 0.
+    """
 
     name = "batch"
     slots = 0
@@ -189,6 +203,15 @@ class Rprop(Optimiser):
     With `moves_at_zero` a weight whose slope is zero, or has just changed sign, moves
     up by its step, as in FANN. Weights without slopes, behind inputs that are always 0
     or after convergence, then run away.
+
+    Parameters
+    ----------
+    increase_factor, decrease_factor : float
+        Factors of a weight's step whose slope keeps, or changes, its sign.
+    delta_min, delta_max, delta_zero : float
+        The smallest, largest and first step.
+    moves_at_zero : bool
+        Whether a weight without a slope moves, as in FANN.
     """
 
     name = "rprop"
@@ -237,6 +260,15 @@ class Quickprop(Optimiser):
 
     Where slope and previous slope are equal there is no parabola: FANN divides by zero,
     and here the jump is 0.
+
+    Parameters
+    ----------
+    learning_rate : float
+        Factor of the slope, at least 0.
+    decay : float
+        Factor of a weight, added to its slope.
+    mu : float
+        The largest step, in steps before; not -1.
     """
 
     name = "quickprop"
@@ -285,6 +317,18 @@ class Sarprop(Optimiser):
 
     Its random numbers are hashes of seed, step and element. A weight whose slopes'
     product is zero resets its step, as in FANN's parallel version.
+
+    Parameters
+    ----------
+    increase_factor, decrease_factor, delta_max : float
+        As for `Rprop`.
+    weight_decay_shift, step_error_shift : float
+        Powers of 2 that are the first weight decay, and the first noise at an error
+        of 1.
+    step_error_threshold_factor : float
+        Steps below this times the error get noise.
+    temperature : float
+        Halvings of decay and noise in a step.
     """
 
     name = "sarprop"
@@ -324,7 +368,20 @@ class Sarprop(Optimiser):
 
 @dataclass(frozen=True)
 class SGD(Optimiser):
-    """Gradient descent by the mean gradient, as PyTorch's SGD."""
+    """Gradient descent by the mean gradient, as PyTorch's SGD.
+
+    Parameters
+    ----------
+    learning_rate : float
+        Factor of the velocity, at least 0.
+    momentum : float
+        Factor of the velocity before.
+    weight_decay : float
+        Factor of a parameter, added to its mean gradient; of biases too.
+    nesterov : bool
+        Whether the step looks ahead: the mean gradient and `momentum` times the new
+        velocity.
+    """
 
     name = "sgd"
     slots = 1
@@ -348,6 +405,17 @@ class Adam(Optimiser):
     """Kingma and Ba, "Adam: a method for stochastic optimization", 2015.
 
     ``weight_decay`` is added to the gradient, as in PyTorch's Adam.
+
+    Parameters
+    ----------
+    learning_rate : float
+        The largest step of a parameter, about; at least 0.
+    beta1, beta2 : float
+        Decays of the means of gradients and of their squares, in [0, 1).
+    eps : float
+        Added to the root of the mean square.
+    weight_decay : float
+        Factor of a parameter, added to its mean gradient; of biases too.
     """
 
     name = "adam"
@@ -391,7 +459,15 @@ class Adam(Optimiser):
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Loshchilov and Hutter, "Decoupled weight decay regularization", 2019."""
+    """Loshchilov and Hutter, "Decoupled weight decay regularization", 2019.
+
+    Parameters
+    ----------
+    learning_rate, beta1, beta2, eps : float
+        As for `Adam`.
+    weight_decay : float
+        Times the rate, the share of a parameter that a step takes off.
+    """
 
     name = "adamw"
     decoupled = True
@@ -404,6 +480,21 @@ class RMSprop(Optimiser):
 
     With `centered` the mean square is about the mean gradient. It is averaged as such:
     PyTorch's difference of mean square and squared mean cancels.
+
+    Parameters
+    ----------
+    learning_rate : float
+        Factor of the velocity, at least 0.
+    alpha : float
+        Decay of the mean square, in [0, 1).
+    eps : float
+        Added to its root.
+    weight_decay : float
+        Factor of a parameter, added to its mean gradient; of biases too.
+    momentum : float
+        Factor of the velocity before.
+    centered : bool
+        Whether the mean square is about the mean gradient.
     """
 
     name = "rmsprop"

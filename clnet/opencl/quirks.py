@@ -283,6 +283,14 @@ def set_variables(
         environment.setdefault(variable, value)
 
 
+def prepare_compiler(device: Device) -> None:
+    """Set what the compiler of a device reads; a user's own setting stays."""
+    set_variables(dict(device.environment), os.environ)
+    if target_cpu.VARIABLE in dict(device.environment):
+        for place in device.places:
+            target_cpu.set_name(place.handle, os.environ[target_cpu.VARIABLE])
+
+
 def variables_option(
     device: Device, environment: Mapping[str, str]
 ) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import weakref
 from contextlib import AbstractContextManager
@@ -12,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from clnet.errors import ASK_DOCTOR, DeviceError
 from clnet.nn.copies import Cache
-from clnet.opencl import target_cpu
 from clnet.opencl.process import check_process
 from clnet.opencl.program import build, source_text
-from clnet.opencl.quirks import set_variables
+from clnet.opencl.quirks import prepare_compiler
 
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
@@ -41,10 +39,7 @@ class Session:
         self.device = device
         self.profiling = profiling
         self.errors: tuple[type[Exception], ...] = (cl.Error, MemoryError)
-        set_variables(dict(device.environment), os.environ)
-        if target_cpu.VARIABLE in dict(device.environment):
-            for place in device.places:
-                target_cpu.set_name(place.handle, os.environ[target_cpu.VARIABLE])
+        prepare_compiler(device)
         properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
         try:
             self.context: Any = cl.Context([place.handle for place in device.places])

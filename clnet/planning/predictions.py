@@ -186,12 +186,12 @@ def chunk_length(network: Model, where: Where, samples: int | None) -> int:
     if isinstance(where, str):
         return CHUNK
     length = CHUNK if in_turn(where) else CHUNK * len(where)
+    item = np.dtype(network.dtype).itemsize
     if samples is not None and all(device.type != "cpu" for device in where):
         width = max(network.n_in + network.n_out, *network.sizes)
-        most = CHUNK_BYTES // (width * np.dtype(network.dtype).itemsize) // CHUNK
+        most = CHUNK_BYTES // (width * item) // CHUNK
         fitting = samples // (LEAST_CALLS * CHUNK * len(where))
         length <<= max(0, min(most, fitting).bit_length() - 1)
-    item = np.dtype(network.dtype).itemsize
     while network.members > 1 and length * network.n_out * item > max(
         CHUNK_BYTES, network.n_out * item
     ):

@@ -1,4 +1,4 @@
-"""Budget: which candidates of a program are measured, the most promising first.
+"""Search: which candidates of a program are measured, the most promising first.
 
 A lower bound of a candidate's time is its modelled time over `MAX_SPEEDUP`. The
 shortest path by lower bounds is found, its slowest candidate without a time is

@@ -21,7 +21,7 @@ from clnet.planning.format_planner import NetworkView, best_format, is_auto
 from clnet.planning.planner import Planner
 from clnet.planning.tuning.budget import Budget
 from clnet.planning.tuning.trial import StepTrial
-from clnet.runtime.member_replay import most_epochs
+from clnet.runtime.member_replay import ITEM, most_epochs
 from clnet.variants import VARIANTS
 from clnet.variants.base import MemberVariant
 from clnet.variants.training.whole_step import accepted_step
@@ -34,10 +34,9 @@ if TYPE_CHECKING:
     from clnet.runtime.binding import PlanStep
     from clnet.variants.base import Variant
 
-FLOAT32_BYTES = 4
-
 TRAINING_VARIANTS: tuple[Variant, ...] = (
-    # Training stays on the device and cannot repeat a step after a timeout.
+    # Groups have no fallback: their kernels must not wait for others
+    # (`Pass.recovered`).
     *(
         variant for variant in VARIANTS
         if variant.name not in (
@@ -245,8 +244,8 @@ def _memory(step: PlanStep, members: int) -> str:
         value.height(step.span.batch) * value.stride for value in whole.data
     )
     sizes = {
-        "parameters and state": FLOAT32_BYTES * members * (1 + slots) * whole.size,
-        "samples": FLOAT32_BYTES * samples, "scratch": sum(scratch.values()),
+        "parameters and state": ITEM * members * (1 + slots) * whole.size,
+        "samples": ITEM * samples, "scratch": sum(scratch.values()),
     }
     return ", ".join(f"{_bytes(size)} of {name}" for name, size in sizes.items())
 

@@ -158,7 +158,12 @@ class Population(Uncached):
     def parameters(self) -> Array:
         """The flat buffers [networks, size], read-only; assign to replace them.
 
-        Of another number of networks, all have the first one's dropout.
+        If the number of networks changes, all get the dropout of the first.
+
+        Raises
+        ------
+        InputError
+            If values that are assigned have another shape.
         """
         return self._parameters
 
@@ -265,7 +270,22 @@ class Population(Uncached):
     ) -> Array:
         """Return the class of each input that most networks choose.
 
-        Of equally many, the class of the largest mean output; see `Network.classify`.
+        Ties go to the class with the largest mean output.
+
+        Parameters
+        ----------
+        x, device, scale
+            As for `Network.predict`.
+
+        Returns
+        -------
+        ndarray, shape [batch], or [] of a single sample
+            Classes, as of `Network.classify`.
+
+        Raises
+        ------
+        InputError, DeviceError
+            As `Network.classify`.
 
         Examples
         --------
@@ -293,9 +313,24 @@ class Population(Uncached):
         device: Devices = None, *, scale: bool | None = None,
         buffer: int | None = None,
     ) -> list[Evaluation]:
-        """Return the errors of each network's outputs, as `Network.evaluate`.
+        """Return the errors of each network's outputs.
 
         Samples are computed and read as in `predict`.
+
+        Parameters
+        ----------
+        x, t, device, scale, buffer
+            As for `Network.evaluate`.
+
+        Returns
+        -------
+        list of Evaluation
+            One for each network.
+
+        Raises
+        ------
+        InputError, DeviceError
+            As `Network.evaluate`.
         """
         from clnet.planning.predictions import evaluate
 
@@ -436,6 +471,12 @@ class Population(Uncached):
         device, progress, **options
             As for `fit`.
 
+        Returns
+        -------
+        CrossValidation
+            The settings, their scores [settings, folds], the best setting, and the
+            histories.
+
         Raises
         ------
         InputError, DeviceError
@@ -466,6 +507,8 @@ class Population(Uncached):
 
         Raises
         ------
+        InputError
+            If the path is no file name.
         FormatError
             If the suffix is another, or the file cannot be written.
 
@@ -483,6 +526,8 @@ class Population(Uncached):
 
         Raises
         ------
+        InputError
+            If the path is no file name.
         FormatError
             If the file is missing, damaged, of a later version, or holds no population.
         """

@@ -475,6 +475,10 @@ class TensorBoard:
     ------
     ClnetError
         If tensorboardX is not installed.
+    InputError
+        If the folder is no file name.
+    FormatError
+        When a training starts, if the folder cannot be written.
 
     Examples
     --------

@@ -119,7 +119,10 @@ class Histories(Sequence[History]):
         if positive:
             axes.set_yscale("log")
         axes.set_xlabel("epoch")
-        axes.set_ylabel(f"loss of {counted(len(self), 'network')}, 5 to 95 %")
+        least, _, most = (f"{100 * quantile:g}" for quantile in BAND)
+        axes.set_ylabel(
+            f"loss of {counted(len(self), 'network')}, {least} to {most} %"
+        )
 
     def __reduce__(self) -> Any:
         listed = list(self)

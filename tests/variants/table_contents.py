@@ -98,8 +98,14 @@ def fault(table, values, launch, span):
     if table.name.startswith("live elements"):
         return Contents(values.size, 1).fault(values)
     if table.name.startswith("offsets of local layers"):
-        return Contents(values.size, span.parameters_end - 1).fault(values)
+        return Contents(values.size, parameters_end(span) - 1).fault(values)
     return storage_contents(table.name, span, values).fault(values)
+
+
+def parameters_end(span):
+    """The end of its layers' weights and biases in the flat buffer."""
+    slots = (slot for op in span.ops for slot in op.parameter_slots)
+    return max(slot.offset + slot.size for slot in slots)
 
 
 def storage_contents(name, span, values):
@@ -173,7 +179,7 @@ def product_ranges(product, span, starts, with_slots):
     layers, offsets = layers_of(span), fused_sparse._offsets(span)
     functions = len({layer.act.nonlinearity for layer in layers})
     n_in, n_out, dense = product["n_in"], product["n_out"], product["stride"] > 0
-    size, widths = span.parameters_end, [x.act.y.width for x in layers]
+    size, widths = parameters_end(span), [x.act.y.width for x in layers]
     last = np.arange(len(n_in)) + 1 == len(n_in)
     rows = np.where(dense, 0, product["starts"])
     rows_end = rows + np.where(dense, 0, n_out)
@@ -221,7 +227,7 @@ def task_ranges(tasks, task):
     """What ``persistent_mixed.cl`` assumes of tasks."""
     layers, y = layers_of(tasks.span), tasks.span.outputs[0]
     starts = sum(outputs_of(x) + 1 for x in layers if not is_dense(x))
-    words, parameters = sum(words_of(tasks.span)), tasks.span.parameters_end
+    words, parameters = sum(words_of(tasks.span)), parameters_end(tasks.span)
     room = room_of(tasks.span, tasks.config, tasks.device) // VECTOR
     inputs = padded_inputs(layers[0])
     dense, first = task["is_list"] == 0, task["position"] == 0
@@ -271,7 +277,7 @@ def schedule_ranges(schedule, task):
     rows, columns, tiles = (
         schedule.config["rows"], schedule.config["columns"], schedule.tiles
     )
-    fragments, parameters = schedule.fragments[-1], schedule.span.parameters_end
+    fragments, parameters = schedule.fragments[-1], parameters_end(schedule.span)
     sums = fragments + schedule.exchanged[-1]
     size, scales_size = schedule.packed_bytes
     blocks, shared = size // SPLIT_BLOCK_BYTES, task["slices"] > 1

@@ -16,9 +16,9 @@ from clnet.opencl.session import session
 from clnet.planning.tuning import measure
 from clnet.planning.tuning.measure import Run
 from clnet.planning.tuning.oracle import (
-    OVERFLOW_RATIO,
     WrongResultError,
     difference,
+    may_overflow,
     names_of,
     ops_of,
     quiet_errors,
@@ -109,14 +109,9 @@ class CallTrial:
                     executable.bound.write(value, values)
                 else:
                     executable.x[value.name][...] = values
-
-            def finish() -> None:
-                for queue in device.queues.values():
-                    queue.finish()
-
             executable.run()
-            finish()
-        return Run(executable.run, finish, 1 / (len(alike) + 1))
+            device.finish()
+        return Run(executable.run, device.finish, 1 / (len(alike) + 1))
 
     def check(
         self, steps: Sequence[PlanStep], inputs: Sequence[Value],
@@ -150,7 +145,7 @@ class CallTrial:
         tolerance = tolerance_of(steps[0].span)
         parameters = executable.host.parameters
         oracle = self._oracle(parameters, ops_of(steps), samples, tolerance)
-        if oracle.largest > OVERFLOW_RATIO * float(np.finfo(self.program.dtype).max):
+        if may_overflow(oracle.largest, self.program.dtype):
             return False
         for value in outputs:
             result = executable.result(value.name)

@@ -147,6 +147,11 @@ def run_ops(
     return float(largest)
 
 
+def may_overflow(largest: float, dtype: str) -> bool:
+    """Return whether sums of values up to the largest may overflow a dtype."""
+    return largest > OVERFLOW_RATIO * float(np.finfo(dtype).max)
+
+
 def overflows(
     largest: float, exact: Mapping[str, Array], perturbed: Mapping[str, Array],
     dtype: str,
@@ -155,7 +160,7 @@ def overflows(
 
     `largest` is that of all values in float64; the results are of `run_perturbed`.
     """
-    return largest > OVERFLOW_RATIO * float(np.finfo(dtype).max) or any(
+    return may_overflow(largest, dtype) or any(
         np.any(np.isfinite(values) & ~np.isfinite(perturbed[name]))
         for name, values in exact.items()
     )

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from clnet.errors import counted
 from clnet.ir.batch import Dropout, Gather
 from clnet.ir.loss import RECORD, Loss, Tally
+from clnet.ir.op import inputs_of
 from clnet.ir.sparse_input import SPARSE_INPUT_OPS
 from clnet.ir.update import Update
 from clnet.nn.random import key, keys, permuted
@@ -515,7 +516,7 @@ class StepTrial:
         for op in ops:
             if isinstance(op, SPARSE_INPUT_OPS):
                 inputs |= op.x.trial(op.storage.n_in)
-        for i, value in enumerate(_inputs(ops)):
+        for i, value in enumerate(inputs_of(ops)):
             if value in known or value in inputs:
                 continue
             shape = (value.height(batch), value.width)
@@ -674,16 +675,6 @@ def _key(step: PlanStep) -> tuple[Any, ...]:
     span = step.span
     config = tuple(sorted(step.config.items()))
     return tuple(map(id, span.ops)), span.batch, step.variant, config, step.device
-
-
-def _inputs(ops: Iterable[Op]) -> tuple[Value, ...]:
-    """Return the values that are read before any op writes them."""
-    written: set[Value] = set()
-    read: dict[Value, None] = {}
-    for op in ops:
-        read.update(dict.fromkeys(v for v in op.reads if v not in written))
-        written.update(op.writes)
-    return tuple(read)
 
 
 def _large(steps: Sequence[PlanStep]) -> bool:

@@ -8,7 +8,7 @@ many epochs of all.
 from __future__ import annotations
 
 import time
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -364,8 +364,8 @@ class CascadeTraining:
             kept = self._shortcut
             checked = self._validated()
             history.epochs.add(
-                np.array([[*_numbers(measures)]]),
-                None if checked is None else np.array([[*_numbers(checked)]]),
+                np.array([[*astuple(measures)]]),
+                None if checked is None else np.array([[*astuple(checked)]]),
                 time.perf_counter() - begin,
             )
             epoch = history[-1]
@@ -484,7 +484,3 @@ class CascadeTraining:
             f"{counted(self._steps, 'epoch')} of outputs, {self._candidate_epochs} of "
             "candidates"
         )
-
-
-def _numbers(measures: Measures) -> tuple[float, float, int]:
-    return measures.loss, measures.mse, measures.bit_fail
