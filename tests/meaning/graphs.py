@@ -374,7 +374,7 @@ def _values(graph: Drawn, y: str, x: np.ndarray) -> np.ndarray:
 def _moved(graph: Drawn, y: str, x: np.ndarray) -> np.ndarray:
     """Return outputs in float64, and those with each float node's output moved."""
     moved = Drawn(graph.rng)
-    moved.constants = graph.constants
+    moved.constants = dict(graph.constants)
     floats = [node.output[0] for node in graph.nodes
               if node.op_type not in (*COMPARISONS, *BOOLEAN, "IsNaN", "Not", "Cast")]
     if "x" in {name for node in graph.nodes for name in node.input}:
@@ -389,6 +389,9 @@ def _moved(graph: Drawn, y: str, x: np.ndarray) -> np.ndarray:
             moved.nodes.insert(-1, helper.make_node(
                 "Mul", ["x", "arithmetic's x moved"], [exact]))
             copy.input[:] = [exact if one == "x" else one for one in node.input]
+        if node.op_type == "Shrink":
+            moved.nodes[-1:] = _shrink_by_parts(moved, node, floats)
+            copy = moved.nodes[-1]
         if name in floats:
             copy.output[0] = f"{name} as it is"
             moved.nodes.append(
@@ -405,6 +408,28 @@ def _moved(graph: Drawn, y: str, x: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         (outputs,) = ReferenceEvaluator(content).run(None, feeds)
     return np.asarray(outputs).reshape(rows, *x.shape)
+
+
+def _shrink_by_parts(
+    graph: Drawn, node: onnx.NodeProto, floats: list[str]
+) -> list[onnx.NodeProto]:
+    """Return nodes of a Shrink: x is moved in its sums, and not in its steps."""
+    (x,), (name,) = node.input, node.output
+    given = {attribute.name: attribute.f for attribute in node.attribute}
+    edge, bias = given.get("lambd", 0.5), given.get("bias", 0.0)
+    low, high, offset, zero, near, below, above, plus, minus, upper = (
+        f"{part} of {name}" for part in (
+            "low", "high", "offset", "zero", "near", "below", "above", "plus", "minus",
+            "upper"))
+    for constant, value in ((low, -edge), (high, edge), (offset, bias), (zero, 0.0)):
+        graph.constants[constant] = np.asarray(value, np.float32)
+    moved = "arithmetic's x" if x == "x" else x
+    return [helper.make_node(kind, inputs, [output]) for kind, inputs, output in (
+        ("Mul", [x, f"{moved} moved"], near) if moved in floats else
+        ("Identity", [x], near),
+        ("Less", [x, low], below), ("Greater", [x, high], above),
+        ("Add", [near, offset], plus), ("Sub", [near, offset], minus),
+        ("Where", [above, minus, zero], upper), ("Where", [below, plus, upper], name))]
 
 
 def _session(content: onnx.ModelProto) -> onnxruntime.InferenceSession:
