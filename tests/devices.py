@@ -1,7 +1,5 @@
 """Records of devices that tests plan for, made from the one that runs them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

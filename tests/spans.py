@@ -1,7 +1,5 @@
 """Spans of training programs, and checks of variants against the oracle."""
 
-from __future__ import annotations
-
 import numpy as np
 from bounds import OVERFLOWS, span_bound
 

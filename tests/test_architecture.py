@@ -1,7 +1,5 @@
 """The page of the architecture: its types are there, and its walks are those taken."""
 
-from __future__ import annotations
-
 import configparser
 import importlib
 import json

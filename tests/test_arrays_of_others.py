@@ -1,7 +1,5 @@
 """Arrays of other libraries in predict and fit: read where they lie."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

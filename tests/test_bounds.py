@@ -1,7 +1,5 @@
 """The bounds of the tests detect a kernel that omits one product."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from bounds import (

@@ -1,7 +1,5 @@
 """Tests that need more than the machine has are skipped, and no others."""
 
-from __future__ import annotations
-
 from children import child_environment, run_python
 
 GPU_ALONE = """

@@ -1,7 +1,5 @@
 """Copies and pickles of networks, patterns and histories."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

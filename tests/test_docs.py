@@ -1,7 +1,5 @@
 """The site's pages stay in step with the tree; `.ci/run` builds the site itself."""
 
-from __future__ import annotations
-
 import doctest
 import io
 import re

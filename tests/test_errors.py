@@ -1,7 +1,5 @@
 """Errors and warnings are printable, whatever the names that they show."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import re

@@ -1,7 +1,5 @@
 """The examples run, and their files are those that the script writes."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``import clnet``: light, and complete."""
 
-from __future__ import annotations
-
 from children import run_python
 
 import clnet

@@ -1,7 +1,5 @@
 """Promises of docs/reference/promises.md that no other test holds; a test for each."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

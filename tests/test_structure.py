@@ -3,8 +3,6 @@
 ``python tests/test_structure.py`` prints the figures that the tests hold.
 """
 
-from __future__ import annotations
-
 import ast
 import configparser
 from collections import Counter

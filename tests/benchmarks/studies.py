@@ -1,7 +1,5 @@
 """Shared by the tests of the bench: a tiny case, a short effort, faked devices."""
 
-from __future__ import annotations
-
 from clnet.benchmarks import timing
 from clnet.benchmarks.cases.dense import Case
 

@@ -1,7 +1,5 @@
 """The study of locally connected layers and its candidates, at tiny sizes."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The study of populations, at tiny sizes; no test asserts a time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

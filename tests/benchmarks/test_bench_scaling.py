@@ -1,7 +1,5 @@
 """The study of scaling: its trials and model; ranks at a tiny size under -m sweep."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

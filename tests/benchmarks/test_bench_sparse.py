@@ -1,7 +1,5 @@
 """The study of partially connected networks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from clnet.benchmarks import harness

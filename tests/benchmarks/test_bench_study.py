@@ -287,16 +287,13 @@ def test_every_registered_variant_may_be_named(monkeypatch, named):
         assert "own" not in {candidate.name for candidate in trial.candidates}
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"cases": ["config-9"]}, "unknown case 'config-9'"),
-        ({"tables": ["table-1"]}, "unknown table"),
-        ({"baselines": ["nunpy"]}, "did you mean 'numpy'"),
-        ({"variants": ["fuse"]}, "did you mean 'fused'"),
-        ({"variants": ["none"], "baselines": ["none"]}, "nothing is left"),
-    ],
-)
+@pytest.mark.parametrize(("options", "sentence"), [
+    ({"cases": ["config-9"]}, "unknown case 'config-9'"),
+    ({"tables": ["table-1"]}, "unknown table"),
+    ({"baselines": ["nunpy"]}, "did you mean 'numpy'"),
+    ({"variants": ["fuse"]}, "did you mean 'fused'"),
+    ({"variants": ["none"], "baselines": ["none"]}, "nothing is left"),
+])
 def test_names_without_a_match_are_errors(options, sentence):
     trials = feedforward.trials(GPU, Options())
     with pytest.raises(InputError, match=sentence):
@@ -374,19 +371,16 @@ def test_an_interrupted_command_shows_and_keeps_its_rows(
     assert len(path.read_text().splitlines()) == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["fedforward"], "did you mean 'feedforward'"),
-        (["feedforward", "--device", "abacus"], "no device matches 'abacus'"),
-        (["feedforward", "--basis", "wal"], "did you mean 'wall'"),
-        (["feedforward", "--case", "x"], "unknown case 'x'"),
-        (["feedforward", "--precision", "x"], "unknown float32 precision 'x': known"),
-        (["dispatch", "--batch", "2"], "dispatch takes no --batch, but --fann-library"),
-        (["feedforward", "--batch", "0"], "expected a whole number of at least 1"),
-        (["feedforward", "--quick", "--full"], "not allowed with"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "sentence"), [
+    (["fedforward"], "did you mean 'feedforward'"),
+    (["feedforward", "--device", "abacus"], "no device matches 'abacus'"),
+    (["feedforward", "--basis", "wal"], "did you mean 'wall'"),
+    (["feedforward", "--case", "x"], "unknown case 'x'"),
+    (["feedforward", "--precision", "x"], "unknown float32 precision 'x': known"),
+    (["dispatch", "--batch", "2"], "dispatch takes no --batch, but --fann-library"),
+    (["feedforward", "--batch", "0"], "expected a whole number of at least 1"),
+    (["feedforward", "--quick", "--full"], "not allowed with"),
+])
 def test_bad_input_is_one_sentence(device, arguments, sentence, tmp_path, capsys):
     try:
         status = main(["bench", *arguments, "--out", str(tmp_path)])
@@ -405,13 +399,10 @@ def test_studies_are_listed(capsys):
     assert capsys.readouterr().out.startswith("feedforward  ")
 
 
-@pytest.mark.parametrize(
-    ("module", "sentence"),
-    [
-        ("pandas", r"needs pandas: pip install 'clnet\[bench\]'"),
-        ("clnet.benchmarks", r"needs clnet\.benchmarks.*: install clnet again"),
-    ],
-)
+@pytest.mark.parametrize(("module", "sentence"), [
+    ("pandas", r"needs pandas: pip install 'clnet\[bench\]'"),
+    ("clnet.benchmarks", r"needs clnet\.benchmarks.*: install clnet again"),
+])
 def test_a_missing_module_is_one_sentence(module, sentence, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("clnet.benchmarks")]:
         monkeypatch.delitem(sys.modules, name)

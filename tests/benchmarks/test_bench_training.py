@@ -1,7 +1,5 @@
 """The training study and its candidates, at tiny sizes; no test asserts a time."""
 
-from __future__ import annotations
-
 import csv
 import math
 import os
@@ -95,14 +93,11 @@ def test_fann_has_other_errors_by_its_derivatives():
     assert case.fann_errors != case.errors
 
 
-@pytest.mark.parametrize(
-    ("found", "sentence"),
-    [
-        ([1.0], "trained 1 epochs, not 2"),
-        ([1.0, math.nan], "error of epoch 2 is nan"),
-        ([1.0, 2.01], "error of epoch 2 is 2.01, by the oracle 2"),
-    ],
-)
+@pytest.mark.parametrize(("found", "sentence"), [
+    ([1.0], "trained 1 epochs, not 2"),
+    ([1.0, math.nan], "error of epoch 2 is nan"),
+    ([1.0, 2.01], "error of epoch 2 is 2.01, by the oracle 2"),
+])
 def test_errors_that_differ_are_wrong(found, sentence):
     with pytest.raises(cases.WrongError, match=sentence):
         training_cases.compare(RPROP, found, [1.0, 2.0])
@@ -217,14 +212,11 @@ def test_the_studys_cases():
     assert trials[8].case.parameters == 1_863_690
 
 
-@pytest.mark.parametrize(
-    ("device", "expected"),
-    [
-        (CPU, {"planned", "numpy", "sklearn", "torch"}),
-        (GPU, {"planned", "numpy", "sklearn", "torch-cuda", "torch-graph",
-               "torch-compile", "torch-compile-graph"}),
-    ],
-)
+@pytest.mark.parametrize(("device", "expected"), [
+    (CPU, {"planned", "numpy", "sklearn", "torch"}),
+    (GPU, {"planned", "numpy", "sklearn", "torch-cuda", "torch-graph",
+           "torch-compile", "torch-compile-graph"}),
+])
 def test_the_default_candidates(device, expected):
     chosen = command.select(
         training.trials(device, Options()), Options(), training.BASELINES

@@ -1,7 +1,5 @@
 """Cascade training beside FANN's: the rows, their medians and the data sets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

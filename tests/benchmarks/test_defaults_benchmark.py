@@ -1,7 +1,5 @@
 """The comparison of `fit`'s defaults: its rows, its table and a score."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

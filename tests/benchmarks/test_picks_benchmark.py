@@ -1,7 +1,5 @@
 """The benchmark of the planner's choices, and its committed rows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The benchmark of the choices for populations, and its committed rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The model of training by ranks, on cases that are computed by hand."""
 
-from __future__ import annotations
-
 import pytest
 from clnet.benchmarks.studies.rank_model import Interconnect, Line, Training
 

@@ -1,7 +1,5 @@
 """The comparison of the searches with scikit-learn's: its rows and its table."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

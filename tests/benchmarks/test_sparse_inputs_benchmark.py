@@ -1,7 +1,5 @@
 """The comparison on wide sparse matrices: its rows and its table."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Outputs of commands, and findings of the doctor."""
 
-from __future__ import annotations
-
 from clnet.errors import WIDTH
 
 

@@ -1,7 +1,5 @@
 """The command line: every command, with arguments that are right."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

@@ -1,7 +1,5 @@
 """``clnet train --optimiser cascade``."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

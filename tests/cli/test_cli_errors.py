@@ -1,7 +1,5 @@
 """The command line: one sentence for bad input, and its ways to end as a process."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``clnet train`` of many networks: seeds, folds and grids."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Outputs for scripts and shells: --json, completion; brief explanations."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that are read by parts, on the command line."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -115,18 +113,15 @@ def test_scaling_of_parts_is_that_of_the_whole():
         clnet.Scaling.of_parts([])
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("train a.npy", "a.npy has no targets to train on"),
-        ("train a.npy --target 5", "a.npy has 4 columns, and none of number 5"),
-        ("train a.npy --target y", "has no names of columns, expected a number"),
-        (f"train a.npy --target 4 --validation 0.2 {SMALL}", "or a larger --buffer"),
-        (f"train a.npy --target 4 --initialiser widrow_nguyen {SMALL}", "needs"),
-        (f"predict a.net a.npy --out y.csv {SMALL}", "is read by parts, whose outputs"),
-        ("train a.npy --target 4 --categories 1", "are for tables"),
-    ],
-)
+@pytest.mark.parametrize(("line", "message"), [
+    ("train a.npy", "a.npy has no targets to train on"),
+    ("train a.npy --target 5", "a.npy has 4 columns, and none of number 5"),
+    ("train a.npy --target y", "has no names of columns, expected a number"),
+    (f"train a.npy --target 4 --validation 0.2 {SMALL}", "or a larger --buffer"),
+    (f"train a.npy --target 4 --initialiser widrow_nguyen {SMALL}", "needs"),
+    (f"predict a.net a.npy --out y.csv {SMALL}", "is read by parts, whose outputs"),
+    ("train a.npy --target 4 --categories 1", "are for tables"),
+])
 def test_errors(fails, line, message):
     Network.mlp([4, 2, 1], seed=0).save("a.net")
     assert message in fails(line)

@@ -1,7 +1,5 @@
 """Tables on the command line: classes and columns by name, in and out."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

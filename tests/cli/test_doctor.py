@@ -1,7 +1,5 @@
 """The doctor: it reports each broken set-up with its cause and cure."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform

@@ -1,7 +1,5 @@
 """Killed, interrupted and full: files stay whole, and the next call is right."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

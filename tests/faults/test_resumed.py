@@ -1,7 +1,5 @@
 """A training that is killed and resumed ends with the same bits."""
 
-from __future__ import annotations
-
 import pytest
 
 from faults.resumed import differences

@@ -1,7 +1,5 @@
 """Parquet, Arrow and Feather files, read by parts."""
 
-from __future__ import annotations
-
 import math
 import mmap
 import re
@@ -150,30 +148,24 @@ def test_columns_of_another_order_are_refused(path):
             call(other)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"target": "z"}, r"has no column 'z': it has \['a', 'b', 'colour'"),
-        ({"target": "Class"}, "has no column 'Class': did you mean 'class'?"),
-        ({"target": ["y", "class"]}, "expected one of categories, or numbers"),
-        ({"target": list(COLUMNS)}, "names only targets"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"target": "z"}, r"has no column 'z': it has \['a', 'b', 'colour'"),
+    ({"target": "Class"}, "has no column 'Class': did you mean 'class'?"),
+    ({"target": ["y", "class"]}, "expected one of categories, or numbers"),
+    ({"target": list(COLUMNS)}, "names only targets"),
+])
 def test_wrong_columns(path, options, message):
     with pytest.raises(FormatError, match=message):
         open_data(path, **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("values", "options", "message"),
-    [
-        ([1.0] * 90 + [None], {}, "row 90, column v: the value is"),
-        ([1.0] * 90 + [math.inf], {}, "row 90, column v: found inf, expected a finite"),
-        (["u"] * 90 + [None], {"missing": "refuse"}, "row 90, column v: the value is"),
-        ([[1.0]] * 9, {}, "column v: is of 'list<.*double>', expected numbers or text"),
-    ],
-)
+@pytest.mark.parametrize(("values", "options", "message"), [
+    ([1.0] * 90 + [None], {}, "row 90, column v: the value is"),
+    ([1.0] * 90 + [math.inf], {}, "row 90, column v: found inf, expected a finite"),
+    (["u"] * 90 + [None], {"missing": "refuse"}, "row 90, column v: the value is"),
+    ([[1.0]] * 9, {}, "column v: is of 'list<.*double>', expected numbers or text"),
+])
 def test_wrong_values_are_named(tmp_path, kind, values, options, message):
     columns = {"v": values, "y": np.zeros(len(values))}
     path = write(tmp_path, kind, columns, 20)

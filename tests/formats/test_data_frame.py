@@ -1,7 +1,5 @@
 """Samples whose values have names are read by these, whatever library they are of."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 import numpy as np

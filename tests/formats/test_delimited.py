@@ -1,7 +1,5 @@
 """Text files of named columns: what is found in them, and what is told of it."""
 
-from __future__ import annotations
-
 import gzip
 from functools import partial
 

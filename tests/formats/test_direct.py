@@ -1,7 +1,5 @@
 """Rows of memory maps that are read past the page cache."""
 
-from __future__ import annotations
-
 import os
 from threading import Event
 

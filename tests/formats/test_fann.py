@@ -1,7 +1,5 @@
 """FANN's network files, with their training parameters and scaling."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """FANN's data files."""
 
-from __future__ import annotations
-
 import gzip
 
 import numpy as np

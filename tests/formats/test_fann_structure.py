@@ -4,8 +4,6 @@ FANN 2.2 wrote ``data/fann-*`` in float: the networks, their outputs for the sam
 and their weights after 1 and 10 epochs of each algorithm.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import re

@@ -1,7 +1,5 @@
 """Reading and writing files, parsing numbers, and selecting formats by suffix."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

@@ -1,7 +1,5 @@
 """HDF5 files, read by parts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -93,18 +91,15 @@ def test_texts_are_labels(path):
     assert net.evaluate(source, device="cpu", buffer=8000).accuracy > 0.4
 
 
-@pytest.mark.parametrize(
-    ("given", "options", "message"),
-    [
-        ("{}:y", {}, r"a\.h5 has no data set 'y', expected one of \['deep/packed', "),
-        ("{}:deep", {}, "has no data set 'deep'"),
-        ("{}", {"t": "y"}, "has no data set 'y'"),
-        ("{}:pairs", {}, r"pairs is an array \[300\] of .*expected numbers \[samples"),
-        ("{}:one", {}, r"a\.h5:one is an array \[300\], expected \[samples, columns\]"),
-        ("{}:x", {"target": 6}, "has 5 columns, and none of number 6"),
-        ("none.h5", {}, r"none\.h5"),
-    ],
-)
+@pytest.mark.parametrize(("given", "options", "message"), [
+    ("{}:y", {}, r"a\.h5 has no data set 'y', expected one of \['deep/packed', "),
+    ("{}:deep", {}, "has no data set 'deep'"),
+    ("{}", {"t": "y"}, "has no data set 'y'"),
+    ("{}:pairs", {}, r"pairs is an array \[300\] of .*expected numbers \[samples"),
+    ("{}:one", {}, r"a\.h5:one is an array \[300\], expected \[samples, columns\]"),
+    ("{}:x", {"target": 6}, "has 5 columns, and none of number 6"),
+    ("none.h5", {}, r"none\.h5"),
+])
 def test_wrong_names(path, given, options, message):
     with pytest.raises(FormatError, match=message):
         open_data(given.format(path), **options)

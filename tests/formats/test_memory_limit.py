@@ -1,7 +1,5 @@
 """Files that unpack to more than they hold, and the limit that callers can raise."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Tables by the names of their columns: files, DataFrames, and what networks keep."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Numbers parsed together are those parsed alone, and the first bad one is found."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings

@@ -1,7 +1,5 @@
 """ONNX files, written and read."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 

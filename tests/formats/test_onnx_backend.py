@@ -3,8 +3,6 @@
 Inputs but the first are constants where a graph is not one of samples side by side.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

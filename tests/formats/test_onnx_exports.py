@@ -1,7 +1,5 @@
 """ONNX files of other libraries' exporters."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

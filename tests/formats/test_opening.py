@@ -1,7 +1,5 @@
 """Files whose samples are read by parts."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np
@@ -41,16 +39,13 @@ def test_fit_and_predict_have_the_bits_of_arrays(path, tmp_path):
     np.testing.assert_array_equal(*bits)
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "message"),
-    [
-        ({"target": 6}, FormatError, "has 5 columns, and none of number 6"),
-        ({"target": 0}, FormatError, "has 5 columns, and none of number 0"),
-        ({"target": "y"}, FormatError, "expected a number, not 'y'"),
-        ({"outputs": 5}, FormatError, "expected one for inputs too"),
-        ({"outputs": 1, "target": 2}, InputError, "give one of"),
-    ],
-)
+@pytest.mark.parametrize(("given", "error", "message"), [
+    ({"target": 6}, FormatError, "has 5 columns, and none of number 6"),
+    ({"target": 0}, FormatError, "has 5 columns, and none of number 0"),
+    ({"target": "y"}, FormatError, "expected a number, not 'y'"),
+    ({"outputs": 5}, FormatError, "expected one for inputs too"),
+    ({"outputs": 1, "target": 2}, InputError, "give one of"),
+])
 def test_wrong_columns(path, given, error, message):
     with pytest.raises(error, match=message):
         open_data(path, **given)

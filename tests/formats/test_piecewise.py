@@ -1,7 +1,5 @@
 """Functions of one variable: their numbers, their equality, and how they are fitted."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from bounds import WITH_PARAMETERS

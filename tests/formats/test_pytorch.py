@@ -1,7 +1,5 @@
 """PyTorch's modules, in and out; see `test_state_dicts` for what needs no PyTorch."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -1,7 +1,5 @@
 """clnet's own network files."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """State dicts of PyTorch, which need not be installed: arrays and files."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import safetensors.numpy

@@ -1,7 +1,5 @@
 """Data in ``.npz`` and ``.csv`` files; test_fann_data has their round trips."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 

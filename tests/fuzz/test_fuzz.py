@@ -1,7 +1,5 @@
 """A short run of the fuzzer: the same files every time."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -1,7 +1,5 @@
 """The oracle of cascade training: by hand, and by finite differences."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

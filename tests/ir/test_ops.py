@@ -1,7 +1,5 @@
 """Programs: lowering, spans, layout, signatures."""
 
-from __future__ import annotations
-
 import dataclasses
 from itertools import pairwise
 
@@ -88,16 +86,13 @@ def test_the_base_of_ops_is_abstract():
 # Nonlinearities ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "steepness", "limit"),
-    [
-        # FANN clips its s x to ±150 / s.
-        ("tanh", 0.5, 300), ("tanh", 2.0, 75), ("identity", -0.5, 300),
-        # Its sigmoid's v is half of ours, and so is its steepness.
-        ("sigmoid", 1.0, 600), ("sigmoid", 2.0, 300), ("sigmoid_stepwise", 1.0, 600),
-        ("relu", 0.0, float("inf")),
-    ],
-)
+@pytest.mark.parametrize(("name", "steepness", "limit"), [
+    # FANN clips its s x to ±150 / s.
+    ("tanh", 0.5, 300), ("tanh", 2.0, 75), ("identity", -0.5, 300),
+    # Its sigmoid's v is half of ours, and so is its steepness.
+    ("sigmoid", 1.0, 600), ("sigmoid", 2.0, 300), ("sigmoid_stepwise", 1.0, 600),
+    ("relu", 0.0, float("inf")),
+])
 def test_limits_of_fann(name, steepness, limit):
     function = nonlinearity(name, steepness, fann_compatible=True)
     assert function.limits == (limit,)

@@ -1,7 +1,5 @@
 """Training steps: their programs, and the oracle's gradients by finite differences."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -208,15 +206,12 @@ def test_pre_activations_are_written_if_the_derivative_reads_them():
     assert {v.name for v in program.span(0, 2, 5).outputs} == {"z1", "y1"}
 
 
-@pytest.mark.parametrize(
-    ("last", "loss", "sentence"),
-    [
-        ("softmax", "mse", "expected categorical_cross_entropy"),
-        ("tanh", "categorical_cross_entropy", "needs a last layer of softmax"),
-        ("softmax", "binary_cross_entropy", "needs a last layer of sigmoid"),
-        (("sigmoid", "tanh"), "binary_cross_entropy", "found sigmoid, tanh"),
-    ],
-)
+@pytest.mark.parametrize(("last", "loss", "sentence"), [
+    ("softmax", "mse", "expected categorical_cross_entropy"),
+    ("tanh", "categorical_cross_entropy", "needs a last layer of softmax"),
+    ("softmax", "binary_cross_entropy", "needs a last layer of sigmoid"),
+    (("sigmoid", "tanh"), "binary_cross_entropy", "found sigmoid, tanh"),
+])
 def test_losses_that_do_not_fit(last, loss, sentence):
     network = Network(3, [Dense(2, last)])
     with pytest.raises(InputError, match=sentence):

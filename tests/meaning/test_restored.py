@@ -1,7 +1,5 @@
 """Some seeds of restored networks, and those that have found faults."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("sklearn", "1.7")

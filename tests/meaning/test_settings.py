@@ -1,7 +1,5 @@
 """Some seeds of the settings by decades, and those that have found faults."""
 
-from __future__ import annotations
-
 import pytest
 
 from . import settings

@@ -1,7 +1,5 @@
 """Names, flags and records at every public entry: all else is refused in a sentence."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

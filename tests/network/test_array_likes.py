@@ -1,7 +1,5 @@
 """Array-likes of every kind at every entry: the same result, or one sentence."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from decimal import Decimal

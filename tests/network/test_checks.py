@@ -1,7 +1,5 @@
 """Whole numbers of callers: Python's and NumPy's alike, at every public entry."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Names of other libraries: each means one row, and its owner's function."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

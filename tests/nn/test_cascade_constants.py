@@ -1,7 +1,5 @@
 """Cascade training's constants, and shortcut networks that grow."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Pruned networks, and networks in other formats, keep their weights."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from test_layers import SHORTCUT, by_hand, sparse_net
@@ -51,20 +49,17 @@ def test_pruned_networks_train():
     assert [m.count for m in pruned.matrices] == [48, 8]
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({}, "either a density or a threshold"),
-        ({"density": 0.5, "threshold": 0.1}, "either a density or a threshold"),
-        ({"density": 0}, r"density must be in \(0, 1\], not 0"),
-        ({"density": float("nan")}, r"density must be in \(0, 1\], not nan"),
-        ({"density": "half"}, "density must be a number, not 'half'"),
-        ({"threshold": -1}, "threshold must be at least 0, not -1"),
-        ({"density": 0.5, "layers": [2]}, "layer 2 of 2 does not exist"),
-        ({"density": 0.5, "layers": "a"}, "layer 'a' of 2 does not exist"),
-        ({"density": 0.5, "format": "hyp"}, "did you mean 'hyb'"),
-    ],
-)
+@pytest.mark.parametrize(("options", "sentence"), [
+    ({}, "either a density or a threshold"),
+    ({"density": 0.5, "threshold": 0.1}, "either a density or a threshold"),
+    ({"density": 0}, r"density must be in \(0, 1\], not 0"),
+    ({"density": float("nan")}, r"density must be in \(0, 1\], not nan"),
+    ({"density": "half"}, "density must be a number, not 'half'"),
+    ({"threshold": -1}, "threshold must be at least 0, not -1"),
+    ({"density": 0.5, "layers": [2]}, "layer 2 of 2 does not exist"),
+    ({"density": 0.5, "layers": "a"}, "layer 'a' of 2 does not exist"),
+    ({"density": 0.5, "format": "hyp"}, "did you mean 'hyb'"),
+])
 def test_bad_pruning(options, sentence):
     with pytest.raises(InputError, match=sentence):
         Network.mlp([3, 4, 2]).prune(**options)

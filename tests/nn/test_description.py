@@ -1,7 +1,5 @@
 """Descriptions of networks: sizes, layers, and those that are refused."""
 
-from __future__ import annotations
-
 import math
 import pickle
 
@@ -116,21 +114,18 @@ def test_bad_networks(arguments, options, sentence):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "activation", "sentence"),
-    [
-        ([3], "tanh", r"at least one layer, not \[3\]"),
-        ([], "tanh", "at least one layer"),
-        (5, "tanh", "sizes"),
-        (None, "tanh", "sizes"),
-        ([3, 0], "tanh", "n_out"),
-        ([0, 3], "tanh", "n_in"),
-        ([3, 2.5], "tanh", "n_out"),
-        ([3, 4, 5], ["tanh"], "1 activations for 2 layers"),
-        ([3, 4], 7, "activation"),
-        ([3, 4], "nothing", "unknown activation"),
-    ],
-)
+@pytest.mark.parametrize(("sizes", "activation", "sentence"), [
+    ([3], "tanh", r"at least one layer, not \[3\]"),
+    ([], "tanh", "at least one layer"),
+    (5, "tanh", "sizes"),
+    (None, "tanh", "sizes"),
+    ([3, 0], "tanh", "n_out"),
+    ([0, 3], "tanh", "n_in"),
+    ([3, 2.5], "tanh", "n_out"),
+    ([3, 4, 5], ["tanh"], "1 activations for 2 layers"),
+    ([3, 4], 7, "activation"),
+    ([3, 4], "nothing", "unknown activation"),
+])
 def test_bad_mlps(sizes, activation, sentence):
     with pytest.raises(InputError, match=sentence):
         Network.mlp(sizes, activation)

@@ -1,7 +1,5 @@
 """Initial values: seeds, statistics, and FANN's Widrow-Nguyen."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -24,16 +22,13 @@ def test_seeds():
 N_IN, N_OUT = 300, 400
 
 
-@pytest.mark.parametrize(
-    ("name", "deviation", "largest", "bias_deviation"),
-    [
-        ("glorot", math.sqrt(2 / (N_IN + N_OUT)), math.sqrt(6 / (N_IN + N_OUT)), 0),
-        ("he", math.sqrt(2 / N_IN), math.inf, 0),
-        ("uniform", 1 / math.sqrt(3 * N_IN), 1 / math.sqrt(N_IN),
-         1 / math.sqrt(3 * N_IN)),
-        ("fann", 0.1 / math.sqrt(3), 0.1, 0.1 / math.sqrt(3)),
-    ],
-)
+@pytest.mark.parametrize(("name", "deviation", "largest", "bias_deviation"), [
+    ("glorot", math.sqrt(2 / (N_IN + N_OUT)), math.sqrt(6 / (N_IN + N_OUT)), 0),
+    ("he", math.sqrt(2 / N_IN), math.inf, 0),
+    ("uniform", 1 / math.sqrt(3 * N_IN), 1 / math.sqrt(N_IN),
+     1 / math.sqrt(3 * N_IN)),
+    ("fann", 0.1 / math.sqrt(3), 0.1, 0.1 / math.sqrt(3)),
+])
 def test_statistics_of_initialisers(name, deviation, largest, bias_deviation):
     network = Network(N_IN, [Dense(N_OUT, initialiser=name)], seed=5, dtype="float64")
     weights, biases = network.weights(0), network.biases(0)

@@ -1,7 +1,5 @@
 """Class labels: as targets, in files, and given back."""
 
-from __future__ import annotations
-
 import copy
 import json
 

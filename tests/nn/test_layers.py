@@ -1,7 +1,5 @@
 """Partially connected layers, and layers of several sources: run and trained."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -111,45 +109,39 @@ def test_a_pattern_may_be_given_as_mask_pattern_or_matrix():
     assert "n_out=9, n_in=11" in repr(layers[0])
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({}, "either a density or a pattern"),
-        ({"density": 0.5, "pattern": MASK}, "either a density or a pattern"),
-        ({"density": 0}, r"density must be in \(0, 1\], not 0"),
-        ({"density": 1.5}, r"density must be in \(0, 1\], not 1.5"),
-        ({"density": float("nan")}, r"in \(0, 1\], not nan"),
-        ({"density": True}, r"in \(0, 1\], not True"),
-        ({"density": "0.1"}, r"in \(0, 1\], not '0.1'"),
-        ({"pattern": MASK[:4]}, r"a pattern is \[4, 11\] for 9 neurons"),
-        ({"pattern": MASK.astype(float)}, "boolean mask"),
-        ({"density": 0.5, "format": "crs"}, "unknown format 'crs': did you mean 'csr'"),
-        ({"density": 0.5, "placement": "row"}, "did you mean 'rows'"),
-        ({"density": 0.5, "seed": -1}, "seed must be a whole number of at"),
-        ({"density": 0.5, "seed": None}, "number of at least 0, not None"),
-        ({"density": 0.5, "memory_limit": 0}, "memory_limit must be a whole number"),
-        ({"density": 0.5, "sources": ()}, r"sources must be .* not \(\)"),
-        ({"density": 0.5, "sources": (1, 0)}, "increasing"),
-        ({"density": 0.5, "sources": (0, 0)}, "increasing"),
-        ({"density": 0.5, "sources": (-1,)}, "at least 0"),
-        ({"density": 0.5, "sources": 1}, "sources must be"),
-        ({"density": 0.5, "sources": (True,)}, "sources must be"),
-    ],
-)
+@pytest.mark.parametrize(("options", "sentence"), [
+    ({}, "either a density or a pattern"),
+    ({"density": 0.5, "pattern": MASK}, "either a density or a pattern"),
+    ({"density": 0}, r"density must be in \(0, 1\], not 0"),
+    ({"density": 1.5}, r"density must be in \(0, 1\], not 1.5"),
+    ({"density": float("nan")}, r"in \(0, 1\], not nan"),
+    ({"density": True}, r"in \(0, 1\], not True"),
+    ({"density": "0.1"}, r"in \(0, 1\], not '0.1'"),
+    ({"pattern": MASK[:4]}, r"a pattern is \[4, 11\] for 9 neurons"),
+    ({"pattern": MASK.astype(float)}, "boolean mask"),
+    ({"density": 0.5, "format": "crs"}, "unknown format 'crs': did you mean 'csr'"),
+    ({"density": 0.5, "placement": "row"}, "did you mean 'rows'"),
+    ({"density": 0.5, "seed": -1}, "seed must be a whole number of at"),
+    ({"density": 0.5, "seed": None}, "number of at least 0, not None"),
+    ({"density": 0.5, "memory_limit": 0}, "memory_limit must be a whole number"),
+    ({"density": 0.5, "sources": ()}, r"sources must be .* not \(\)"),
+    ({"density": 0.5, "sources": (1, 0)}, "increasing"),
+    ({"density": 0.5, "sources": (0, 0)}, "increasing"),
+    ({"density": 0.5, "sources": (-1,)}, "at least 0"),
+    ({"density": 0.5, "sources": 1}, "sources must be"),
+    ({"density": 0.5, "sources": (True,)}, "sources must be"),
+])
 def test_bad_layers(options, sentence):
     with pytest.raises(InputError, match=sentence):
         Sparse(9, **options)
 
 
-@pytest.mark.parametrize(
-    ("layers", "sentence"),
-    [
-        ([Sparse(9, pattern=MASK)], r"a pattern is \[9, 11\], expected \[9, 3\] for 3"),
-        ([Sparse(9, density=1.0, memory_limit=20)], "27 connections of a layer need"),
-        ([Dense(2, sources=(1,))], r"layer 0 has the sources \(1,\), expected 0"),
-        ([Dense(2), Dense(2, sources=(0,))], "layer 0 is in no later layer's sources"),
-    ],
-)
+@pytest.mark.parametrize(("layers", "sentence"), [
+    ([Sparse(9, pattern=MASK)], r"a pattern is \[9, 11\], expected \[9, 3\] for 3"),
+    ([Sparse(9, density=1.0, memory_limit=20)], "27 connections of a layer need"),
+    ([Dense(2, sources=(1,))], r"layer 0 has the sources \(1,\), expected 0"),
+    ([Dense(2), Dense(2, sources=(0,))], "layer 0 is in no later layer's sources"),
+])
 def test_layers_that_make_no_network(layers, sentence):
     with pytest.raises(InputError, match=sentence):
         Network(3, layers)
@@ -385,20 +377,17 @@ def test_safetensors_of_several_sources(tmp_path):
     assert back.layers[:2] == network.layers[:2]
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("2.weight", lambda a: a[:-1]),
-        ("2.weight.crow_indices", lambda a: a[:-1]),
-        ("2.weight.crow_indices", lambda a: a[::-1].copy()),
-        ("2.weight.crow_indices", lambda a: a + 1),
-        ("2.weight.col_indices", lambda a: a[:-1]),
-        ("2.weight.col_indices", lambda a: a * 0),
-        ("2.weight.col_indices", lambda a: a + 1000),
-        ("2.weight.col_indices", lambda a: a.astype("float32")),
-        ("2.weight.col_indices", lambda a: None),
-    ],
-)
+@pytest.mark.parametrize(("name", "change"), [
+    ("2.weight", lambda a: a[:-1]),
+    ("2.weight.crow_indices", lambda a: a[:-1]),
+    ("2.weight.crow_indices", lambda a: a[::-1].copy()),
+    ("2.weight.crow_indices", lambda a: a + 1),
+    ("2.weight.col_indices", lambda a: a[:-1]),
+    ("2.weight.col_indices", lambda a: a * 0),
+    ("2.weight.col_indices", lambda a: a + 1000),
+    ("2.weight.col_indices", lambda a: a.astype("float32")),
+    ("2.weight.col_indices", lambda a: None),
+])
 def test_damaged_safetensors(tmp_path, name, change):
     safetensors = pytest.importorskip("safetensors.numpy")
     from safetensors import safe_open

@@ -1,7 +1,5 @@
 """Locally connected layers: description, storage, meaning, generic kernels, files."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

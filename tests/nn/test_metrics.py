@@ -1,7 +1,5 @@
 """Metrics, on hand-sized data and against plain NumPy."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -180,21 +178,18 @@ def test_an_evaluation_holds_plain_numbers_and_does_not_change():
         found.mse = 0
 
 
-@pytest.mark.parametrize(
-    ("y", "t", "sentence"),
-    [
-        (np.zeros((2, 3)), np.zeros((3, 2)),
-         r"targets have shape \[3, 2\], expected \[2, 3\]"),
-        (np.zeros((2, 1)), np.zeros(2), r"\[2\], expected \[2, 1\]: give t\[:, None\]"),
-        (np.zeros((0, 3)), np.zeros((0, 3)), "there is no sample to evaluate"),
-        (np.zeros(()), np.zeros(()), r"outputs have shape \[\], expected \[batch, n_o"),
-        (np.zeros((1, 1, 1)), np.zeros((1, 1, 1)), r"outputs have shape \[1, 1, 1\]"),
-        ([["a"]], [[1.0]], "numbers"),
-        ([[1.0]], [[None]], "numbers"),
-        ([[1.0], [2.0, 3.0]], [[1.0]], "outputs must be a rectangular array"),
-        ([[1j]], [[1.0]], "numbers"),
-    ],
-)
+@pytest.mark.parametrize(("y", "t", "sentence"), [
+    (np.zeros((2, 3)), np.zeros((3, 2)),
+     r"targets have shape \[3, 2\], expected \[2, 3\]"),
+    (np.zeros((2, 1)), np.zeros(2), r"\[2\], expected \[2, 1\]: give t\[:, None\]"),
+    (np.zeros((0, 3)), np.zeros((0, 3)), "there is no sample to evaluate"),
+    (np.zeros(()), np.zeros(()), r"outputs have shape \[\], expected \[batch, n_o"),
+    (np.zeros((1, 1, 1)), np.zeros((1, 1, 1)), r"outputs have shape \[1, 1, 1\]"),
+    ([["a"]], [[1.0]], "numbers"),
+    ([[1.0]], [[None]], "numbers"),
+    ([[1.0], [2.0, 3.0]], [[1.0]], "outputs must be a rectangular array"),
+    ([[1j]], [[1.0]], "numbers"),
+])
 def test_bad_input(y, t, sentence):
     with pytest.raises(InputError, match=sentence):
         evaluate(y, t)

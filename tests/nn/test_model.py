@@ -1,7 +1,5 @@
 """Models: their parameters, how they are replaced, and the memory that takes."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np
@@ -139,20 +137,17 @@ def test_parameters_are_replaced_not_mutated():
     np.testing.assert_array_equal(network.biases(0), [1, 1])
 
 
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        (np.zeros(63), r"shape \[63\], expected \[64\]"),
-        (np.zeros((1, 64)), r"shape \[1, 64\], expected \[64\]"),
-        (1.0, r"shape \[\], expected \[64\]"),
-        ([], r"shape \[0\]"),
-        (np.zeros(64, complex), "complex128"),
-        (["a"] * 64, "expected numbers"),
-        ([None] * 64, "expected numbers"),
-        ([[1, 2], [3]], "rectangular"),
-        (None, "expected numbers"),
-    ],
-)
+@pytest.mark.parametrize(("values", "sentence"), [
+    (np.zeros(63), r"shape \[63\], expected \[64\]"),
+    (np.zeros((1, 64)), r"shape \[1, 64\], expected \[64\]"),
+    (1.0, r"shape \[\], expected \[64\]"),
+    ([], r"shape \[0\]"),
+    (np.zeros(64, complex), "complex128"),
+    (["a"] * 64, "expected numbers"),
+    ([None] * 64, "expected numbers"),
+    ([[1, 2], [3]], "rectangular"),
+    (None, "expected numbers"),
+])
 def test_parameters_that_do_not_fit(values, sentence):
     network = Network.mlp([3, 2], seed=1)
     before = np.array(network.parameters)
@@ -180,21 +175,18 @@ def test_layers_are_set_and_read():
         assert array.size == 0 or not array.flags.writeable
 
 
-@pytest.mark.parametrize(
-    ("layer", "weights", "biases", "sentence"),
-    [
-        (2, np.zeros((2, 3)), None, "layer 2 of 2 does not exist"),
-        (-1, np.zeros((2, 3)), None, "layer -1 of 2"),
-        ("0", np.zeros((2, 3)), None, "layer '0' of 2"),
-        (0.0, np.zeros((2, 3)), None, "layer 0.0 of 2"),
-        (0, np.zeros((3, 2)), None, r"shape \[3, 2\], expected \[2, 3\]"),
-        (0, np.zeros(6), None, r"shape \[6\]"),
-        (0, "weights", None, "expected numbers"),
-        (0, np.zeros((2, 3)), [1], r"shape \[1\], expected \[2\]"),
-        (0, np.zeros((2, 3)), [[1, 2]], r"shape \[1, 2\]"),
-        (1, np.zeros((4, 2)), [1, 2, 3, 4], r"expected \[0\]"),
-    ],
-)
+@pytest.mark.parametrize(("layer", "weights", "biases", "sentence"), [
+    (2, np.zeros((2, 3)), None, "layer 2 of 2 does not exist"),
+    (-1, np.zeros((2, 3)), None, "layer -1 of 2"),
+    ("0", np.zeros((2, 3)), None, "layer '0' of 2"),
+    (0.0, np.zeros((2, 3)), None, "layer 0.0 of 2"),
+    (0, np.zeros((3, 2)), None, r"shape \[3, 2\], expected \[2, 3\]"),
+    (0, np.zeros(6), None, r"shape \[6\]"),
+    (0, "weights", None, "expected numbers"),
+    (0, np.zeros((2, 3)), [1], r"shape \[1\], expected \[2\]"),
+    (0, np.zeros((2, 3)), [[1, 2]], r"shape \[1, 2\]"),
+    (1, np.zeros((4, 2)), [1, 2, 3, 4], r"expected \[0\]"),
+])
 def test_layers_that_do_not_fit(layer, weights, biases, sentence):
     network = Network(3, [Dense(2), Dense(4, bias=False)], seed=1)
     with pytest.raises(InputError, match=sentence):

@@ -1,7 +1,5 @@
 """Tables and pictures of notebooks."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from xml.etree import ElementTree

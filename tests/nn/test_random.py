@@ -1,7 +1,5 @@
 """Keyed permutations and hashes, in NumPy and on the device."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyopencl as cl
 import pytest

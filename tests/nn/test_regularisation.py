@@ -1,7 +1,5 @@
 """Penalties of weights and gradient clipping, by finite differences."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """FANN's scaling: its formula, its constants, and networks that carry one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

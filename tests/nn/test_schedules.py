@@ -1,7 +1,5 @@
 """Learning-rate schedules: their factors, and their effect in `fit`."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Storages: every format holds every pattern exactly, and counts its bytes."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -233,19 +231,16 @@ def test_the_example_in_the_other_formats():
 # The rule of HYB's width -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("lengths", "share", "width"),
-    [
-        ([2, 2, 3, 2], 1 / 3, 2),
-        ([1, 1, 1, 4, 4, 4, 4, 4, 4], 1 / 3, 4),
-        ([1, 1, 1, 1, 1, 1, 4, 4, 4], 1 / 3, 4),  # a third of nine rows are three
-        ([1, 1, 1, 1, 1, 1, 1, 4, 4], 1 / 3, 1),
-        ([0, 0, 0, 9], 1 / 3, 0),
-        ([0, 0, 0, 9], 0.25, 9),
-        ([1, 2, 3, 4], 1.0, 1),
-        ([5], 1 / 3, 5),
-    ],
-)
+@pytest.mark.parametrize(("lengths", "share", "width"), [
+    ([2, 2, 3, 2], 1 / 3, 2),
+    ([1, 1, 1, 4, 4, 4, 4, 4, 4], 1 / 3, 4),
+    ([1, 1, 1, 1, 1, 1, 4, 4, 4], 1 / 3, 4),  # a third of nine rows are three
+    ([1, 1, 1, 1, 1, 1, 1, 4, 4], 1 / 3, 1),
+    ([0, 0, 0, 9], 1 / 3, 0),
+    ([0, 0, 0, 9], 0.25, 9),
+    ([1, 2, 3, 4], 1.0, 1),
+    ([5], 1 / 3, 5),
+])
 def test_the_histogram_rule(lengths, share, width):
     mask = np.arange(max(lengths)) < np.array(lengths)[:, np.newaxis]
     pattern = Pattern.of(mask)
@@ -310,38 +305,32 @@ def test_hyb_is_smaller_than_dense_below_some_density(n):
 # Bad input ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("n_out", "n_in", "rows", "columns", "sentence"),
-    [
-        (0, 2, [0], [0], "n_out must be a whole number of at least 1, not 0"),
-        (2, True, [0], [0], "n_in must be a whole number"),
-        (2, 2, [0, 2], [0, 0], "entry 1 of a pattern has row 2, expected 0 to 1"),
-        (2, 2, [0, 1], [0, -1], "entry 1 of a pattern has column -1, expected 0 to 1"),
-        (2, 2, [0, 1], [0], "2 rows and 1 columns"),
-        (2, 2, [], [], "a pattern has 0 entries"),
-        (2, 2, [1, 1], [0, 0], r"duplicate entries in a pattern: \(1, 0\) follows"),
-        (2, 2, [1, 0], [0, 0], r"unsorted entries in a pattern: \(0, 0\) follows"),
-        (2, 2, [1, 1], [1, 0], "unsorted"),
-        (2, 2, [0.5], [0], "rows of a pattern must be whole numbers in a row, found"),
-        (2, 2, [0], [[0]], r"columns of a pattern must be .* of shape \[1, 1\]"),
-        (2, 2, [0], [[0], [1, 2]], "columns of a pattern"),
-    ],
-)
+@pytest.mark.parametrize(("n_out", "n_in", "rows", "columns", "sentence"), [
+    (0, 2, [0], [0], "n_out must be a whole number of at least 1, not 0"),
+    (2, True, [0], [0], "n_in must be a whole number"),
+    (2, 2, [0, 2], [0, 0], "entry 1 of a pattern has row 2, expected 0 to 1"),
+    (2, 2, [0, 1], [0, -1], "entry 1 of a pattern has column -1, expected 0 to 1"),
+    (2, 2, [0, 1], [0], "2 rows and 1 columns"),
+    (2, 2, [], [], "a pattern has 0 entries"),
+    (2, 2, [1, 1], [0, 0], r"duplicate entries in a pattern: \(1, 0\) follows"),
+    (2, 2, [1, 0], [0, 0], r"unsorted entries in a pattern: \(0, 0\) follows"),
+    (2, 2, [1, 1], [1, 0], "unsorted"),
+    (2, 2, [0.5], [0], "rows of a pattern must be whole numbers in a row, found"),
+    (2, 2, [0], [[0]], r"columns of a pattern must be .* of shape \[1, 1\]"),
+    (2, 2, [0], [[0], [1, 2]], "columns of a pattern"),
+])
 def test_bad_patterns(n_out, n_in, rows, columns, sentence):
     with pytest.raises(InputError, match=sentence):
         Pattern(n_out, n_in, rows, columns)
 
 
-@pytest.mark.parametrize(
-    ("found", "sentence"),
-    [
-        (np.ones((2, 2)), "boolean mask.*found float64"),
-        (np.ones(3, bool), r"found bool of shape \[3\]"),
-        ("mask", "boolean mask"),
-        (np.zeros((2, 2), bool), "0 entries"),
-        (np.zeros((2, 0), bool), "n_in must be"),
-    ],
-)
+@pytest.mark.parametrize(("found", "sentence"), [
+    (np.ones((2, 2)), "boolean mask.*found float64"),
+    (np.ones(3, bool), r"found bool of shape \[3\]"),
+    ("mask", "boolean mask"),
+    (np.zeros((2, 2), bool), "0 entries"),
+    (np.zeros((2, 0), bool), "n_in must be"),
+])
 def test_bad_masks(found, sentence):
     with pytest.raises(InputError, match=sentence):
         Pattern.of(found)

@@ -1,7 +1,5 @@
 """Copies by several threads."""
 
-from __future__ import annotations
-
 import sys
 import threading
 

@@ -1,7 +1,5 @@
 """Every kernel of the tree is in a case of the corpus, which compilers read."""
 
-from __future__ import annotations
-
 import re
 
 from kernel_corpus import sampled_launches

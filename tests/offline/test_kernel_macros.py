@@ -1,7 +1,5 @@
 """Kernels require the host's macros by ``#error``, and state no defaults."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 

@@ -3,8 +3,6 @@
 ``offline_build.py`` builds all of them.
 """
 
-from __future__ import annotations
-
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Child trials: a kernel that kills its process costs a candidate or a capability."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import sys

@@ -1,7 +1,5 @@
 """Launches without events work and fail as pyopencl's do."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyopencl as cl
 import pytest

@@ -1,7 +1,5 @@
 """Discovery: queries, order, selection, and the table of devices."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 from types import SimpleNamespace
@@ -145,15 +143,12 @@ def test_kinds_of_shared_memory(opencl):
         assert (card.fine_svm, card.system_svm) == (fine, system)
 
 
-@pytest.mark.parametrize(
-    ("kind", "answers", "width"),
-    [
-        ("GPU", {"wavefront_width_amd": 64}, 64),
-        ("GPU", {"preferred_work_group_size_multiple": 16}, 16),
-        ("CPU", {"preferred_work_group_size_multiple": 8}, 1),
-        ("ACCELERATOR", {}, 1),
-    ],
-)
+@pytest.mark.parametrize(("kind", "answers", "width"), [
+    ("GPU", {"wavefront_width_amd": 64}, 64),
+    ("GPU", {"preferred_work_group_size_multiple": 16}, 16),
+    ("CPU", {"preferred_work_group_size_multiple": 8}, 1),
+    ("ACCELERATOR", {}, 1),
+])
 def test_simd_width(opencl, kind, answers, width):
     handle = FakeHandle(type=getattr(cl.device_type, kind), **answers)
     opencl(FakePlatform("Some", handle))
@@ -196,21 +191,18 @@ def test_newer_drivers_come_first(opencl):
     assert [d.driver for d in devices()] == ["3.1+debian", "3.0-rc2"]
 
 
-@pytest.mark.parametrize(
-    ("names", "pairs"),
-    [
-        (["pthread-A"], [["pthread-A"]]),
-        (["basic-A", "pthread-A"], [["pthread-A", "basic-A"]]),
-        (["cpu-minimal-A", "cpu-A"], [["cpu-A", "cpu-minimal-A"]]),
-        (["basic-A"], [["basic-A"]]),
-        (["pthread-A", "pthread-A"], [["pthread-A"], ["pthread-A"]]),
-        (["basic-A", "basic-A", "pthread-A"], [["pthread-A", "basic-A"], ["basic-A"]]),
-        (
-            ["basic-A", "basic-A", "pthread-A", "pthread-A"],
-            [["pthread-A", "basic-A"], ["pthread-A", "basic-A"]],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("names", "pairs"), [
+    (["pthread-A"], [["pthread-A"]]),
+    (["basic-A", "pthread-A"], [["pthread-A", "basic-A"]]),
+    (["cpu-minimal-A", "cpu-A"], [["cpu-A", "cpu-minimal-A"]]),
+    (["basic-A"], [["basic-A"]]),
+    (["pthread-A", "pthread-A"], [["pthread-A"], ["pthread-A"]]),
+    (["basic-A", "basic-A", "pthread-A"], [["pthread-A", "basic-A"], ["basic-A"]]),
+    (
+        ["basic-A", "basic-A", "pthread-A", "pthread-A"],
+        [["pthread-A", "basic-A"], ["pthread-A", "basic-A"]],
+    ),
+])
 def test_pocl_devices_of_one_cpu_are_paired(opencl, names, pairs):
     opencl(pocl(*names))
     assert [[p.name for p in d.places] for d in devices()] == pairs
@@ -280,47 +272,41 @@ def present(monkeypatch):
     monkeypatch.delenv("CLNET_DEVICE", raising=False)
 
 
-@pytest.mark.parametrize(
-    ("spec", "index"),
-    [
-        (None, "1:0"),
-        ("gpu", "1:0"),
-        ("GPU", "1:0"),
-        (" gpu ", "1:0"),
-        ("gpu:2", "2:0"),
-        ("cpu", "0:1"),
-        ("cpu:0", "0:1"),
-        ("nvidia", "1:0"),
-        ("nvidia:1", "1:1"),
-        ("h200", "1:0"),
-        ("amd", "2:0"),
-        ("amd:1", "0:1"),
-        ("epyc", "0:1"),
-        ("pocl", "0:1"),
-        ("2:0", "2:0"),
-        ("0:0", "0:0"),
-        ("basic", "0:0"),
-    ],
-)
+@pytest.mark.parametrize(("spec", "index"), [
+    (None, "1:0"),
+    ("gpu", "1:0"),
+    ("GPU", "1:0"),
+    (" gpu ", "1:0"),
+    ("gpu:2", "2:0"),
+    ("cpu", "0:1"),
+    ("cpu:0", "0:1"),
+    ("nvidia", "1:0"),
+    ("nvidia:1", "1:1"),
+    ("h200", "1:0"),
+    ("amd", "2:0"),
+    ("amd:1", "0:1"),
+    ("epyc", "0:1"),
+    ("pocl", "0:1"),
+    ("2:0", "2:0"),
+    ("0:0", "0:0"),
+    ("basic", "0:0"),
+])
 def test_selection(present, spec, index):
     assert device(spec).index == index
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "accelerator",
-        "intel",
-        "nvidia:2",
-        "cpu:1",
-        "3:0",
-        "gpu:-1",
-        "gpu:x",
-        "",
-        ":",
-        ":0",
-    ],
-)
+@pytest.mark.parametrize("spec", [
+    "accelerator",
+    "intel",
+    "nvidia:2",
+    "cpu:1",
+    "3:0",
+    "gpu:-1",
+    "gpu:x",
+    "",
+    ":",
+    ":0",
+])
 def test_a_missing_device_lists_the_devices_present(present, spec):
     with pytest.raises(DeviceError) as caught:
         device(spec)
@@ -406,14 +392,11 @@ SHOW = (
 )
 
 
-@pytest.mark.parametrize(
-    ("setting", "listed"),
-    [
-        (None, ["pthreadF basicT"]),
-        ("pthread", ["pthreadF"]),
-        ("pthread pthread", ["pthreadF", "pthreadF"]),
-    ],
-)
+@pytest.mark.parametrize(("setting", "listed"), [
+    (None, ["pthreadF basicT"]),
+    ("pthread", ["pthreadF"]),
+    ("pthread pthread", ["pthreadF", "pthreadF"]),
+])
 def test_devices_listed_by_pocl(setting, listed):
     """By default two devices of one context; a user's own setting stays."""
     pytest.importorskip("pocl_binary_distribution")

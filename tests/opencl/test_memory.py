@@ -1,7 +1,5 @@
 """Copies between host arrays, by one thread and by several."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

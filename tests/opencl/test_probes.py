@@ -1,7 +1,5 @@
 """Probes: capabilities that only a launch can find."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from dataclasses import replace

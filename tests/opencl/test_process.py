@@ -1,7 +1,5 @@
 """Forks of a process that uses OpenCL, and its end while threads compute."""
 
-from __future__ import annotations
-
 import os
 import sys
 import textwrap

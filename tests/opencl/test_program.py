@@ -1,7 +1,5 @@
 """Programs: kernel text, macros, builds, and the session's cache."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import re

@@ -1,7 +1,5 @@
 """Quirks: rows are complete and work, and vendors are named nowhere else."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re
@@ -195,15 +193,12 @@ def test_a_gpu_under_pocl_has_no_quirk():
     assert apply_quirks(card) is card
 
 
-@pytest.mark.parametrize(
-    ("name", "platform", "kind"),
-    [
-        ("Oclgrind Simulator", "Oclgrind", "gpu"),
-        ("Intel(R) FPGA Emulation Device", "Intel(R) FPGA", "accelerator"),
-        ("llvmpipe (LLVM 15.0.6, 256 bits)", "rusticl", "gpu"),
-        ("SwiftShader Device", "clvk", "gpu"),
-    ],
-)
+@pytest.mark.parametrize(("name", "platform", "kind"), [
+    ("Oclgrind Simulator", "Oclgrind", "gpu"),
+    ("Intel(R) FPGA Emulation Device", "Intel(R) FPGA", "accelerator"),
+    ("llvmpipe (LLVM 15.0.6, 256 bits)", "rusticl", "gpu"),
+    ("SwiftShader Device", "clvk", "gpu"),
+])
 def test_emulators_are_recognised(name, platform, kind):
     found = apply_quirks(Device(name, kind, platform=platform))
     assert found.emulated

@@ -1,7 +1,5 @@
 """The record of rates: estimated, measured once, remembered with the device."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import asdict, replace
 

@@ -1,7 +1,5 @@
 """The tuning store: no loss and no crash, whatever happens to its file."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math
@@ -93,13 +91,10 @@ def test_any_text_and_time_round_trips(tmp_path_factory, entries):
         assert reopened(store).get(span, key) == timing
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"name": "other"}, {"driver": "1.1"}, {"platform": "other"},
-        {"platform_version": "2"}, {"compute_units": 2},
-    ],
-)
+@pytest.mark.parametrize("change", [
+    {"name": "other"}, {"driver": "1.1"}, {"platform": "other"},
+    {"platform_version": "2"}, {"compute_units": 2},
+])
 def test_devices_and_drivers_do_not_share(store, tmp_path, change):
     store.put(SPAN, KEY, TIMING)
     other = Store(dataclasses.replace(DEVICE, **change), tmp_path)

@@ -51,16 +51,13 @@ def test_an_unknown_processor_is_named(name, best, monkeypatch):
     assert record.name == b"haswell"
 
 
-@pytest.mark.parametrize(
-    ("triple", "name"),
-    [
-        (b"x86_64-unknown-linux-gnu", b"znver3"),  # without AVX-512, as the machine
-        (b"aarch64-unknown-linux-gnu", UNKNOWN.encode()),  # valid there
-        (b"x86_64-unknown-linux-gnu", b"\xff\xfe"),
-        (b"x86_64-unknown-linux-gnu", b"n" * 200),
-        (b"", b""),
-    ],
-)
+@pytest.mark.parametrize(("triple", "name"), [
+    (b"x86_64-unknown-linux-gnu", b"znver3"),  # without AVX-512, as the machine
+    (b"aarch64-unknown-linux-gnu", UNKNOWN.encode()),  # valid there
+    (b"x86_64-unknown-linux-gnu", b"\xff\xfe"),
+    (b"x86_64-unknown-linux-gnu", b"n" * 200),
+    (b"", b""),
+])
 def test_other_records_stay(triple, name, monkeypatch):
     monkeypatch.setattr(target_cpu, "best_name", lambda: "haswell")
     record = Record(triple, name)
@@ -84,17 +81,14 @@ def test_without_a_view_of_the_memory(monkeypatch):
     assert not is_unknown(Record(b"x86_64-", UNKNOWN.encode()).handle)
 
 
-@pytest.mark.parametrize(
-    ("lines", "name"),
-    [
-        ("", "x86-64"),
-        ("flags : fpu sse2 avx", "x86-64"),
-        ("flags\t: " + " ".join(sorted(NAMES[1][1])), "haswell"),
-        ("flags\t: avx512f " + " ".join(sorted(NAMES[1][1])), "haswell"),
-        ("model : 2\nflags\t: sse2 " + " ".join(sorted(NAMES[0][1])), "skylake-avx512"),
-        (None, "x86-64"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "name"), [
+    ("", "x86-64"),
+    ("flags : fpu sse2 avx", "x86-64"),
+    ("flags\t: " + " ".join(sorted(NAMES[1][1])), "haswell"),
+    ("flags\t: avx512f " + " ".join(sorted(NAMES[1][1])), "haswell"),
+    ("model : 2\nflags\t: sse2 " + " ".join(sorted(NAMES[0][1])), "skylake-avx512"),
+    (None, "x86-64"),
+])
 def test_the_best_name_has_no_feature_that_lacks(lines, name, monkeypatch):
     def read(*_, **__):
         if lines is None:

@@ -1,7 +1,5 @@
 """Files of times: exported, imported, and found where the device matches."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The estimators within scikit-learn's and joblib's tools, on real data."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -1,7 +1,5 @@
 """scikit-learn's own checks of estimators."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("sklearn", "1.6")

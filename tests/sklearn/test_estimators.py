@@ -1,7 +1,5 @@
 """The estimators beside scikit-learn's, and what they have beyond."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

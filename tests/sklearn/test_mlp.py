@@ -1,7 +1,5 @@
 """scikit-learn's own tests of its MLP, run on clnet's: adapted by names alone."""
 
-from __future__ import annotations
-
 import importlib
 from functools import partial
 from unittest.mock import patch

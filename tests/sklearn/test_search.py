@@ -1,7 +1,5 @@
 """Searches whose candidates train together, beside scikit-learn's over the same."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np
