@@ -129,6 +129,16 @@ def test_nodes_are_exact_at_every_magnitude(tmp_path, node, right):
         np.testing.assert_allclose(network.predict(x), right(x), 1e-6, err_msg=kind)
 
 
+def test_a_choice_keeps_the_small_inputs_that_it_hands_on(tmp_path):
+    """Of sums of activations that are equal, one of x is taken, not one of x - 0.3."""
+    network = loaded(tmp_path, graph([
+        ("HardSigmoid", "x", "moved", {"alpha": 1.0, "beta": -0.3}),
+        ("Greater", "moved edge", "large"), ("Where", "large moved x", "y"),
+    ], {"edge": np.float32(0.1)}, n_in=1))
+    x = np.float32([[-3.4e-5], [1e-9], [0.3]])
+    np.testing.assert_allclose(network.predict(x), x, 1e-6)
+
+
 def test_float64_and_mixed_neurons_and_fanns_limits(tmp_path):
     layers = [Dense(4, ("tanh", "relu", "tanh", "identity"), (1, 2, 0.5, 400)),
               Dense(2)]

@@ -349,6 +349,8 @@ def judge(
         good |= largest > MANY_TURNS
     good |= np.isinf(found) & (np.abs(right) > np.finfo(x.dtype).max)
     good |= np.isnan(a) & np.isfinite(x)  # overflow within the graph
+    if not good.all():  # an overflow within the graph that a comparison hides
+        good |= np.isnan(found) & np.isnan(_values(graph, y, x, "float32")).any(axis=0)
     if not good.all():
         k = tuple(np.argwhere(~good)[0])
         nodes = "; ".join(
@@ -359,15 +361,18 @@ def judge(
             f"with {({name: one.tolist() for name, one in graph.constants.items()})}")
 
 
-def _values(graph: Drawn, y: str, x: np.ndarray) -> np.ndarray:
-    """Return x and the outputs of all float nodes, in float64."""
-    content = model(graph, y, "float64")
+def _values(
+    graph: Drawn, y: str, x: np.ndarray, dtype: str = "float64"
+) -> np.ndarray:
+    """Return x and the outputs of all float nodes."""
+    content = model(graph, y, dtype)
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     for node in graph.nodes:
         if node.op_type not in (*COMPARISONS, *BOOLEAN, "Not"):
             content.graph.output.append(helper.make_tensor_value_info(
-                node.output[0], TensorProto.DOUBLE, ["N", 2]))
+                node.output[0], kind, ["N", 2]))
     with np.errstate(all="ignore"):
-        outputs = ReferenceEvaluator(content).run(None, {"x": x.astype(np.float64)})
+        outputs = ReferenceEvaluator(content).run(None, {"x": x.astype(dtype)})
     return np.stack([np.broadcast_to(one, x.shape) for one in (x, *outputs)])
 
 

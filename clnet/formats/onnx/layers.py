@@ -245,7 +245,8 @@ class _GraphLayers:
         self.trace.text = record.node
         fits = [(fit, curve) for curve in record.curves
                 if (fit := recognised(curve)) is not None]
-        for fit, curve in sorted(fits, key=lambda pair: pair[0].constants):
+        fits.sort(key=lambda pair: pair[0].constants(pair[1].root.bias))
+        for fit, curve in fits:
             parts = [self._term(curve.root, term) for term in fit.terms]
             if fit.slope or not parts:
                 parts.append(curve.root.affine(fit.slope))

@@ -62,11 +62,14 @@ class ActivationSum(NamedTuple):
     slope: float = 0.0
     bias: float = 0.0
 
-    @property
-    def constants(self) -> int:
-        """How many constants are added to numbers that are not steps."""
+    def constants(self, bias: Array) -> int:
+        """Return how many constants are added to numbers that are not steps.
+
+        Those of arguments are added to the bias that they have already.
+        """
         return bool(self.bias) + sum(
-            bool(shift) for _, name, _, shift in self.terms if name not in STEPS)
+            bool(np.any(scale * bias + shift))
+            for _, name, scale, shift in self.terms if name not in STEPS)
 
     def function(self) -> Piecewise:
         """Return the function."""
