@@ -22,8 +22,9 @@ from clnet.planning.planner import Planner
 from clnet.planning.tuning.budget import Budget
 from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.member_replay import ITEM, most_epochs
-from clnet.variants import VARIANTS
+from clnet.variants import PERSISTENT_VARIANTS, VARIANTS
 from clnet.variants.base import MemberVariant
+from clnet.variants.reference.host import Host
 from clnet.variants.training.whole_step import accepted_step
 from clnet.variants.training_variants import STEP_VARIANTS
 
@@ -35,14 +36,8 @@ if TYPE_CHECKING:
     from clnet.variants.base import Variant
 
 TRAINING_VARIANTS: tuple[Variant, ...] = (
-    # Groups have no fallback: their kernels must not wait for others
-    # (`Pass.recovered`).
-    *(
-        variant for variant in VARIANTS
-        if variant.name not in (
-            "host", "persistent", "persistent_mma", "persistent_mixed", "mma_chain"
-        )
-    ),
+    # Devices that share steps have no fallback: kernels must not wait for others.
+    *(one for one in VARIANTS if one not in (Host(), *PERSISTENT_VARIANTS)),
     *STEP_VARIANTS,
 )
 """The variants that may compute a training step."""

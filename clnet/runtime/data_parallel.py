@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import InputError
-from clnet.opencl import discovery
 from clnet.opencl.process import check_process
 from clnet.runtime.plan import refuse_copy
 from clnet.runtime.turn import Turn
@@ -55,6 +54,8 @@ def device_of_rank(local: int, where: Devices) -> Devices:
     """
     if not (where is None or (isinstance(where, str) and ":" not in where)):
         return where
+    from clnet.opencl import discovery
+
     device = discovery.device(where)
     same = [other for other in discovery.devices() if alike([other, device])]
     return same[(same.index(device) + local) % len(same)] if device in same else device

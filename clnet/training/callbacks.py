@@ -34,6 +34,7 @@ from clnet.formats import (
     suffix_of,
 )
 from clnet.formats.files import as_path, write
+from clnet.training.history import best_was
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -248,7 +249,7 @@ class EarlyStopping:
             return
         if (loaded.get("best_epoch"), loaded.get("monitor")) == (number, self.monitor):
             parameters = loaded.get("parameters")
-        elif number == _last(training):
+        elif number == training.history.epochs.last:
             parameters = training.parameters_of(self.monitor)
         if parameters is None:
             raise InputError(
@@ -279,10 +280,10 @@ class EarlyStopping:
             return
         history = training.history
         history.best_epoch = number
-        history.stopped += f"; epoch {number} was the best by {self.monitor}"
+        restored = parameters is not None
+        history.stopped += best_was(number, self.monitor, restored=restored)
         if parameters is not None:
             training.parameters = parameters
-            history.stopped += ", and its parameters are restored"
 
 
 class Checkpoint:
@@ -339,7 +340,7 @@ class Checkpoint:
             If the format cannot hold the network, or the file cannot be written.
         """
         check_save(training.network, self.path)
-        self._epoch, self._warned = _last(training), False
+        self._epoch, self._warned = training.history.epochs.last, False
 
     def __call__(self, training: Training, epoch: Epoch) -> None:
         """Save every `every` epochs, and where the training stops."""
@@ -349,7 +350,7 @@ class Checkpoint:
     def end(self, training: Training) -> None:
         """Save the last epoch, unless it left numbers that are not finite."""
         epochs = training.history.epochs
-        if self._epoch != _last(training) and epochs[-1].training.finite:
+        if self._epoch != epochs.last and epochs[-1].training.finite:
             self._save(training)
 
     def _save(self, training: Training) -> None:
@@ -364,7 +365,7 @@ class Checkpoint:
         else:
             self._warn(saved.state.epoch)
             return
-        self._epoch = _last(training)
+        self._epoch = training.history.epochs.last
 
     def _warn(self, epoch: int) -> None:
         """Warn once that the optimiser's state is not finite."""
@@ -532,12 +533,6 @@ def _summary_writer() -> Any:
 
 def _row(epoch: Epoch) -> dict[str, float]:
     return {"epoch": epoch.number, "seconds": epoch.seconds, **measures(epoch)}
-
-
-def _last(training: Training) -> int:
-    """Return the number of the last epoch."""
-    epochs = training.history.epochs
-    return epochs.done + len(epochs)
 
 
 def progress_bar(

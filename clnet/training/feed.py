@@ -29,12 +29,12 @@ from clnet.opencl.commands import End
 from clnet.opencl.memory import Uploader
 from clnet.runtime.ranks import cut, size_of
 from clnet.runtime.row_placement import RowPlacement, SampleRows
-from clnet.training.streaming import DEVICE_BLOCKS, write_rows
+from clnet.training.streaming import DEVICE_BLOCKS, StreamedSet, write_rows
 
 if TYPE_CHECKING:
     from clnet.training.data_set import DataSet
     from clnet.training.group import Alone, Group
-    from clnet.training.streaming import Block, StreamedSet
+    from clnet.training.streaming import AnySet, Block
 
 Array = NDArray[Any]
 
@@ -60,6 +60,8 @@ def _of_step(samples: int, shares: Sequence[int]) -> Array:
 
 class Resident:
     """Samples that are all on the devices."""
+
+    resident = True
 
     def __init__(self, data: DataSet, group: Alone | Group) -> None:
         self.data: DataSet | None = data  # None: a later training brings its own
@@ -127,8 +129,11 @@ class _Filled(NamedTuple):
 class Streamed:
     """Samples that are read by parts."""
 
+    resident = False
+
     def __init__(self, data: StreamedSet, group: Alone | Group) -> None:
         self.data: StreamedSet = data
+        self.weighted: bool = data.weighted
         self._group = group
         # One device alone takes a block by one slot, a group has a slot for each step.
         self._steps = 1 if group.alone else data.rows // group.batch
@@ -190,7 +195,7 @@ class Streamed:
         busy: deque[tuple[int, list[End]]] = deque()
         try:
             for half, samples, blocks in filled:
-                if self._group.ranks is not None and self.data.weighted:
+                if self._group.ranks is not None and self.weighted:
                     self._write_weights(half, samples, blocks)
                 # On a CPU whose launches end in their calls the half is free already.
                 if busy and all(end.reached for end in busy[0][1]):
@@ -315,3 +320,10 @@ class Streamed:
                 ) as target:
                     balanced = weight / means[lane_steps]
                     write_rows(target, places, balanced[:, np.newaxis])
+
+
+def feed_of(data: AnySet, group: Alone | Group) -> Resident | Streamed:
+    """Return the feed of a data set to the devices of a group."""
+    if isinstance(data, StreamedSet):
+        return Streamed(data, group)
+    return Resident(data, group)

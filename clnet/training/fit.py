@@ -17,7 +17,7 @@ from clnet.opencl.session import device_error, session
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning.budget import Budget
 from clnet.training.callbacks import end, start
-from clnet.training.options import default_loss, rule_of
+from clnet.training.options import loss_of, rule_of
 from clnet.training.plans import Planning
 from clnet.training.setup import training_setup
 from clnet.training.trainer import Trainer
@@ -93,7 +93,7 @@ def explain(
     """Return how a training step over all samples would be computed, and why."""
     batch = as_whole("batch", batch, most=INT_MAX)
     rule, where = rule_of(network, optimiser), find_device(device)
-    loss = default_loss(network, optimiser)
+    loss = loss_of(network, optimiser)
 
     def lowered(stored: Model) -> Program:
         return lower_training(stored, loss, rule).at(precision)

@@ -13,7 +13,7 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from clnet.checks import PRECISIONS, check_flag, is_list, is_whole
-from clnet.errors import InputError, quoted
+from clnet.errors import InputError, nearest, quoted
 from clnet.nn.defaults import BLOCKS, EPOCHS
 
 if TYPE_CHECKING:
@@ -156,17 +156,28 @@ def takes(
     options: Callable[P, O]
 ) -> Callable[[Callable[[S, O], R]], Callable[Concatenate[S, P], R]]:
     """Return a decorator: a method of some options gets their fields as arguments."""
+    parameters = inspect.signature(options).parameters
+
     def decorated(method: Callable[[S, O], R]) -> Callable[Concatenate[S, P], R]:
         def call(self: S, /, *arguments: P.args, **named: P.kwargs) -> R:
+            if not named.keys() <= parameters.keys():
+                raise _unexpected(method.__qualname__, named, parameters)
             return method(self, options(*arguments, **named))
 
         own = inspect.signature(method)
-        parameters = inspect.signature(options).parameters.values()
         call.__signature__ = own.replace(  # type: ignore[attr-defined]
-            parameters=[own.parameters["self"], *parameters]
+            parameters=[own.parameters["self"], *parameters.values()]
         )
         # Python's errors of wrong arguments name the method.
         options.__init__.__qualname__ = method.__qualname__
         return update_wrapper(call, method)
 
     return decorated
+
+
+def _unexpected(method: str, named: Iterable[str], known: Iterable[str]) -> TypeError:
+    """Return Python's error of an argument that a method lacks, with the nearest."""
+    name = next(name for name in named if name not in known)
+    near = nearest(name, known)
+    hint = f": did you mean {near!r}?" if near else ""
+    return TypeError(f"{method}() got an unexpected keyword argument {name!r}{hint}")

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import InputError
+from clnet.errors import InputError, warn
+from clnet.ir.batch import Gather
 from clnet.ir.program import split_program
 from clnet.ir.update import Update
+from clnet.opencl.launch import EPOCH
 from clnet.opencl.session import session
 from clnet.runtime.data_parallel import alike, min_seconds, shares_of, shares_text
 from clnet.runtime.device_sums import DeviceSums
@@ -57,7 +59,8 @@ class Alone:
     def __init__(
         self, session: Session, plan: TrainingPlan, train_state: TrainState
     ) -> None:
-        self.plan: TrainingPlan | None = plan  # None: a later training brings its own
+        # Empty while no training has the group
+        self.plans: list[tuple[TrainingPlan, Device]] = [(plan, session.device)]
         self.train_state = train_state
         self.replay: Replay = Replay(
             session, plan.steps, plan.network.layout, train_state
@@ -73,10 +76,9 @@ class Alone:
         return [self]
 
     @property
-    def plans(self) -> list[tuple[TrainingPlan, Device]]:
-        """The plan with its device."""
-        assert self.plan is not None
-        return [(self.plan, self.replay.session.device)]
+    def whole_epochs(self) -> Alone:
+        """The group itself: its launches may compute whole epochs."""
+        return self
 
     def begin(self, rate: float, seed: int, key: Array | None, record: int) -> None:
         """Begin an epoch, whose totals are a numbered record."""
@@ -89,6 +91,57 @@ class Alone:
         # new row numbers tell them that a new block has begun.
         start = 0 if self.rows is None else self.rows.row(0, slot)
         return self.replay.run_pass(samples, count, seen, start)
+
+    def epochs_per_run(self, samples: int, weighted: bool) -> int:
+        """Return the epochs that a launch computes at most; 0: launches take less."""
+        op = self.program.ops[0]
+        if weighted and isinstance(op, Gather) and op.shuffled:
+            return 0  # the host balances the weights of each epoch
+        return self.replay.epochs_per_run(samples)
+
+    def run_epochs(
+        self, samples: int, rates: Array, keys: Array | None, seed: int, count: int,
+        record: int,
+    ) -> None:
+        """Enqueue epochs by launches that each compute several."""
+        schedule = None
+        if keys is not None or np.count_nonzero(rates != rates[0]):
+            schedule = np.zeros(len(rates), EPOCH)
+            schedule["rate"] = rates
+            if keys is not None:
+                schedule["key"] = keys
+        self.replay.set(rate=float(rates[0]), seed=seed & 0xFFFFFFFF)
+        self.replay.run_epochs(samples, count, len(rates), record, schedule)
+
+    def limit(self, squares: float, fails: float) -> None:
+        """Let launches end after an epoch whose totals may be below a limit."""
+        self.replay.set(squares_limit=squares, fails_limit=fails)
+
+    def fallback(self) -> Alone | None:
+        """Wait for the epochs; return a group by other kernels if some timed out.
+
+        Warns
+        -----
+        ClnetWarning
+            If kernels timed out.
+        """
+        if not self.replay.bound.timed_out():
+            return None
+        from clnet.planning.training_planner import plan_training
+
+        ((plan, device),) = self.plans
+        names = ", ".join(step.variant.name for step in plan.steps)
+        text = (
+            f"{names} timed out on {device.name} (is another program using it?); these "
+            "epochs are recomputed by a fallback, and the training continues with it"
+        )
+        warn(text)
+        other = plan_training(
+            plan.network, plan.program, replace(device, forward_progress=False),
+            self.batch, tune=False,
+        )
+        other = replace(other, explanation=f"{other.explanation}\n\n{text}")
+        return Alone(self.replay.session, other, self.train_state)
 
     def totals(self, count: int) -> Array:
         """Wait for the epochs, and return their totals [count, 6]."""
@@ -165,7 +218,10 @@ class Group:
     states: Sequence[TrainState] = ()
 
     alone = False
-    records = 1  # of an epoch's totals, which the host sums
+    whole_epochs = None  # a launch takes a share of a step
+
+    def fallback(self) -> None:
+        """Return none: kernels of a program of gradients alone wait for no others."""
 
     def __post_init__(self) -> None:
         self._cuts = cut(self.batch, self.shares)

@@ -302,6 +302,11 @@ class Epochs(Sequence[Epoch]):
             rows[:, :MEASURES], validation if validation.size else None, rows[:, -1]
         )
 
+    @property
+    def last(self) -> int:
+        """The number of the last epoch, or of the one before the first."""
+        return self.done + self._count
+
     def __len__(self) -> int:
         return self._count
 
@@ -347,6 +352,17 @@ class Epochs(Sequence[Epoch]):
 def _measures(numbers: list[float]) -> Measures:
     loss, mse, bit_fail = numbers
     return Measures(loss, mse, int(bit_fail))
+
+
+def finite_epochs(measures: Array) -> NDArray[np.bool_]:
+    """Return which epochs have finite errors, by their measures [..., 3]."""
+    return np.asarray(np.isfinite(measures[..., :2]).all(axis=-1))
+
+
+def best_was(epoch: int, measure: str, *, restored: bool) -> str:
+    """Return the end of the reason of a stop, which tells the best epoch."""
+    restoring = ", and its parameters are restored" if restored else ""
+    return f"; epoch {epoch} was the best by {measure}{restoring}"
 
 
 def diverged_state(epoch: int) -> str:
@@ -491,8 +507,7 @@ class History:
         """
         check_flag("validation", validation)
         losses = self.validation_loss if validation else self.loss
-        last = self.epochs.done + len(losses)
-        number = last if self.best_epoch is None else self.best_epoch
+        number = self.epochs.last if self.best_epoch is None else self.best_epoch
         loss = losses[number - self.epochs.done - 1] if losses else np.inf
         return float(loss) if isfinite(loss) else np.inf
 

@@ -32,10 +32,12 @@ from clnet.training.history import (
     History,
     TrainingState,
     all_done,
+    best_was,
     diverged_state,
+    finite_epochs,
     interrupted_after,
 )
-from clnet.training.passes import LIMIT_MARGIN, measures
+from clnet.training.passes import measures
 from clnet.training.programs import program_of, without_backward
 from clnet.variants.members import members_variants
 from clnet.variants.members.members import exact_factors
@@ -241,7 +243,7 @@ class MemberTrainer:
             (0.0, 0.0) if one.desired is None else
             one.desired.limits(n * self._network.n_out)
             for one, n in zip(members.options, sizes, strict=True)
-        ])[members.which] * (1 + LIMIT_MARGIN)
+        ])[members.which]
         replay.set_members(
             seed=(members.seeds & 0xFFFFFFFF).astype(np.uint32),
             squares_limit=limits[:, 0], fails_limit=limits[:, 1],
@@ -338,7 +340,7 @@ class MemberTrainer:
                         bound.epochs = max(1, min(GROWTH * bound.epochs, fitting))
                 for callback in callbacks:
                     stopped[callback(self, active)] = CALLED
-                stopped[~np.isfinite(last[:, :2]).all(axis=1)] = DIVERGED
+                stopped[~finite_epochs(last)] = DIVERGED
                 self.stopped[active] = stopped
                 if bar is not None:
                     bar.update(int(launch.ran.sum()))
@@ -439,9 +441,8 @@ class MemberTrainer:
             history.stopped = all_done(epochs)
         if best is not None and best.loss[number] < np.inf:
             history.best_epoch = int(best.epoch[number])
-            history.stopped += (
-                f"; epoch {history.best_epoch} was the best by validation_loss, and "
-                "its parameters are restored"
+            history.stopped += best_was(
+                history.best_epoch, "validation_loss", restored=True
             )
         history.tell_validation()
         history.state = replace(

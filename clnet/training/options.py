@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 # The limits of an epoch's sums: positive numbers of float32.
 TINY, LARGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max) / 2
+LIMIT_MARGIN = 1e-6  # of a sum of float32 and its compensation
 
 _COLUMNS = {field.name: i for i, field in enumerate(fields(Measures))}
 
@@ -77,11 +78,12 @@ class DesiredError:
     def limits(self, targets: int) -> tuple[float, float]:
         """Return the sum of squared errors and the bit fails of an epoch to stop at.
 
-        They are positive numbers of float32; 0 is no limit. `targets` is the number of
-        the epoch's outputs.
+        A launch never misses the limit; it may stop a rounding error above it. They are
+        positive numbers of float32; 0 is no limit. `targets` is the number of the
+        epoch's outputs.
         """
         sums = self.most * targets if self.measure == "mse" else self.most + 0.5
-        limit = min(max(sums, TINY), LARGE)
+        limit = min(max(sums, TINY), LARGE) * (1 + LIMIT_MARGIN)
         return (limit, 0.0) if self.measure == "mse" else (0.0, limit)
 
 
@@ -145,10 +147,7 @@ def _resolved(network: Model, options: FitOptions, n: int) -> TrainingOptions:
     schedule = options.schedule
     if schedule is not None and not hasattr(rule, "learning_rate"):
         raise InputError(f"{rule.name} has no learning rate: leave out the schedule")
-    loss = (
-        default_loss(network, chosen) if options.loss is None
-        else loss_function(options.loss)
-    )
+    loss = loss_of(network, chosen, options.loss)
     return TrainingOptions(
         epochs=epochs, batch=batch, shuffled=bool(shuffle) and batch < n, rule=rule,
         rule_text=repr(rule), loss=loss, regularisation=regularisation,
@@ -226,10 +225,12 @@ def _batch(rule: Optimiser, size: int | None, n: int) -> int:
     return min(size or rule.default_batch or n, n)
 
 
-def default_loss(
-    network: Model, chosen: str | Optimiser | Cascade
+def loss_of(
+    network: Model, chosen: str | Optimiser | Cascade, name: str | None = None
 ) -> LossFunction:
-    """Return the default loss of `Network.fit`."""
+    """Return the loss of a name, or the default one of an optimiser."""
+    if name is not None:
+        return loss_function(name)
     if network.fann is not None and (network.fann_compatible or chosen == FANN):
         return loss_function(f"fann_{network.fann.train_error_function}")
     softmax = network.layers[-1].activation in SOFTMAXES

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import warn
-from clnet.ir.batch import Gather
 from clnet.ir.loss import RECORD
 from clnet.ir.reference import silent
-from clnet.opencl.launch import EPOCH
 from clnet.opencl.session import KEPT_BYTES
 from clnet.planning.format_planner import NetworkView
 from clnet.runtime.train_state import TrainState
 from clnet.training.data_set import DataSet
-from clnet.training.feed import Resident, Streamed
+from clnet.training.feed import Resident, Streamed, feed_of
 from clnet.training.group import Alone, Group, training_group, validation_group
 from clnet.training.streaming import AnySet, StreamedSet
 
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 NO_RATE = np.zeros(1)  # of a validation
-LIMIT_MARGIN = 1e-6  # of a sum of float32 and its compensation
 
 
 class Pass:
@@ -49,22 +45,20 @@ class Pass:
         self._group: Alone | Group = group
         self._replay = group.workers[0].replay
         self._steps = -(-self._samples // group.batch)  # of an epoch
-        self._feed: Resident | Streamed
-        if isinstance(data, StreamedSet):
-            self._feed = Streamed(data, group)
-        else:
-            self._feed = Resident(data, group)
+        self._feed: Resident | Streamed = feed_of(data, group)
+        # The group, where its launches may compute whole epochs of resident samples
+        self._whole_epochs = group.whole_epochs if self._feed.resident else None
 
-    def reset(self, plan: TrainingPlan, data: DataSet) -> None:
-        """Take another data set of as many samples, and an equal plan."""
-        assert isinstance(self._group, Alone) and isinstance(self._feed, Resident)
-        self._group.plan = plan
+    def reset(self, plan: TrainingPlan, data: AnySet) -> None:
+        """Take another resident data set of as many samples, and an equal plan."""
+        assert isinstance(self._feed, Resident) and isinstance(data, DataSet)
+        self._group.plans = [(plan, self._replay.session.device)]
         self._feed.reset(data)
 
     def release(self) -> None:
         """Drop the plan and the data set until `reset`, but not the memory."""
-        assert isinstance(self._group, Alone) and isinstance(self._feed, Resident)
-        self._group.plan = self._feed.data = None
+        assert isinstance(self._feed, Resident)
+        self._group.plans, self._feed.data = [], None
 
     @property
     def plans(self) -> list[tuple[TrainingPlan, Device]]:
@@ -82,8 +76,10 @@ class Pass:
         group, epochs = self._group, len(rates)
         for worker in group.workers:
             worker.replay.session.barrier()  # another pass may be in flight
-        if epochs > 1 and self.epochs_per_run:
-            self._run_epochs(rates, keys, seed, count, record)
+        if self._whole_epochs is not None and epochs > 1 and self.epochs_per_run:
+            self._whole_epochs.run_epochs(
+                self._samples, rates, keys, seed, count, record
+            )
             return
         for number in range(epochs):
             key = None if keys is None else keys[number]
@@ -99,19 +95,6 @@ class Pass:
             count += steps
             self._steps = steps
 
-    def _run_epochs(
-        self, rates: Array, keys: Array | None, seed: int, count: int, record: int
-    ) -> None:
-        """Enqueue epochs by launches that each compute several."""
-        replay, epochs, schedule = self._replay, len(rates), None
-        if keys is not None or np.count_nonzero(rates != rates[0]):
-            schedule = np.zeros(epochs, EPOCH)
-            schedule["rate"] = rates
-            if keys is not None:
-                schedule["key"] = keys
-        replay.set(rate=float(rates[0]), seed=seed & 0xFFFFFFFF)
-        replay.run_epochs(self._samples, count, epochs, record, schedule)
-
     def totals(self, count: int = 1) -> Array:
         """Wait for the epochs, and return their totals [count, 6] (`Tally`).
 
@@ -124,24 +107,20 @@ class Pass:
 
         Where launches take less than an epoch, the host alone looks at its totals.
         """
-        if isinstance(self._group, Alone) and isinstance(self._feed, Resident):
-            margin = 1 + LIMIT_MARGIN
-            self._replay.set(squares_limit=squares * margin, fails_limit=fails * margin)
+        if self._whole_epochs is not None:
+            self._whole_epochs.limit(squares, fails)
 
     @property
     def records(self) -> int:
         """Number of epochs whose totals are kept until they are read."""
-        return self._group.records if isinstance(self._feed, Resident) else 1
+        return 1 if self._whole_epochs is None else self._whole_epochs.records
 
     @property
     def epochs_per_run(self) -> int:
         """Number of epochs that a launch computes at most; 0: launches take less."""
-        if not isinstance(self._group, Alone) or not isinstance(self._feed, Resident):
+        if self._whole_epochs is None:
             return 0
-        op = self._group.program.ops[0]
-        if self._feed.weighted and isinstance(op, Gather) and op.shuffled:
-            return 0  # the host balances the weights of each epoch
-        return self._replay.epochs_per_run(self._samples)
+        return self._whole_epochs.epochs_per_run(self._samples, self._feed.weighted)
 
     @property
     def epoch_seconds(self) -> float | None:
@@ -166,28 +145,12 @@ class Pass:
         ClnetWarning
             If kernels timed out.
         """
-        group = self._group
-        # Kernels of a program of gradients alone wait for no others.
-        if not isinstance(group, Alone) or not self._replay.bound.timed_out():
+        fallback, data = self._group.fallback(), self._feed.data
+        if fallback is None:
             return False
-        from clnet.planning.training_planner import plan_training
-
-        ((plan, device),) = group.plans
-        names = ", ".join(step.variant.name for step in plan.steps)
-        text = (
-            f"{names} timed out on {device.name} (is another program using it?); these "
-            "epochs are recomputed by a fallback, and the training continues with it"
-        )
-        warn(text)
-        other = plan_training(
-            plan.network, plan.program, replace(device, forward_progress=False),
-            self._replay.batch, tune=False,
-        )
-        other = replace(other, explanation=f"{other.explanation}\n\n{text}")
-        self.falls_back = True
-        data = self._feed.data
         assert data is not None
-        self._bind(Alone(self._replay.session, other, group.train_state), data)
+        self.falls_back = True
+        self._bind(fallback, data)
         return True
 
     def explain(self) -> str:
@@ -223,7 +186,6 @@ def bound_passes(
     if kept is not None:
         kept.train_state.reset(state.parameters, state.values)
         for each, plan, data in zip(kept.passes, plans, sets, strict=True):
-            assert isinstance(data, DataSet)
             each.reset(plan, data)
         return kept
     network = plans[0].network

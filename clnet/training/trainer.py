@@ -29,6 +29,7 @@ from clnet.training.history import (
     TrainingState,
     all_done,
     diverged_state,
+    finite_epochs,
     interrupted_after,
 )
 from clnet.training.passes import (
@@ -88,7 +89,6 @@ class Trainer:
         self._setup = setup
         self._sessions = [session(device) for device in setup.devices]
         self._state = state
-        self._before = state.epoch - len(self.history.epochs)
         # Of the two snapshots, the newest first.
         self._segments = [_Segment(state.epoch, np.empty(0), i) for i in range(2)]
         # Epochs since a callback last read or replaced the parameters.
@@ -130,7 +130,7 @@ class Trainer:
     @property
     def _epoch(self) -> int:
         """Number of epochs reported."""
-        return self._before + len(self.history.epochs)
+        return self.history.epochs.last
 
     @property
     def _enqueued(self) -> int:
@@ -309,7 +309,7 @@ class Trainer:
             start = time.perf_counter()
             self._enqueue(first, rates)
             training, validation = self._measures(length)
-            if self._pass.may_time_out and not np.isfinite(training[:, :2]).all() and (
+            if self._pass.may_time_out and not finite_epochs(training).all() and (
                 self._pass.recovered()
             ):
                 self.history.plan = self.explain()
@@ -349,7 +349,7 @@ class Trainer:
 
     def _first_stop(self, training: Array) -> int:
         """Return how many epochs end with the first at which the training must stop."""
-        stops = ~np.isfinite(training[:, :2]).all(axis=1)
+        stops = ~finite_epochs(training)
         desired = self._setup.options.desired
         if desired is not None:
             stops |= desired.reached_by(training)

@@ -31,6 +31,11 @@ STUDY_VARIANTS: tuple[Variant, ...] = (Naive(), Staged(), Fused(), StencilReduct
 """The rungs of the studies, one idea each. The planner searches them only by name:
 others compute the same spans, nearly always faster."""
 
+PERSISTENT_VARIANTS: tuple[Variant, ...] = (
+    Persistent(), PersistentMma(), PersistentMixed(), MmaChain()
+)
+"""Those whose work-groups wait for others of their launch."""
+
 VARIANTS: tuple[Variant, ...] = (
     Split(),
     FusedLocal(),
@@ -61,4 +66,7 @@ ENSEMBLE_VARIANTS: tuple[Variant, ...] = (EnsembleOutputs(), Host())
 ALL_VARIANTS = (*STUDY_VARIANTS, *VARIANTS)
 """Every inference variant, in the order of `explain`."""
 
-__all__ = ["ALL_VARIANTS", "ENSEMBLE_VARIANTS", "STUDY_VARIANTS", "VARIANTS", "Variant"]
+__all__ = [
+    "ALL_VARIANTS", "ENSEMBLE_VARIANTS", "PERSISTENT_VARIANTS", "STUDY_VARIANTS",
+    "VARIANTS", "Variant",
+]

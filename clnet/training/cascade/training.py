@@ -32,7 +32,6 @@ from clnet.nn.cascade import (
 from clnet.nn.defaults import MAX_NEURONS
 from clnet.nn.fann_parameters import FannParameters, bit_fail_limit
 from clnet.nn.layers import Dense
-from clnet.nn.losses import LossFunction, loss_function
 from clnet.nn.optimisers import CASCADE
 from clnet.nn.scaling import scaling_to_apply
 from clnet.opencl.discovery import device_list
@@ -46,13 +45,15 @@ from clnet.training.history import (
     History,
     Measures,
     TrainingState,
+    finite_epochs,
 )
-from clnet.training.options import DesiredError, default_loss, desired_error
+from clnet.training.options import DesiredError, desired_error, loss_of
 from clnet.training.setup import checked_callbacks, chosen_seed
 from clnet.training.streaming import any_set
 from clnet.variants.cascade.cascade import CascadeSamples, NeuronsTraining
 
 if TYPE_CHECKING:
+    from clnet.nn.losses import LossFunction
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session
@@ -98,10 +99,7 @@ def fit_cascade(network: Model, options: FitOptions) -> History:
                 "sources that are read by parts"
             )
     assert isinstance(data, DataSet) and (other is None or isinstance(other, DataSet))
-    loss = (
-        default_loss(network, CASCADE) if options.loss is None
-        else loss_function(options.loss)
-    )
+    loss = loss_of(network, CASCADE, options.loss)
     if loss.name not in LOSSES:
         raise InputError(
             f"candidates are judged by squared errors: cascade training takes the loss "
@@ -176,7 +174,7 @@ class _OutputsRule:
         n, outputs = self._samples, records.shape[1]
         sums = records.sum(axis=1, dtype=np.float64)
         rows = sums / [n, n * outputs, 1]
-        met = self._goal.reached_by(rows) | ~np.isfinite(rows[:, :2]).all(axis=1)
+        met = self._goal.reached_by(rows) | ~finite_epochs(rows)
         last = int(met.argmax()) + 1 if met.any() else None
         for epoch, mse in enumerate(rows[:last, 1].tolist(), done):
             if self._first is None:
