@@ -106,10 +106,10 @@ class Network(Predictor):
 
         The module is traced by `torch.fx`: `nn.Sequential`, or a class whose forward is
         one graph of Linear, activations that clnet has, Flatten, Identity, sums,
-        differences, constant factors, columns of layers, and concatenations of
-        columns. Dropout is for trainings here; BatchNorm1d, after
-        ``module.eval()``, becomes part of a layer. Outputs differ by rounding alone:
-        those of random inputs are compared.
+        differences, constant factors, columns of layers, concatenations of columns,
+        and functions of one variable that are sums of activations. Dropout is for
+        trainings here; BatchNorm1d, after ``module.eval()``, becomes part of a layer.
+        Outputs differ by rounding alone: those of random inputs are compared.
 
         Raises
         ------

@@ -6,8 +6,8 @@ from bounds import WITH_PARAMETERS
 
 pytest.importorskip("onnx")
 
-from clnet.formats.onnx.algebra import UnknownError
-from clnet.formats.onnx.piecewise import (
+from clnet.formats.graphs.algebra import UnknownError
+from clnet.formats.graphs.piecewise import (
     FORMULAS,
     IDENTITY,
     ZERO,
@@ -22,8 +22,8 @@ from clnet.formats.onnx.piecewise import (
     maximum,
     minimum,
 )
-from clnet.formats.onnx.recognise import recognised
-from clnet.formats.onnx.values import Curve
+from clnet.formats.graphs.recognise import recognised
+from clnet.formats.graphs.values import Curve
 from clnet.nn.activations import ACTIVATIONS, FAMILIES, activation
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of infinities

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from clnet import Dense, Local, Network, Scaling, Sparse
-from clnet.formats.onnx.operators import FOLDABLE, OPERATORS
+from clnet.formats.graphs.operators import FOLDABLE, OPERATORS
 
 from . import mutations
 

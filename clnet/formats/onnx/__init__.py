@@ -1,8 +1,8 @@
 """ONNX files, ``.onnx``: feed-forward graphs are read, and networks are written.
 
-Reading goes `graph` (the file) → `trace` (its nodes, by the table of `operators`, as
-`values`) → `layers` (of a network). `writer` writes. The package ``onnx``, of the
-extra of that name, is imported at the first use.
+`graph` reads the file, `reading` makes a network of its nodes by
+`clnet.formats.graphs`, and `writer` writes. The package ``onnx``, of the extra of that
+name, is imported at the first use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ M = TypeVar("M", bound="Model")
 def load(path: Path, network_type: type[M], memory_limit: int | None = None) -> M:
     """Return the network of an ``.onnx`` file."""
     with _installed(f"cannot read {path}"):
-        from clnet.formats.onnx.layers import read_network
+        from clnet.formats.onnx.reading import read_network
     return read_network(path, network_type, memory_limit)
 
 

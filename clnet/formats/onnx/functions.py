@@ -11,9 +11,9 @@ from typing import Any
 
 from onnx import TensorProto, helper
 
-DOMAIN = "clnet"
+from clnet.formats.graphs.elementwise import DOMAIN, GELU
+
 VERSION = 1
-GELU = "Gelu"
 
 # ln(erfc(z) e^(z^2) / t) by powers of 2 t - 1, t = 1 / (1 + z / 2): an interpolation at
 # Chebyshev's points, exact to the last bits of float64.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,53 +15,18 @@ from onnx import external_data_helper, helper, inliner, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from clnet.errors import FormatError, quoted
-from clnet.formats.files import check_memory, read, reading
+from clnet.formats.files import read, reading
+from clnet.formats.graphs.trace import Input, Node, Room
 from clnet.formats.onnx.functions import gelu
 
 Array = NDArray[Any]
 
-ML = "ai.onnx.ml"  # the domain of scikit-learn's operators
-ANY_BATCH = 3  # samples that a graph of any number of samples is followed with
 FLOATS = {onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.DOUBLE: "float64"}
 WHOLES = (
     onnx.TensorProto.INT8, onnx.TensorProto.INT16, onnx.TensorProto.INT32,
     onnx.TensorProto.INT64, onnx.TensorProto.UINT8, onnx.TensorProto.UINT16,
     onnx.TensorProto.UINT32, onnx.TensorProto.UINT64,
 )
-
-
-class RefusalError(Exception):
-    """The reason why a node cannot be part of a network: the end of a sentence."""
-
-
-@dataclass
-class Room:
-    """The memory that a file may take; see `check_memory`."""
-
-    path: Path
-    found: int
-    limit: int | None
-    used: int = 0
-
-    def take(self, nbytes: int) -> None:
-        """Count bytes; raise FormatError if they are too many in all."""
-        self.used += nbytes
-        check_memory(self.path, self.used, self.found, self.limit)
-
-
-@dataclass(frozen=True)
-class Input:
-    """An input of the graph: its samples, or None for any number, and their shape."""
-
-    name: str
-    batch: int | None
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def size(self) -> int:
-        """Numbers of a sample."""
-        return int(np.prod(self.shape, dtype=object))
 
 
 @dataclass
@@ -75,7 +41,6 @@ class Graph:
     outputs: list[Any]
     room: Room
     metadata: dict[str, str]
-    functions: dict[str, Any] = field(default_factory=dict)
 
     @property
     def batch(self) -> int | None:
@@ -170,23 +135,34 @@ def _shape_text(tensor: Any) -> str:
     return quoted(f"[{', '.join(dims)}]")
 
 
-def attributes(node: Any) -> dict[str, Any]:
-    """Return a node's attributes by name; text as str."""
+def named(node: Any) -> str:
+    """Return the text that names a node in an error."""
+    name = node.name or next((output for output in node.output if output), "")
+    return f"node {quoted(name)} ({quoted(node.op_type)[1:-1]})"
+
+
+def as_node(node: Any, versions: Mapping[str, int]) -> Node:
+    """Return a node of the file as one of `clnet.formats.graphs`; text becomes str."""
     values = {attribute.name: helper.get_attribute_value(attribute)
               for attribute in node.attribute}
-    return {
+    options = {
         name: value.decode(errors="replace") if isinstance(value, bytes) else value
         for name, value in values.items()
     }
+    op = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
+    return Node(named(node), op, options, partial(_evaluate, node, versions))
 
 
-def evaluate(
-    node: Any, arrays: Sequence[Array | None], versions: dict[str, int]
+def _evaluate(
+    node: Any, versions: Mapping[str, int], arrays: Sequence[Array | None],
+    without: Sequence[str],
 ) -> list[Array]:
     """Return a node's outputs for its inputs, by onnx's reference evaluator."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
-    del copy.input[:]
+    del copy.input[:], copy.attribute[:]
+    copy.attribute.extend(
+        attribute for attribute in node.attribute if attribute.name not in without)
     names = ["" if array is None else f"i{k}" for k, array in enumerate(arrays)]
     copy.input.extend(names)
     outputs = [name for name in node.output if name]

@@ -23,7 +23,8 @@ from onnx import helper, numpy_helper
 from clnet import __version__
 from clnet.errors import FormatError
 from clnet.formats.files import write
-from clnet.formats.onnx.functions import DOMAIN, GELU, VERSION, gelu
+from clnet.formats.graphs.elementwise import DOMAIN, GELU
+from clnet.formats.onnx.functions import VERSION, gelu
 from clnet.nn.activations import (
     LEAK,
     SELU_ALPHA,

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import TensorProto
 
-from clnet.errors import FormatError, InputError, quoted, reason
-from clnet.formats.affine import NONE, Affine, spread
-from clnet.formats.onnx.elementwise import activated
-from clnet.formats.onnx.graph import ANY_BATCH, FLOATS, Graph, RefusalError, read_graph
-from clnet.formats.onnx.operators import FOLDABLE, OPERATORS
-from clnet.formats.onnx.recognise import (
+from clnet.formats.graphs.affine import NONE, Affine, spread
+from clnet.formats.graphs.elementwise import activated
+from clnet.formats.graphs.recognise import (
     ABOVE,
     AT,
     BEYOND,
@@ -26,26 +21,46 @@ from clnet.formats.onnx.recognise import (
     ActivationSum,
     recognised,
 )
-from clnet.formats.onnx.trace import GraphTrace, Refused
-from clnet.formats.onnx.values import (
+from clnet.formats.graphs.values import (
     Activated,
     Activations,
     Inputs,
     Linear,
     Record,
-    Tracer,
+    RefusalError,
     Triplets,
 )
-from clnet.formats.onnx.writer import NAMES
-from clnet.nn.columns import Columns
-from clnet.nn.layers import Dense, Layer, Sparse
+from clnet.nn.layers import Dense, Sparse
 from clnet.nn.storage.pattern import Pattern
 
 if TYPE_CHECKING:
+    from clnet.formats.graphs.trace import GraphTrace
     from clnet.nn.model import Model
 
 Array = NDArray[Any]
 M = TypeVar("M", bound="Model")
+
+ANY_BATCH = 3  # samples that a graph of any number of samples is followed with
+
+
+def network_of(
+    graph_layers: Callable[[int], GraphLayers], batch: int | None, network_type: type[M]
+) -> M:
+    """Return the network of a graph's layers, for so many samples or, None, any.
+
+    A graph that reads the number of samples is followed with fewer too: their number
+    must not reach the results.
+    """
+    layers = graph_layers(ANY_BATCH if batch is None else batch)
+    if batch is None and layers.trace.counted and (
+        not layers.equals(graph_layers(ANY_BATCH - 1))
+    ):
+        raise RefusalError(
+            "the outputs depend on the number of samples, expected each sample alone"
+        )
+    network = network_type(layers.n_in, layers.layers, seed=0, dtype=layers.dtype)
+    network.set_layers(layers.arrays)
+    return network
 
 
 @dataclass(frozen=True)
@@ -55,110 +70,33 @@ class Form:
     argument: Affine
     matrix: Array | Triplets
     bias: Array
+    biased: bool  # Whether the layer has a bias, though it is zero
 
 
-@np.errstate(all="ignore")  # infinity and NaN go through as in the graph
-def read_network(path: Path, network_type: type[M], memory_limit: int | None) -> M:
-    """Return the network of a file; see `clnet.formats.onnx.load`."""
-    graph = read_graph(path, memory_limit)
-    batch = graph.batch
-    emission = _GraphLayers(graph, ANY_BATCH if batch is None else batch)
-    if batch is None and emission.trace.counted:
-        # The same with fewer samples: their number must not reach the results.
-        other = _GraphLayers(graph, ANY_BATCH - 1)
-        if not emission.equals(other):
-            raise FormatError(
-                f"{path}: the outputs depend on the number of samples, expected each "
-                "sample alone"
-            )
-    network = network_type(emission.n_in, emission.layers, dtype=emission.dtype)
-    network.set_layers(emission.arrays)
-    _set_names(network, graph)
-    return network
+class GraphLayers:
+    """The layers of a graph's outputs, with their weights and biases."""
 
-
-def _set_names(network: Model, graph: Graph) -> None:
-    """Give a network the classes and columns that `writer` has put beside the graph."""
-    for name, read in (("classes", lambda names: names),
-                       ("columns", lambda names: Columns(**names))):
-        text = graph.metadata.get(NAMES + name)
-        if text is None:
-            continue
-        try:
-            setattr(network, name, read(json.loads(text)))
-        except (
-            InputError, ValueError, TypeError, LookupError, RecursionError
-        ) as error:
-            raise FormatError(
-                f"{graph.path} holds {name} not of its network: {reason(error)}"
-            ) from None
-
-
-class _GraphLayers:
-    """The layers of a graph, with their weights and biases."""
-
-    def __init__(self, graph: Graph, batch: int) -> None:
-        self.graph = graph
-        self.layers: list[Layer] = []
-        self.arrays: list[tuple[Array, Array]] = []
-        self.trace = GraphTrace(graph, batch)
-        try:
-            self.trace.run(OPERATORS, FOLDABLE)
-            self._emit_all(self._outputs())
-        except RefusalError as error:
-            raise FormatError(f"{graph.path}: {error}") from None
+    def __init__(self, trace: GraphTrace, outputs: Affine, dtype: str) -> None:
+        if not len(outputs) or (outputs.atoms == NONE).all():
+            raise RefusalError("the outputs do not depend on the input")
+        self.trace = trace
+        self.dtype = dtype
+        self.layers: list[Dense | Sparse] = []
+        self.arrays: list[tuple[Array, Array | None]] = []
+        self._emit_all(outputs)
 
     @property
     def n_in(self) -> int:
         """Inputs."""
         return self.trace.records.all[0].size
 
-    def equals(self, other: _GraphLayers) -> bool:
+    def equals(self, other: GraphLayers) -> bool:
         """Return whether layers and arrays are equal."""
         return self.layers == other.layers and all(
-            np.array_equal(a, b, equal_nan=True)
+            (a is None or b is None) or np.array_equal(a, b, equal_nan=True)
             for pair, others in zip(self.arrays, other.arrays, strict=True)
-            for a, b in zip(pair, others, strict=True)
+            for a, b in zip(pair, others, strict=True)  # layers tell whose bias is None
         )
-
-    def _outputs(self) -> Affine:
-        """Return the rows of all outputs of floats, side by side."""
-        outputs: list[Affine] = []
-        skipped: Refused | None = None
-        types = []
-        for output in self.graph.outputs:
-            tensor = self.trace.tensors.get(output.name)
-            element_type = output.type.tensor_type.elem_type if output.type.HasField(
-                "tensor_type") else TensorProto.FLOAT
-            if isinstance(tensor, Refused) and element_type not in FLOATS:
-                skipped = skipped or tensor
-                continue
-            if isinstance(tensor, Refused):
-                raise RefusalError(tensor.reason)
-            if not isinstance(tensor, Tracer):
-                raise RefusalError(
-                    f"output {quoted(output.name)} does not depend on the input")
-            if tensor.whole or element_type not in FLOATS:
-                skipped = skipped or Refused(
-                    f"output {quoted(output.name)} is of whole numbers, expected "
-                    "floats")
-                continue
-            types.append(FLOATS[element_type])
-            try:
-                rows, _, axis = self.trace.records.layout(tensor)
-                if axis != 0 and len(rows):
-                    raise RefusalError(
-                        f"has the samples in dimension {axis}, expected the first")
-                outputs.append(rows)
-            except RefusalError as error:
-                raise RefusalError(f"output {quoted(output.name)} {error}") from None
-        if skipped is not None and not outputs:
-            raise RefusalError(skipped.reason)
-        self.dtype = max(types)
-        rows = Affine.joined(outputs)
-        if not len(rows) or (rows.atoms == NONE).all():
-            raise RefusalError("the outputs do not depend on the input")
-        return rows
 
     # --- the plan --------------------------------------------------------------------
 
@@ -172,15 +110,21 @@ class _GraphLayers:
         record = records.owner(outputs)
         # The last layer is the outputs' record, if they are all its rows in order.
         if not (
-            isinstance(record, Activated) and outputs.plain
-            and np.array_equal(outputs.atoms, record.rows().atoms)
+            isinstance(record, Activated) and _is_whole(outputs, record)
+            and not record.dropout
         ):
             self.trace.text = "the output"
             last = self._activation(outputs) or activated(
                 self.trace, outputs, "identity")
             record = records.owner(last)
         assert record is not None
-        for emitted in self._ordered(record):
+        order = self._ordered(record)
+        self._readers = Counter(
+            records.all[number] for form in self._forms.values()
+            for number in np.unique(records.owners(self._resolved(form.argument).atoms))
+            if number != NONE
+        )
+        for emitted in order:
             self._emit(emitted)
 
     def _activation(self, rows: Affine) -> Affine | None:
@@ -230,7 +174,8 @@ class _GraphLayers:
         if isinstance(record, Activated):
             self._forms[record] = self._form(record.argument)
         elif isinstance(record, Linear):
-            self._forms[record] = Form(record.argument, record.matrix, record.bias)
+            self._forms[record] = Form(
+                record.argument, record.matrix, record.bias, record.biased)
         else:
             raise RefusalError(
                 f"{record.node} is a function of one variable that is no sum of "
@@ -326,17 +271,17 @@ class _GraphLayers:
                 if plain:
                     entries = record.matrix
                     values = entries.values * rows.scale[entries.rows]
-                    return Form(record.argument,
-                                Triplets(entries.rows, entries.columns, values), bias)
+                    factors = Triplets(entries.rows, entries.columns, values)
+                    return Form(record.argument, factors, bias, record.biased)
             else:
                 matrix = record.matrix if plain else record.matrix[picked]
                 if (rows.scale != 1).any():
                     matrix = matrix * rows.scale[:, None]
-                return Form(record.argument, matrix, bias)
+                return Form(record.argument, matrix, bias, record.biased)
         live = np.flatnonzero((rows.atoms != NONE) & (rows.scale != 0))
         unique, columns = np.unique(rows.atoms[live], return_inverse=True)
         factors = Triplets(live, columns, rows.scale[live])
-        return Form(Affine.of(unique), factors, rows.bias)
+        return Form(Affine.of(unique), factors, rows.bias, False)
 
     # --- layers ----------------------------------------------------------------------
 
@@ -344,18 +289,44 @@ class _GraphLayers:
         """Append the layer of a record."""
         if record in self._aliases or isinstance(record, Inputs):
             return
-        name = record.activation if isinstance(record, Activated) else "identity"
-        layer, weights, biases = self._layer(self._forms.pop(record), name)
-        self.layers.append(layer)
-        self.arrays.append((weights, biases))
+        form = self._forms.pop(record)
+        activation: Activations = "identity"
+        dropout = 0.0
+        if isinstance(record, Activated):
+            activation, dropout = record.activation, record.dropout
+            if dropout and self._drops_last(record):
+                self._numbers[record] = len(self.layers)
+                return
+        sources, pattern, weights, bias = self._weights(form)
+        biased = form.biased or self.trace.biased or bool(bias.any())
+        options: dict[str, Any] = {
+            "activation": activation, "bias": biased, "dropout": dropout,
+            "sources": None if sources == (len(self.layers),) else sources,
+        }
+        self.layers.append(
+            Dense(len(bias), **options) if pattern is None else
+            Sparse(len(bias), pattern=pattern, **options))
+        self.arrays.append((weights, bias if biased else None))
         self._numbers[record] = len(self.layers)
 
-    def _layer(self, form: Form, name: Activations) -> tuple[Layer, Array, Array]:
-        """Return a layer with its weights and biases."""
-        read, columns, scale, shift = self._located(form.argument)
-        sources = None if read == (len(self.layers),) else read
-        widths = {number: self._width(number) for number in read}
-        n_in, n_out = sum(widths.values()), len(form.bias)
+    def _drops_last(self, record: Activated) -> bool:
+        """Give a dropout to the last layer, if that is its argument and of it alone."""
+        before = self.trace.records.owner(record.argument)
+        if not (
+            isinstance(before, Activated) and not before.dropout
+            and _is_whole(record.argument, before) and self._readers[before] == 1
+            and self._numbers[before] == len(self.layers)
+        ):
+            return False
+        self.layers[-1] = replace(self.layers[-1], dropout=record.dropout)
+        return True
+
+    def _weights(
+        self, form: Form
+    ) -> tuple[tuple[int, ...], Pattern | None, Array, Array]:
+        """Return a layer's sources and weights; a pattern of them unless all live."""
+        sources, columns, scale, shift = self._located(form.argument)
+        n_in, n_out = sum(map(self._width, sources)), len(form.bias)
         live = columns != NONE
         straight = len(columns) == n_in and (columns == np.arange(n_in)).all()
         plain = straight and (scale == 1).all() and (shift == 0).all()
@@ -369,44 +340,27 @@ class _GraphLayers:
                 rows[keep] * n_in + columns[at[keep]], return_inverse=True)
             total = np.zeros(len(flat))
             np.add.at(total, inverse, (values * scale[at])[keep])
-            return self._sparse(name, sources, n_in, n_out, flat, total, bias)
+            return sources, *_patterned(n_in, n_out, flat, total), bias
         matrix, bias = form.matrix, form.bias
         if not plain:
             matrix = np.asarray(matrix, np.float64)
             if shift.any():
                 bias = bias + matrix @ shift
-            self.trace.graph.room.take(n_out * n_in * 16)
+            self.trace.room.take(n_out * n_in * 16)
             dense = spread(matrix[:, live], columns[live], scale[live], n_in)
             used = np.unique(columns[live])
             if len(used) < n_in:
                 flat = (np.arange(n_out)[:, None] * n_in + used).ravel()
-                return self._sparse(name, sources, n_in, n_out, flat,
-                                    dense[:, used].ravel(), bias)
+                values = dense[:, used].ravel()
+                return sources, *_patterned(n_in, n_out, flat, values), bias
             matrix = dense
-        return Dense(n_out, name, sources=sources), matrix, bias
-
-    def _sparse(
-        self, name: Activations, sources: tuple[int, ...] | None, n_in: int, n_out: int,
-        flat: Array, values: Array, bias: Array,
-    ) -> tuple[Layer, Array, Array]:
-        """Return a layer of entries, flat = row * n_in + column in rising order."""
-        if not len(flat):
-            raise RefusalError("the outputs do not depend on the input")
-        rows, columns = np.divmod(flat, n_in)
-        if len(flat) == n_in * n_out:
-            return (Dense(n_out, name, sources=sources), values.reshape(n_out, n_in),
-                    bias)
-        pattern = Pattern(n_out, n_in, rows, columns)
-        return Sparse(n_out, name, pattern=pattern, sources=sources), values, bias
+        return sources, None, matrix, bias
 
     def _width(self, number: int) -> int:
         return self.layers[number - 1].n_out if number else self.n_in
 
-    def _located(self, rows: Affine) -> tuple[tuple[int, ...], Array, Array, Array]:
-        """Return the layers that rows read, and their columns, factors and constants.
-
-        Columns count through all sources side by side; `NONE`: a constant.
-        """
+    def _resolved(self, rows: Affine) -> Affine:
+        """Return rows without the records in whose place sums of activations stand."""
         records = self.trace.records
         atoms, scale, shift = rows.atoms, rows.scale, rows.bias
         for _ in range(len(self._aliases) + 1):
@@ -423,6 +377,16 @@ class _GraphLayers:
                 shift[at] += scale[at] * alias.bias[row]
                 scale[at] *= alias.scale[row]
                 atoms[at] = alias.atoms[row]
+        return Affine(atoms, scale, shift)
+
+    def _located(self, rows: Affine) -> tuple[tuple[int, ...], Array, Array, Array]:
+        """Return the layers that rows read, and their columns, factors and constants.
+
+        Columns count through all sources side by side; `NONE`: a constant.
+        """
+        records = self.trace.records
+        resolved = self._resolved(rows)
+        atoms, owners = resolved.atoms, records.owners(resolved.atoms)
         layer_of = {
             number: self._numbers[records.all[number]]
             for number in np.unique(owners).tolist() if number != NONE
@@ -433,6 +397,22 @@ class _GraphLayers:
         columns = np.full(len(atoms), NONE)
         for number, layer in layer_of.items():
             first = sum(self._width(source) for source in sources if source < layer)
-            own_atoms = owners == number
-            columns[own_atoms] = atoms[own_atoms] - records.all[number].first + first
-        return sources, columns, scale, shift
+            of_layer = owners == number
+            columns[of_layer] = atoms[of_layer] - records.all[number].first + first
+        return sources, columns, resolved.scale, resolved.bias
+
+
+def _patterned(
+    n_in: int, n_out: int, flat: Array, values: Array
+) -> tuple[Pattern | None, Array]:
+    """Return a matrix of entries, flat = row * n_in + column in rising order."""
+    if not len(flat):
+        raise RefusalError("the outputs do not depend on the input")
+    if len(flat) == n_in * n_out:
+        return None, values.reshape(n_out, n_in)
+    return Pattern(n_out, n_in, *np.divmod(flat, n_in)), values
+
+
+def _is_whole(rows: Affine, record: Record) -> bool:
+    """Return whether rows are all of a record's, in order and as they are."""
+    return rows.plain and np.array_equal(rows.atoms, record.rows().atoms)

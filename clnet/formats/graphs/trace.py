@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import FormatError, quoted, reason
-from clnet.formats.affine import NONE, Affine
-from clnet.formats.onnx.algebra import UnknownError
-from clnet.formats.onnx.graph import Graph, RefusalError, attributes, evaluate
-from clnet.formats.onnx.piecewise import Piecewise, summed
-from clnet.formats.onnx.values import (
+from clnet.formats.files import check_memory
+from clnet.formats.graphs.affine import NONE, Affine
+from clnet.formats.graphs.algebra import UnknownError
+from clnet.formats.graphs.piecewise import Piecewise, summed
+from clnet.formats.graphs.values import (
     MOST_ROOTS,
     AtomTable,
     Curve,
     Inputs,
     Linear,
     Record,
+    RefusalError,
     Tracer,
     Triplets,
     same_rows,
@@ -43,90 +44,95 @@ Tensor = Tracer | Array | Refused
 
 
 @dataclass
-class GraphTrace:
-    """The tensors of a graph, for so many samples."""
+class Room:
+    """The memory that a file may take; see `check_memory`."""
 
-    graph: Graph  # The file's
+    path: Path
+    found: int
+    limit: int | None
+    used: int = 0
+
+    def take(self, nbytes: int) -> None:
+        """Count bytes; raise FormatError if they are too many in all."""
+        self.used += nbytes
+        check_memory(self.path, self.used, self.found, self.limit)
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of the graph: its samples, or None for any number, and their shape."""
+
+    name: str
+    batch: int | None
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        """Numbers of a sample."""
+        return int(np.prod(self.shape, dtype=object))
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operation of a graph."""
+
+    text: str  # Names it in errors
+    op: str  # ONNX's type of nodes, after its domain and a colon if it has one
+    options: Mapping[str, Any] = field(default_factory=dict)  # ONNX's attributes
+    # Returns its outputs for arrays, of the library that the graph is of; without the
+    # options that are named
+    evaluate: Callable[..., list[Array]] | None = None
+
+    def outputs(self, arrays: Sequence[Any], without: Sequence[str] = ()) -> list[Any]:
+        """Return its outputs for arrays, by the library that the graph is of."""
+        assert self.evaluate is not None
+        return self.evaluate(arrays, without)
+
+
+@dataclass
+class GraphTrace:
+    """The values of a graph's nodes, for so many samples."""
+
+    inputs: Sequence[Input]
     batch: int  # Samples
-    tensors: dict[str, Tensor] = field(default_factory=dict)
+    room: Room
+    versions: Mapping[str, int] = field(default_factory=dict)  # Of ONNX's operators
+    biased: bool = True  # Whether each layer has a bias, though it is zero
     counted: bool = False  # Whether a node reads the number of samples
 
     def __post_init__(self) -> None:
         self.records: AtomTable = AtomTable(self.batch)
-        self.tensors.update(self.graph.constants)
+        self.tensors: dict[str, Tensor] = {}  # by their names, those of inputs first
         self.text: str = ""  # names the present node
-        width = sum(graph_input.size for graph_input in self.graph.inputs)
-        self.graph.room.take(width * self.batch * BYTES)
+        width = sum(graph_input.size for graph_input in self.inputs)
+        self.room.take(width * self.batch * BYTES)
         record = Inputs("the input", width)
         rows, at = self.records.add(record), 0
-        for graph_input in self.graph.inputs:
+        for graph_input in self.inputs:
             part = slice(at, at := at + graph_input.size)
             value = self.records.value(rows[part], graph_input.shape)
             if graph_input.dtype == "int64":
                 value = Tracer(value.codes, value.scale, value.bias, whole=True)
             self.tensors[graph_input.name] = value
 
-    def run(self, operators: dict[str, Operator], foldable: frozenset[str]) -> None:
-        """Follow all nodes, by an operator for each type, ``domain:type``."""
-        for node in self.graph.nodes:
-            self.text = named(node)
-            outputs: Sequence[Tensor]
-            try:
-                outputs = self._outputs(node, operators, foldable)
-            except FormatError:
-                raise
-            except RefusalError as error:
-                outputs = [Refused(f"{self.text} {error}")] * len(node.output)
-            except MemoryError:
-                raise
-            except Exception as error:
-                outputs = [
-                    Refused(f"{self.text} cannot be computed: {reason(error)}")
-                ] * len(node.output)
-            self.tensors.update(zip(node.output, outputs, strict=False))
-
-    def _outputs(
-        self, node: Any, operators: dict[str, Operator], foldable: frozenset[str]
-    ) -> Sequence[Tensor]:
-        inputs: list[Any] = []
-        for name in node.input:
-            if name and name not in self.tensors:
-                raise RefusalError(
-                    f"reads {quoted(name)}, which no node before it makes")
-            inputs.append(self.tensors[name] if name else None)
-        refused = [tensor for tensor in inputs if isinstance(tensor, Refused)]
-        if refused:
-            return refused[:1] * len(node.output)
-        name = node.op_type if not node.domain else f"{node.domain}:{node.op_type}"
-        if not any(isinstance(tensor, Tracer) for tensor in inputs):
-            if name not in foldable:
-                raise RefusalError("is of no type that feed-forward networks hold")
-            return self.folded(node, inputs)
-        if name not in operators:
-            raise RefusalError("is of no type that feed-forward networks hold")
-        return operators[name](self, node, inputs)
-
-    def folded(self, node: Any, arrays: Sequence[Array | None]) -> list[Array]:
-        """Return a node's outputs for constants, by onnx's evaluator."""
-        self.take(most_elements(node, arrays))
-        return evaluate(node, arrays, self.graph.versions)
-
     def take(self, elements: int) -> None:
         """Count the memory of a tensor of so many elements."""
-        self.graph.room.take(elements * BYTES)
+        self.room.take(elements * BYTES)
 
-    def version(self, domain: str = "") -> int:
+    def version(self) -> int:
         """Return the version of the operators."""
-        return self.graph.versions.get(domain, 1)
+        return self.versions.get("", 1)
 
     # --- records ---------------------------------------------------------------------
 
     def linear(
-        self, argument: Affine, matrix: Array | Triplets, bias: Array
+        self, argument: Affine, matrix: Array | Triplets, bias: Array,
+        *, biased: bool = False,
     ) -> Affine:
-        """Return ``matrix @ argument + bias``."""
+        """Return ``matrix @ argument + bias``; `biased` keeps a bias of zeros."""
         return self.records.add(
-            Linear(self.text, len(bias), argument, matrix, bias)
+            Linear(self.text, len(bias), argument, matrix, bias, biased)
         )
 
     def add(self, record: Record, curves: list[Curve]) -> Affine:
@@ -181,16 +187,10 @@ class GraphTrace:
 WINDOWED = ("Conv", "ConvTranspose", "AveragePool", "LpPool", "MaxPool")
 """Nodes whose attributes say how much memory they take."""
 
-Operator = Callable[[GraphTrace, Any, list[Any]], Sequence[Tensor]]
+Operator = Callable[[GraphTrace, Node, list[Any]], Sequence[Tensor]]
 
 
-def named(node: Any) -> str:
-    """Return the text that names a node in an error."""
-    name = node.name or next((output for output in node.output if output), "")
-    return f"node {quoted(name)} ({quoted(node.op_type)[1:-1]})"
-
-
-def most_elements(node: Any, arrays: Sequence[Any]) -> int:
+def most_elements(node: Node, arrays: Sequence[Any]) -> int:
     """Return about how many elements a node's outputs have at most.
 
     Arrays may be values too: they have a shape.
@@ -198,11 +198,8 @@ def most_elements(node: Any, arrays: Sequence[Any]) -> int:
     shapes = [array.shape for array in arrays if array is not None]
     # An array without elements takes as long to be repeated as one with some.
     sizes = [max(1, _size(shape)) for shape in shapes]
-    op = node.op_type
-    if op == "Constant":
-        return sum(attribute.ByteSize() for attribute in node.attribute)
+    op, options = node.op, node.options
     if op in ("ConstantOfShape", "Expand", "Tile", "Pad", "Range"):
-        options = attributes(node)
         last = [_wholes(array) for array in arrays[1:] if isinstance(array, np.ndarray)]
         if op == "ConstantOfShape":
             return _size(_wholes(arrays[0]))
@@ -216,7 +213,6 @@ def most_elements(node: Any, arrays: Sequence[Any]) -> int:
         start, limit, delta = (np.asarray(array).item() for array in arrays)
         return int(abs((limit - start) / delta)) + 1
     if op in WINDOWED and len(shapes[0]) > 2:
-        options = attributes(node)
         window = options.get("kernel_shape") or shapes[1][2:]
         around = 2 * max(0, *options.get("pads", ()), 0)
         apart = max(1, *options.get("strides", ()), 1) if op == "ConvTranspose" else 1
@@ -231,7 +227,7 @@ def most_elements(node: Any, arrays: Sequence[Any]) -> int:
         kept = 1 if target.dtype.kind == "f" else _size(shapes[0][-len(target):])
         return max(sizes[0], sizes[0] // max(1, kept) * grown)
     if op == "Upsample":
-        scales = attributes(node).get("scales") or np.ravel(arrays[1]).tolist()
+        scales = options.get("scales") or np.ravel(arrays[1]).tolist()
         return sizes[0] * _size([max(1, scale) for scale in scales])
     if op in ("Gather", "GatherElements", "GatherND", "MatMul", "Gemm", "Einsum"):
         return sizes[0] * max(sizes[1:]) if op != "Gemm" else sizes[0] * sizes[1]

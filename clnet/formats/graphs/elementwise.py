@@ -11,19 +11,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.formats.onnx import piecewise
-from clnet.formats.onnx.algebra import LARGEST
-from clnet.formats.onnx.functions import DOMAIN, GELU
-from clnet.formats.onnx.graph import RefusalError, attributes
-from clnet.formats.onnx.piecewise import Piecewise, chosen, compared, logical
-from clnet.formats.onnx.trace import GraphTrace, Tensor, as_float, scalar
-from clnet.formats.onnx.values import Activated, Composite, Term, Tracer
+from clnet.formats.graphs import piecewise
+from clnet.formats.graphs.algebra import LARGEST
+from clnet.formats.graphs.piecewise import Piecewise, chosen, compared, logical
+from clnet.formats.graphs.trace import GraphTrace, Node, Tensor, as_float, scalar
+from clnet.formats.graphs.values import (
+    Activated,
+    Composite,
+    RefusalError,
+    Term,
+    Tracer,
+)
 from clnet.nn.activations import LEAK, SELU_ALPHA, SELU_SCALE, with_parameters
 
 if TYPE_CHECKING:
-    from clnet.formats.affine import Affine
+    from clnet.formats.graphs.affine import Affine
 
 Array = NDArray[Any]
+
+DOMAIN, GELU = "clnet", "Gelu"  # of a function that clnet's own files hold
 
 
 def activated(trace: GraphTrace, rows: Affine, name: str) -> Affine:
@@ -66,7 +72,7 @@ def simple(name: str) -> Callable[..., list[Term]]:
     return lambda options, *_: [(1, name, 1.0, 0.0)]
 
 
-def prelu(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def prelu(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return a PRelu, whose slopes versions below 7 had along the channels."""
     value, slope = inputs
     if isinstance(slope, np.ndarray) and trace.version() < 7 and slope.ndim == 1:
@@ -147,25 +153,22 @@ RULES: dict[str, Callable[..., list[Term]]] = {
 """The terms of each node that is a sum of activations."""
 
 
-def by_rule(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def by_rule(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the output of a node of `RULES`."""
     value, *others = inputs
     varying = [isinstance(tensor, Tracer) for tensor in inputs]
     if not varying[0] or any(varying[1:]):
         raise RefusalError("has parameters that depend on the input")
-    floats_only(inputs)
-    key = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
-    terms = RULES[key](attributes(node), *others)
+    terms = RULES[node.op](node.options, *others)
     trace.take(value.codes.size * len(terms))
     return [of_terms(trace, value, terms)]
 
 
-def composed(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def composed(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the output of a node that is a function of one variable."""
-    floats_only(inputs)
     arrays = [tensor for tensor in inputs if tensor is not None]
     shape = np.broadcast_shapes(*(tensor.shape for tensor in arrays))
-    trace.take(int(np.prod(shape, dtype=object)) + trace.graph.room.found // 1000)
+    trace.take(int(np.prod(shape, dtype=object)) + trace.room.found // 1000)
     curves, constants, layouts = [], {}, []
     for position, tensor in enumerate(arrays):
         if isinstance(tensor, Tracer):
@@ -180,12 +183,11 @@ def composed(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor
     if any(layout[2] != axis for layout in layouts):
         raise RefusalError("mixes samples, or treats them differently")
 
-    options = attributes(node)
-    rule = NODES[f"{node.domain}:{node.op_type}" if node.domain else node.op_type]
+    rule = NODES[node.op]
 
     def function(*parts: Piecewise) -> Piecewise:
         operands = iter(parts)
-        return rule(options, *(
+        return rule(node.options, *(
             Piecewise.of(constants[position]) if position in constants else
             next(operands) for position in range(len(arrays))))
 
@@ -240,9 +242,3 @@ NODES: dict[str, Callable[..., Piecewise]] = {
         "greater", v, Piecewise.of(options.get("threshold", 0.0))),
 }
 """Nodes that functions of one variable are made of."""
-
-
-def floats_only(inputs: Sequence[Any]) -> None:
-    """Raise RefusalError if a value is of whole numbers, whose arithmetic differs."""
-    if any(isinstance(tensor, Tracer) and tensor.whole for tensor in inputs):
-        raise RefusalError("computes with whole numbers, expected floats")

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.formats.onnx.algebra import Ratio, UnknownError, X
+from clnet.formats.graphs.algebra import Ratio, UnknownError, X
 from clnet.nn.activations import (
     LEAK,
     SELU_ALPHA,

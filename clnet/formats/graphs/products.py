@@ -8,18 +8,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.formats.onnx.algebra import NEAR
-from clnet.formats.onnx.arithmetic import Node, added
-from clnet.formats.onnx.elementwise import floats_only
-from clnet.formats.onnx.graph import RefusalError, attributes, evaluate
-from clnet.formats.onnx.trace import GraphTrace, Tensor, as_float, most_elements
-from clnet.formats.onnx.values import Tracer, Triplets
+from clnet.formats.graphs.algebra import NEAR
+from clnet.formats.graphs.arithmetic import total_of
+from clnet.formats.graphs.trace import (
+    GraphTrace,
+    Node,
+    Tensor,
+    as_float,
+    most_elements,
+)
+from clnet.formats.graphs.values import RefusalError, Tracer, Triplets
 
 Array = NDArray[Any]
 
 
 def product(
-    trace: GraphTrace, value: Tracer, matrix: Array, bias: Array | float
+    trace: GraphTrace, value: Tracer, matrix: Array, bias: Array | None = None
 ) -> Tracer:
     """Return ``value @ matrix + bias`` over the last axis; matrix: [m, n]."""
     rows, shape, axis = trace.records.layout(value)
@@ -29,9 +33,12 @@ def product(
     m, n = matrix.shape
     groups = len(rows) // m
     trace.take(groups * n * trace.batch)
-    biases = np.broadcast_to(np.asarray(bias, np.float64), (*shape[:-1], n)).ravel()
+    biases = np.zeros((*shape[:-1], n))
+    if bias is not None:
+        biases += bias
     if groups == 1:
-        products = trace.linear(rows, matrix.T, biases)
+        products = trace.linear(
+            rows, matrix.T, biases.ravel(), biased=bias is not None)
     else:
         trace.take(groups * m * n)
         group, row, column = (
@@ -39,14 +46,14 @@ def product(
                                                indexing="ij"))
         entries = Triplets(group * n + row, group * m + column,
                           np.tile(matrix.T.ravel(), groups))
-        products = trace.linear(rows, entries, biases)
+        products = trace.linear(
+            rows, entries, biases.ravel(), biased=bias is not None)
     return trace.records.value(products, (*shape[:-1], n), axis)
 
 
-def gemm(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def gemm(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return ``alpha A B + beta C``."""
-    floats_only(inputs)
-    options = attributes(node)
+    options = node.options
     a, b = (
         _transposed(tensor) if options.get(name) else tensor
         for tensor, name in zip(inputs, ("transA", "transB"), strict=False)
@@ -60,12 +67,11 @@ def gemm(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
         return [result]
     if not isinstance(c, Tracer):
         return [result.affine(1.0, beta * as_float(c))]
-    return added(trace, Node("Add"), [result, c.affine(beta)])
+    return [total_of(trace, [result, c], [1.0, beta])]
 
 
-def matmul(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def matmul(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the matrix product."""
-    floats_only(inputs)
     a, b = inputs
     if (len(a.shape) >= 2 and len(b.shape) == 2) or len(a.shape) == len(b.shape) == 2:
         return [_product_of(trace, a, b, 1.0)]
@@ -76,10 +82,10 @@ def _product_of(trace: GraphTrace, a: Any, b: Any, alpha: float) -> Tracer:
     if isinstance(a, Tracer) and isinstance(b, Tracer):
         raise RefusalError("multiplies two values that both depend on the input")
     if isinstance(a, Tracer):
-        return product(trace, a, _scaled(b, alpha), 0.0)
+        return product(trace, a, _scaled(b, alpha))
     if len(a.shape) != 2:
         raise RefusalError("multiplies from the left by more than a matrix")
-    right = product(trace, _transposed(b), _scaled(a, alpha).T, 0.0)
+    right = product(trace, _transposed(b), _scaled(a, alpha).T)
     return Tracer(right.codes.T, right.scale.T, right.bias.T)
 
 
@@ -103,14 +109,13 @@ PROBED = (
 """Nodes that are linear in their first input, whose matrix is found by evaluating."""
 
 
-def probed(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def probed(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the output of a linear node, by its outputs for unit vectors.
 
     A random probe refuses what is not linear, or mixes samples.
     """
-    floats_only(inputs)
     varying = [k for k, tensor in enumerate(inputs) if isinstance(tensor, Tracer)]
-    if len(varying) != 1 or len(node.output) > 1:
+    if len(varying) != 1:
         raise RefusalError("is not linear in one input")
     position = varying[0]
     value = inputs[position]
@@ -121,14 +126,14 @@ def probed(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
               as_float(tensor) if np.asarray(tensor).dtype.kind == "f" else
               np.asarray(tensor) for tensor in inputs]
     bias = None
-    if node.op_type in ("Conv", "ConvTranspose") and len(others) > 2:
+    if node.op in ("Conv", "ConvTranspose") and len(others) > 2:
         bias, others[2] = others[2], None
 
     def outputs(samples: Array) -> Array:
         trace.take(samples.size // 8)
         arrays = list(others)
         arrays[position] = samples.reshape(-1, *shape)
-        (result,) = evaluate(node, arrays, trace.graph.versions)
+        (result,) = node.outputs(arrays)
         return np.asarray(result)
 
     m = len(rows)

@@ -9,33 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.formats.onnx.elementwise import clipped, composed, floats_only, of_terms
-from clnet.formats.onnx.graph import RefusalError, attributes
-from clnet.formats.onnx.recognise import recognised
-from clnet.formats.onnx.trace import GraphTrace, Tensor, as_float, most_elements
-from clnet.formats.onnx.values import Tracer
+from clnet.formats.graphs.elementwise import clipped, composed, of_terms
+from clnet.formats.graphs.recognise import recognised
+from clnet.formats.graphs.trace import (
+    GraphTrace,
+    Node,
+    Tensor,
+    as_float,
+    most_elements,
+)
+from clnet.formats.graphs.values import RefusalError, Tracer
 
 Array = NDArray[Any]
 
 
-class Node:
-    """A node without attributes."""
-
-    def __init__(self, op_type: str) -> None:
-        self.op_type: str = op_type
-        self.attribute: tuple[()] = ()
-        self.domain: str = ""
-
-
-def added(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
-    """Return a sum, difference or mean."""
-    floats_only(inputs)
-    signs = [1.0, -1.0] if node.op_type == "Sub" else [1.0] * len(inputs)
-    if node.op_type == "Mean":
-        signs = [1 / len(inputs)] * len(inputs)
-    inputs = _aligned(trace, node, inputs)
+def total_of(
+    trace: GraphTrace, inputs: Sequence[Any], signs: Sequence[float]
+) -> Tracer:
+    """Return a sum of values and constants, each with its sign or share."""
     shape = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
-    trace.take(most_elements(node, inputs))
     values, bias = [], np.zeros(shape)
     for tensor, sign in zip(inputs, signs, strict=True):
         if isinstance(tensor, Tracer):
@@ -43,18 +35,27 @@ def added(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
         else:
             bias = bias + sign * as_float(tensor)
     if len(values) == 1:
-        return [values[0].affine(1.0, bias)]
+        return values[0].affine(1.0, bias)
     layouts = [trace.records.layout(value) for value in values]
     _, rest, axis = layouts[0]
     if any(layout[2] != axis for layout in layouts):
         raise RefusalError("mixes samples, or treats them differently")
     total = trace.sum_rows([layout[0] for layout in layouts])
-    return [trace.records.value(total, rest, axis).affine(1.0, bias)]
+    return trace.records.value(total, rest, axis).affine(1.0, bias)
 
 
-def multiplied(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def added(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
+    """Return a sum, difference or mean."""
+    signs = [1.0, -1.0] if node.op == "Sub" else [1.0] * len(inputs)
+    if node.op == "Mean":
+        signs = [1 / len(inputs)] * len(inputs)
+    inputs = _aligned(trace, node, inputs)
+    trace.take(most_elements(node, inputs))
+    return [total_of(trace, inputs, signs)]
+
+
+def multiplied(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return a product or quotient with a constant; of values: if it is a function."""
-    floats_only(inputs)
     inputs = _aligned(trace, node, inputs)
     first, second = inputs
     trace.take(most_elements(node, inputs))
@@ -62,10 +63,10 @@ def multiplied(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tens
         return composed(trace, node, inputs)
     if isinstance(first, Tracer):
         factor = as_float(second)
-        if node.op_type == "Div":
+        if node.op == "Div":
             factor = 1 / factor
         return [_finite(first.affine(factor))]
-    if node.op_type == "Div":
+    if node.op == "Div":
         return composed(trace, node, inputs)
     return [_finite(second.affine(as_float(first)))]
 
@@ -77,13 +78,12 @@ def _finite(value: Tracer) -> Tracer:
     return value
 
 
-def largest(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def largest(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return a maximum or minimum.
 
     It is a function of one variable, or a clip of each element at a number, or of
     values that differ, by relu: then it is as exact as the larger in size.
     """
-    floats_only(inputs)
     values = [tensor for tensor in inputs if isinstance(tensor, Tracer)]
     shape = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
     numbers = [as_float(tensor) for tensor in inputs if not isinstance(tensor, Tracer)]
@@ -92,7 +92,7 @@ def largest(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]
     ):
         bounds = np.broadcast_arrays(*numbers, np.zeros(shape))[:-1]
         ends = (np.max(bounds, axis=0), np.full(shape, np.inf))
-        if node.op_type == "Min":
+        if node.op == "Min":
             ends = (np.full(shape, -np.inf), np.min(bounds, axis=0))
         return [clipped(trace, values[0].affine(np.ones(shape)), *ends)]
     with suppress(RefusalError):
@@ -108,30 +108,26 @@ def largest(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]
         raise RefusalError("compares infinite numbers")
     # max(a, b) = a + relu(b - a), a not being constant, and min(a, b) = -max(-a, -b)
     inputs = sorted(inputs, key=lambda tensor: not isinstance(tensor, Tracer))
-    sign = 1.0 if node.op_type == "Max" else -1.0
+    sign = 1.0 if node.op == "Max" else -1.0
     total: Tracer = inputs[0].affine(sign * np.ones(shape))
     for tensor in inputs[1:]:
         other = (tensor.affine(sign) if isinstance(tensor, Tracer) else
                  sign * as_float(tensor))
         trace.take(total.codes.size)
-        (difference,) = added(trace, Node("Sub"), [other, total])
-        assert isinstance(difference, Tracer)
+        difference = total_of(trace, [other, total], [1.0, -1.0])
         above = of_terms(trace, difference, [(1, "relu", 1.0, 0.0)])
-        (result,) = added(trace, Node("Add"), [total, above])
-        assert isinstance(result, Tracer)
-        total = result
+        total = total_of(trace, [total, above], [1.0, 1.0])
     return [total.affine(sign)]
 
 
-def negated(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def negated(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the input's negative."""
-    floats_only(inputs)
     return [inputs[0].affine(-1.0)]
 
 
-def _aligned(trace: GraphTrace, node: Any, inputs: list[Any]) -> list[Any]:
+def _aligned(trace: GraphTrace, node: Node, inputs: list[Any]) -> list[Any]:
     """Return the inputs; the second by the broadcasting of versions below 7."""
-    options = attributes(node)
+    options = node.options
     if trace.version() >= 7 or "axis" not in options or not options.get("broadcast"):
         return inputs
     first, second = inputs
@@ -141,11 +137,10 @@ def _aligned(trace: GraphTrace, node: Any, inputs: list[Any]) -> list[Any]:
     return [first, np.reshape(second, second.shape + (1,) * max(0, missing))]
 
 
-def normalised(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def normalised(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return a BatchNormalization as an affine map of each channel."""
     value, *constants = inputs
-    floats_only(inputs)
-    options = attributes(node)
+    options = node.options
     varying = any(isinstance(tensor, Tracer) for tensor in constants)
     if options.get("training_mode") or varying:
         raise RefusalError("is in training mode, expected inference")

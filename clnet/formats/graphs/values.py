@@ -2,7 +2,7 @@
 
 A *record* is a linear
 map, an activation, a softmax, or a function of one variable that is yet to be
-recognised. Nodes make records; `clnet.formats.onnx.layers` makes layers of those that
+recognised. Nodes make records; `clnet.formats.graphs.layers` makes layers of those that
 the outputs need.
 """
 
@@ -14,16 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.formats.affine import NONE, Affine, scaled
-from clnet.formats.onnx.algebra import EXACT, NEAR
-from clnet.formats.onnx.graph import RefusalError
-from clnet.formats.onnx.piecewise import IDENTITY, Piecewise
+from clnet.formats.graphs.affine import NONE, Affine, scaled
+from clnet.formats.graphs.algebra import EXACT, NEAR
+from clnet.formats.graphs.piecewise import IDENTITY, Piecewise
 
 Array = NDArray[Any]
 
 MOST_ROOTS = 6  # arguments that a curve is remembered as a function of
 Term = tuple[Any, str, float, float]
 """Of ``c f(s x + b)``: c, one number or one of each element, f's name, s and b."""
+
+
+class RefusalError(Exception):
+    """The reason why a node cannot be part of a network: the end of a sentence."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class Linear(Record):
     argument: Affine
     matrix: Array | Triplets
     bias: Array
+    biased: bool = False  # Whether its layer has a bias, though it is zero
 
 
 Activations = str | tuple[str, ...]
@@ -109,6 +113,7 @@ class Activated(Record):
 
     argument: Affine
     activation: Activations
+    dropout: float = 0.0  # Of trainings
 
 
 @dataclass(eq=False)
@@ -187,6 +192,14 @@ class AtomTable:
                 atoms = np.where(known[0], codes[0] // self.batch, NONE)
                 return Affine(atoms, scale[0], bias[0]), shape, axis
         raise RefusalError("mixes samples, or treats them differently")
+
+    def samples(self, value: Tracer) -> Affine:
+        """Return the rows of each sample of an output, whose first axis they are."""
+        rows, _, axis = self.layout(value)
+        if axis != 0 and len(rows):
+            raise RefusalError(
+                f"has the samples in dimension {axis}, expected the first")
+        return rows
 
     def settled(self, rows: Affine) -> tuple[Affine, float, float] | None:
         """Return rows r and numbers s, b with ``rows = s r + b``.

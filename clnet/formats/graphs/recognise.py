@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.formats.onnx.algebra import EXACT, LARGEST, NEAR, UnknownError
-from clnet.formats.onnx.piecewise import (
+from clnet.formats.graphs.algebra import EXACT, LARGEST, NEAR, UnknownError
+from clnet.formats.graphs.piecewise import (
     FAR,
     IDENTITY,
     ZERO,
@@ -30,7 +30,7 @@ from clnet.formats.onnx.piecewise import (
 from clnet.nn.activations import ACTIVATIONS, activation, with_parameters
 
 if TYPE_CHECKING:
-    from clnet.formats.onnx.values import Curve, Term
+    from clnet.formats.graphs.values import Curve, Term
 
 Array = NDArray[Any]
 

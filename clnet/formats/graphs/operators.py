@@ -8,37 +8,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.formats.affine import NONE, Affine
-from clnet.formats.onnx.arithmetic import (
+from clnet.formats.graphs.affine import NONE, Affine
+from clnet.formats.graphs.arithmetic import (
     added,
     largest,
     multiplied,
     negated,
     normalised,
 )
-from clnet.formats.onnx.elementwise import (
+from clnet.formats.graphs.elementwise import (
     NODES,
     RULES,
     activated,
     by_rule,
     composed,
-    floats_only,
     prelu,
 )
-from clnet.formats.onnx.graph import ML, RefusalError, attributes, evaluate
-from clnet.formats.onnx.products import PROBED, gemm, matmul, probed, product
-from clnet.formats.onnx.trace import (
+from clnet.formats.graphs.products import PROBED, gemm, matmul, probed, product
+from clnet.formats.graphs.trace import (
     GraphTrace,
+    Node,
     Operator,
     Refused,
     Tensor,
     as_float,
     most_elements,
 )
-from clnet.formats.onnx.values import Activated, Tracer
+from clnet.formats.graphs.values import Activated, RefusalError, Tracer
 from clnet.nn.activations import LOG_SOFTMAX, SOFTMAX
 
 Array = NDArray[Any]
+
+ML = "ai.onnx.ml"  # the domain of scikit-learn's operators
 
 
 # --- copies --------------------------------------------------------------------------
@@ -51,25 +52,19 @@ COPIES = (
 """Nodes whose output elements are elements of their inputs."""
 
 
-def copied(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def copied(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Run a node that only moves elements on their numbers, and gather by these."""
-    options = attributes(node)
-    data = len(inputs) if node.op_type == "Concat" else 1
+    options = node.options
+    data = len(inputs) if node.op == "Concat" else 1
     if any(isinstance(tensor, Tracer) for tensor in inputs[data:]):
         raise RefusalError("reads places that depend on the input")
     trace.take(most_elements(node, inputs))
     fill, others = 0.0, list(inputs[data:])
-    if node.op_type == "Pad":
+    if node.op == "Pad":
         if options.get("mode", "constant") == "constant":
             fill = options.get("value", 0.0)
         if len(others) > 1 and others[1] is not None:
             fill, others[1] = float(np.asarray(others[1]).item()), None
-        copy = type(node)()
-        copy.CopyFrom(node)
-        kept = [attribute for attribute in node.attribute if attribute.name != "value"]
-        del copy.attribute[:]
-        copy.attribute.extend(kept)
-        node = copy
     values = [tensor if isinstance(tensor, Tracer) else constant_value(tensor)
               for tensor in inputs[:data]]
     numbers, at = [], 1  # 0: of an element that no input has
@@ -81,7 +76,7 @@ def copied(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
                          ([0.0], [value.scale for value in values]),
                          ([fill], [value.bias for value in values])):
         arrays.append(np.concatenate([np.asarray(start), *map(np.ravel, parts)]))
-    copies = evaluate(node, [*numbers, *others], trace.graph.versions)
+    copies = node.outputs([*numbers, *others], without=("value",))  # the fill of Pad
     whole = any(value.whole for value in values)
     codes, scale, bias = arrays
     return [Tracer(codes[taken], scale[taken], bias[taken], whole) for taken in copies]
@@ -93,12 +88,12 @@ def constant_value(tensor: Any) -> Tracer:
     return Tracer(np.full(array.shape, NONE), np.zeros(array.shape), array)
 
 
-def same(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def same(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the first input."""
     return [inputs[0]]
 
 
-def dropout(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def dropout(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the input: a network's inference drops nothing."""
     if len(inputs) > 2 and inputs[2] is not None and np.any(inputs[2]):
         raise RefusalError("is in training mode, expected inference")
@@ -106,29 +101,29 @@ def dropout(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]
     return [inputs[0], mask]
 
 
-def cast(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def cast(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the input as floats."""
     value = inputs[0]
-    if node.op_type == "CastLike":
+    if node.op == "CastLike":
         like = inputs[1]
         known = (isinstance(like, Tracer) and not like.whole) or (
             isinstance(like, np.ndarray) and like.dtype.kind == "f"
             and like.dtype.itemsize > 2)
         if not known:
             raise RefusalError("casts to whole numbers, expected floats")
-    elif attributes(node).get("to") not in (1, 11):  # float32, float64
+    elif node.options.get("to") not in (1, 11):  # float32, float64
         raise RefusalError("casts to a type other than float32 and float64")
     return [Tracer(value.codes, value.scale, value.bias)]
 
 
-def shape_of(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def shape_of(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the shape, or the number of elements, of the input."""
     trace.counted = True
     shaped = np.broadcast_to(np.float32(0), inputs[0].shape)
-    return evaluate(node, [shaped], trace.graph.versions)
+    return node.outputs([shaped])
 
 
-def constant_like(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def constant_like(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Refuse: the output depends on the input's numbers."""
     raise RefusalError("gives labels or numbers of places, expected floats")
 
@@ -136,12 +131,11 @@ def constant_like(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[T
 # --- softmax -------------------------------------------------------------------------
 
 
-def softmax(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def softmax(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return softmax, or its logarithm, over an axis: a record for each group."""
-    floats_only(inputs)
     value = inputs[0]
     old = trace.version() < 13
-    axis = attributes(node).get("axis", 1 if old else -1)
+    axis = node.options.get("axis", 1 if old else -1)
     dims = len(value.shape)
     if not -dims <= axis < dims:
         raise RefusalError(f"has the axis {axis} of {dims} dimensions")
@@ -159,7 +153,7 @@ def softmax(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]
         numbers = np.arange(len(rows)).reshape(shape)
         order = np.moveaxis(numbers, within, -1).reshape(-1, shape[within])
     trace.take(len(order) * 10)
-    name = SOFTMAX if node.op_type == "Softmax" else LOG_SOFTMAX
+    name = SOFTMAX if node.op == "Softmax" else LOG_SOFTMAX
     atoms = np.full(len(rows), NONE)
     for group in order:
         record = Activated(trace.text, len(group), rows[group], name)
@@ -170,9 +164,9 @@ def softmax(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]
 # --- scikit-learn's ------------------------------------------------------------------
 
 
-def scaler(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def scaler(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return ``(x - offset) * scale``."""
-    options = attributes(node)
+    options = node.options
     scale, offset = (as_float(options.get(name, default))
                      for name, default in (("scale", [1.0]), ("offset", [0.0])))
     return [_as_floats(inputs[0]).affine(scale, -offset * scale)]
@@ -182,10 +176,10 @@ def _as_floats(value: Tracer) -> Tracer:
     return Tracer(value.codes, value.scale, value.bias)
 
 
-def normalizer(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def normalizer(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the input if its numbers are known to be positive, with the sum 1."""
     rows, shape, _ = trace.records.layout(inputs[0])
-    if attributes(node).get("norm", "MAX") == "L1" and len(shape) == 1:
+    if node.options.get("norm", "MAX") == "L1" and len(shape) == 1:
         record = trace.records.owner(rows)
         if isinstance(record, Activated):
             whole = len(rows) == record.size == len(np.unique(rows.atoms))
@@ -200,11 +194,11 @@ def normalizer(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tens
     raise RefusalError("divides samples by their norm, which is not affine")
 
 
-def linear_model(trace: GraphTrace, node: Any, inputs: list[Any]) -> Sequence[Tensor]:
+def linear_model(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the scores of a LinearRegressor or LinearClassifier, and refuse labels."""
-    options = attributes(node)
+    options = node.options
     value = _as_floats(inputs[0])
-    regressor = node.op_type == "LinearRegressor"
+    regressor = node.op == f"{ML}:LinearRegressor"
     weights = as_float(options.get("coefficients", []))
     if len(value.shape) != 2 or not value.shape[1] or weights.size % value.shape[1]:
         raise RefusalError("has a wrong number of coefficients")
@@ -265,3 +259,25 @@ FOLDABLE = frozenset({
     "Mod", "Dropout", "Floor", "Ceil", "Round", "Tan", "Atan", "Asinh", "IsNaN",
 })
 """Nodes of constants."""
+
+OF_WHOLES = frozenset({
+    *COPIES, "Cast", "CastLike", "Shape", "Size", "ArgMax", "ArgMin", "TopK", "Dropout",
+    *(name for name in OPERATORS if name.startswith(ML) and name not in NODES),
+})
+"""Nodes that take whole numbers too, whose arithmetic differs from that of floats."""
+
+
+def outputs_of(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
+    """Return a node's outputs, or raise RefusalError."""
+    if not any(isinstance(tensor, Tracer) for tensor in inputs):
+        if node.op not in FOLDABLE:
+            raise RefusalError("is of no type that feed-forward networks hold")
+        trace.take(most_elements(node, inputs))
+        return node.outputs(inputs)
+    if node.op not in OPERATORS:
+        raise RefusalError("is of no type that feed-forward networks hold")
+    if node.op not in OF_WHOLES and any(
+        isinstance(tensor, Tracer) and tensor.whole for tensor in inputs
+    ):
+        raise RefusalError("computes with whole numbers, expected floats")
+    return OPERATORS[node.op](trace, node, inputs)
