@@ -68,6 +68,7 @@ Array = NDArray[Any]
 CHUNK = 8192  # samples per call and device, on average at most
 CHUNK_BYTES = 1 << 25  # of the widest layer's values in a call of a GPU, at most
 LEAST_CALLS = 4  # of large chunks: fewer overlap little
+EVEN_BITS = 4  # of the samples of a call: kernels are made for round numbers
 SPARSE_CHUNK = 2048  # rows of a sparse call: its program serves any number
 
 
@@ -118,11 +119,8 @@ def walk(
                     pipeline = Pipeline(plan, len(takers) > 1)
                     pipelines.append(held.enter_context(pipeline))
             turn = number % len(takers)
-            other = None
-            if sparse is None and samples != pipelines[turn].batch:
-                other = plans.plan(takers[turn], samples, how.precision)
             answer = pipelines[turn].call(
-                part.x, parameters, None if scaling else target, other
+                part.x, parameters, None if scaling else target
             )
             started.append((answer, target, part.t))
             if len(started) > pipelines[turn].ahead * len(takers):
@@ -200,7 +198,17 @@ def chunk_length(network: Model, where: Where, samples: int | None) -> int:
     room = min(samples_of_call(network, program, device) for device in where)
     while length > max(1, room):
         length //= 2
-    return length
+    return length if samples is None else even_length(samples, length)
+
+
+def even_length(samples: int, most: int) -> int:
+    """Return the samples of calls that are nearly full, of so many at most each.
+
+    It has `EVEN_BITS` bits: trials and programs are shared by many numbers of samples.
+    """
+    even = -(-samples // -(-samples // most))
+    step = 1 << max(0, even.bit_length() - EVEN_BITS)
+    return min(most, -(-even // step) * step)
 
 
 def parts_of(how: Prediction, source: Source) -> tuple[Iterator[Part], float]:

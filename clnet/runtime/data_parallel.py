@@ -143,6 +143,7 @@ class ParallelPlan:
             first += count
         self._threads = [ThreadPoolExecutor(1, "clnet-device") for _ in self._plans]
         self._turn = Turn()
+        self._started_rows = batch
         self._twin: ParallelPlan | None = None
         self.alternation: threading.Lock = threading.Lock()
 
@@ -151,11 +152,13 @@ class ParallelPlan:
     def _each(self, call: Callable[[Plan, slice], object]) -> None:
         """Call a function for each plan and its rows, in the device's thread, and wait.
 
-        The error of the first plan is raised, of those that failed.
+        Plans whose rows the started call lacks are left out. The error of the first
+        plan is raised, of those that failed.
         """
         calls = [
             thread.submit(call, *pair)
             for thread, pair in zip(self._threads, self._plans, strict=True)
+            if pair[1].start < self._started_rows
         ]
         wait(calls)
         for finished in calls:
@@ -181,6 +184,8 @@ class ParallelPlan:
         InputError, DeviceError
             If the shape is wrong, or a device fails.
         """
+        if len(x) < self.batch:
+            raise self._wrong_shape(x)
         try:
             self.start(x)
             return self.finish(out)
@@ -193,12 +198,11 @@ class ParallelPlan:
         if parameters is None:
             parameters = self.network.parameters  # the same ones on all devices
         check_process()
-        if x.ndim != 2 or len(x) != self.batch:
-            raise InputError(
-                f"x has shape {list(x.shape)}, expected {self.batch} samples"
-            )
+        if x.ndim != 2 or len(x) > self.batch:
+            raise self._wrong_shape(x)
         try:
             self._turn.begin()
+            self._started_rows = len(x)
             self._each(lambda plan, rows: plan.start(x[rows], parameters))
         except BaseException:
             self.cancel()
@@ -206,7 +210,7 @@ class ParallelPlan:
 
     def finish(self, out: Array | None = None) -> Array:
         """Wait for the started call, as `Plan.finish` does."""
-        shape = self.batch, self.network.n_out
+        shape = self._started_rows, self.network.n_out
         try:
             y = np.empty(shape, self.network.dtype) if out is None else out
             self._each(lambda plan, rows: plan.finish(y[rows]))
@@ -215,6 +219,11 @@ class ParallelPlan:
             self.cancel()  # the other plans' calls too
             raise
         return y
+
+    def _wrong_shape(self, x: Array) -> InputError:
+        return InputError(
+            f"x has shape {list(x.shape)}, expected {self.batch} samples"
+        )
 
     def cancel(self) -> None:
         """End the call that this thread has started, as `Plan.cancel` does."""

@@ -30,14 +30,11 @@ class Pipeline:
         self._calls = 0
         self._ended = False
         self._started: list[_StartedCall] = []  # not answered yet: two at most
-        self.batch: int = plan.batch
         self.ahead: int = 2 if threaded else 1
 
-    def call(
-        self, x: Any, parameters: Array, out: Array | None, other: Any = None
-    ) -> Future[Array]:
-        """Start a call, of another plan if given; the next one or `finish` answers."""
-        plan = other or (self._plan.twin() if self._calls % 2 else self._plan)
+    def call(self, x: Any, parameters: Array, out: Array | None) -> Future[Array]:
+        """Start a call; the next one or `finish` answers."""
+        plan = self._plan.twin() if self._calls % 2 else self._plan
         self._calls += 1
         call = _StartedCall(plan, x, parameters, out, Future())
         self._do(call)

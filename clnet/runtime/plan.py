@@ -25,7 +25,7 @@ from clnet.opencl.device_arrays import (
     order_arrays_after,
 )
 from clnet.opencl.launch import may_time_out
-from clnet.opencl.memory import copier
+from clnet.opencl.memory import copier, copy_rows
 from clnet.opencl.process import check_process
 from clnet.opencl.session import device_error, device_errors, session
 from clnet.runtime.direct_calls import DeviceCall, DirectCall, host_call
@@ -124,6 +124,7 @@ class Plan:
         self._on_device: DeviceCall | None = None
         self._turn = Turn()
         self._started_with: Array | None = None
+        self._started_rows = batch
         self._twin: Plan | None = None
         self.alternation: threading.Lock = threading.Lock()
         program = lower(network)
@@ -273,12 +274,13 @@ class Plan:
         """Start a call without waiting for it; `finish` returns its outputs.
 
         Other calls wait until then. An interrupt (Ctrl-C) may come between the two:
-        `cancel` ends the call, if there is one.
+        `cancel` ends the call, if there is one. A call of fewer samples than `batch`
+        computes those of a call before as well, which are dropped.
 
         Parameters
         ----------
-        x : ndarray, shape [batch, n_in]
-            Inputs.
+        x : ndarray, shape [samples, n_in]
+            Inputs, `batch` samples at most.
         parameters : ndarray or None
             The network's `parameters` of some moment, so that several calls use the
             same ones; None: those of now.
@@ -289,12 +291,14 @@ class Plan:
             If the shape is wrong, or the device fails: the call is not started then.
         """
         check_process()
-        rows = self._shaped(x)
+        few = x.ndim == 2 and len(x) < self.batch and x.shape[1] == self._shape[1]
+        rows = x if few else self._shaped(x)
         self._check_turn()
         try:
             self._turn.begin()
             self._fill_inputs(rows)
             self._started_with = parameters
+            self._started_rows = len(rows)
             self._executable.start(parameters)
         except BaseException as error:
             self._turn.end()
@@ -303,11 +307,11 @@ class Plan:
             raise
 
     def finish(self, out: Array | None = None) -> Array:
-        """Wait for the started call, and return its outputs [batch, n_out].
+        """Wait for the started call, and return its outputs [samples, n_out].
 
         Parameters
         ----------
-        out : ndarray, shape [batch, n_out], optional
+        out : ndarray, shape [samples, n_out], optional
             Receives the outputs; None: a new array.
 
         Raises
@@ -317,7 +321,7 @@ class Plan:
         """
         try:
             self._executable.finish()
-            y = self._outputs(out, self._started_with)
+            y = self._outputs(out, self._started_with, self._started_rows)
             self._turn.end()
         except BaseException as error:  # Ctrl-C may come as the turn ends
             self._turn.end()
@@ -329,7 +333,10 @@ class Plan:
     def _fill_inputs(self, rows: Array) -> None:
         """Fill the inputs."""
         with self._executable.enqueuing:  # a direct call has ended, and none begins
-            self._fill(rows)
+            if len(rows) < self.batch:
+                copy_rows(self._x[: len(rows)], rows)
+            else:
+                self._fill(rows)
 
     def cancel(self) -> None:
         """Wait for the call that this thread has started, if any, and end it."""
@@ -361,21 +368,26 @@ class Plan:
                     )
         return self._twin
 
-    def _outputs(self, out: Array | None, parameters: Array | None = None) -> Array:
+    def _outputs(
+        self, out: Array | None, parameters: Array | None = None,
+        rows: int | None = None,
+    ) -> Array:
         """Return the outputs of the last run, recomputed by the fallback if it failed.
+
+        These are its first `rows`; None: all.
 
         A run fails if work-groups that wait for each other do not run concurrently, for
         example while another program uses the device. The plan then stays with the
         fallback.
         """
-        y = self._executable.result(self._output.name, out)
+        y = self._executable.result(self._output.name, out, rows)
         if not self._executable.result_timed_out(y):
             return y
         x = self._x.copy()
         self._fall_back(self.steps)
         self._x[...] = x
         self._executable.run(parameters)
-        return self._executable.result(self._output.name, out)
+        return self._executable.result(self._output.name, out, rows)
 
     def _fall_back(self, steps: Sequence[PlanStep]) -> None:
         """Replace the steps, of which some timed out, by the fallback, and warn."""

@@ -140,9 +140,16 @@ class HostArrays:
             return self.values[name].copy
         return partial(self.result, name)
 
-    def result(self, name: str, out: Array | None = None) -> Array:
-        """Return an output of the last run, in `out` or in an array of its own."""
+    def result(
+        self, name: str, out: Array | None = None, rows: int | None = None
+    ) -> Array:
+        """Return an output of the last run, in `out` or in an array of its own.
+
+        Of the first `rows` samples; None: of all.
+        """
         array = self.values[name]
+        if rows is not None and rows < len(array):
+            array = array[:rows]
         if out is None and array.base is None:
             return array
         if out is None and array.nbytes < LARGE_COPY:

@@ -170,10 +170,22 @@ def test_a_failed_call_leaves_the_plan_usable(simple, monkeypatch):
     with pytest.raises(InputError, match=r"x has shape \[3, 5\], expected 4 samples"):
         plan(X[:3])
     one = network.plan_for(CPU, 4)
-    with pytest.raises(InputError, match=r"x has shape \[3, 5\]"):
-        one.start(X[:3])
+    with pytest.raises(InputError, match=r"x has shape \[5, 5\]"):
+        one.start(X[:5])
     one.start(X[:4])
     assert one.finish().shape == (4, 3)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 4])
+def test_a_started_call_may_have_fewer_samples(simple, samples):
+    """As the last part of many samples has; a device without any of them rests."""
+    network = net()
+    for plan in (network.plan_for(TWINS[:2], 4), network.plan_for(CPU, 4)):
+        y = plan(X[:4])
+        plan.start(X[4 : 4 + samples])
+        assert (few := plan.finish()).shape == (samples, 3)
+        assert_right(network, X[4 : 4 + samples], few)
+        np.testing.assert_array_equal(plan(X[:4]), y)
 
 
 @pytest.mark.parametrize(("spec", "sentence"), [
