@@ -183,7 +183,8 @@ def test_a_started_call_may_have_fewer_samples(simple, samples):
     for plan in (network.plan_for(TWINS[:2], 4), network.plan_for(CPU, 4)):
         y = plan(X[:4])
         plan.start(X[4 : 4 + samples])
-        assert (few := plan.finish()).shape == (samples, 3)
+        few = plan.finish()
+        assert few.shape == (samples, 3)
         assert_right(network, X[4 : 4 + samples], few)
         np.testing.assert_array_equal(plan(X[:4]), y)
 
