@@ -45,49 +45,26 @@ class RefusedError(ClnetError):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A candidate prepared for one case.
+    """A candidate prepared for one case."""
 
-    Attributes
-    ----------
-    check : callable
-        Returns the relative error of its results; raises `WrongError` if it exceeds the
-        case's tolerance.
-    timers : mapping of str to callable
-        A factory of the timer for each basis that it offers.
-    config : str
-        The chosen or tuned configuration, for people.
-    threads : int or None
-        Host threads that it uses; None: unknown.
-    spins : bool
-        Whether its threads spin after a call, as a BLAS's do.
-    train : callable or None
-        The training that `timers` repeat, a `cases.training.Train`.
-    """
-
+    # Returns the relative error of its results; raises `WrongError` if it exceeds the
+    # case's tolerance
     check: Callable[[], float]
+    # A factory of the timer for each basis that it offers
     timers: Mapping[str, Callable[[], Timer]]
-    config: str = ""
-    threads: int | None = None
-    spins: bool = False
+    config: str = ""  # The chosen or tuned configuration, for people
+    threads: int | None = None  # Host threads that it uses; None: unknown
+    spins: bool = False  # Whether its threads spin after a call, as a BLAS's do
+    # The training that `timers` repeat, a `cases.training.Train`
     train: Train | None = None
 
 
 class Candidate:
-    """An implementation to measure, for one kind of case.
+    """An implementation to measure, for one kind of case."""
 
-    Attributes
-    ----------
-    name : str
-        As in the rows and on the command line.
-    timeout : float or None
-        Seconds that `prepare` may take.
-    requires : tuple of str
-        The modules that it imports.
-    """
-
-    name: str
-    timeout: ClassVar[float | None] = None
-    requires: ClassVar[tuple[str, ...]] = ()
+    name: str  # As in the rows and on the command line
+    timeout: ClassVar[float | None] = None  # Seconds that `prepare` may take
+    requires: ClassVar[tuple[str, ...]] = ()  # The modules that it imports
 
     def missing(self) -> str | None:
         """Return None if it can be prepared, else the name of a missing module."""
@@ -99,6 +76,23 @@ class Candidate:
     def prepare(self, case: Any, device: Device) -> Prepared:
         """Return it prepared for a case; any exception becomes a row."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Wrapped(Candidate):
+    """Another candidate, which is prepared in a way of its own."""
+
+    candidate: Any  # a frozen dataclass, which is hashable
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.candidate.name)
+        object.__setattr__(self, "timeout", self.candidate.timeout)
+
+    def missing(self) -> str | None:
+        """Return the candidate's reason."""
+        reason: str | None = self.candidate.missing()
+        return reason
 
 
 class Baseline(Candidate):

@@ -18,7 +18,6 @@ candidates. Kernels are built before. Tables of the rows:
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import time
 from collections.abc import Callable, Iterator
@@ -33,11 +32,10 @@ from clnet.formats import load_data
 from clnet.network import Network
 from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.layers import Dense
-from clnet.opencl.discovery import device as find_device
 
+from . import program
 from .baselines.fann import library_file, load_library, network_of, samples_of
 from .environment import cores, load, now
-from .measurements import RESULTS, slug
 
 FANN_DATA = Path("../shared/datasets/fann")
 SPIRAL = 97  # samples of a spiral
@@ -230,30 +228,27 @@ def table(rows: pd.DataFrame) -> str:
 
 def main() -> None:
     """Measure, or show the rows of a file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = program.parser(__doc__)
     add = parser.add_argument
-    add("--case", choices=CASES, help="only this one")
-    add("--device", help="as for clnet.device")
+    add("--case", nargs="+", choices=CASES, default=[*CASES], help="only these")
     add("--fann-library", help="its file; default: the system's")
-    add("--out", type=Path, help="default: a file of the device in benchmarks/results")
-    add("--rows", type=Path, metavar="CSV", help="show these; measure nothing")
-    arguments = parser.parse_args()
-    file = arguments.rows
-    if file is None:
-        library = library_file(arguments.fann_library)
-        if library is None:
-            parser.error("FANN's library is not installed: see --fann-library")
-        names = [arguments.case] if arguments.case else [*CASES]
-        for name in names:
+    given = parser.parse_args()
+    library = library_file(given.fann_library)
+    if given.rows is None and library is None:
+        parser.error("FANN's library is not installed: see --fann-library")
+
+    def measured() -> Iterator[dict[str, Any]]:
+        assert library is not None
+        for name in given.case:
             CASES[name].data()  # a missing file is told before minutes of work
-        device = find_device(arguments.device)
-        file = arguments.out or RESULTS / f"cascades-{slug(device.name)}.csv"
-        rows = pd.DataFrame(rows_of(names, load_library(library), arguments.device))
-        rows = pd.concat([rows, pd.DataFrame(medians_of(rows))])
-        rows.to_csv(file, index=False, float_format="%.6g")
-    print(table(pd.read_csv(file)))
+        rows = []
+        for row in rows_of(given.case, load_library(library), given.device):
+            rows.append(row)
+            yield row
+        for row in medians_of(pd.DataFrame(rows)):
+            yield {name: row.get(name) for name in rows[0]}
+
+    program.run("cascades", given, measured, table, digits="%.6g", anew=True)
 
 
 if __name__ == "__main__":

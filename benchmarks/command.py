@@ -86,26 +86,8 @@ def run(
 ) -> None:
     """List the studies, show a file's rows, or run a study.
 
-    Rows are kept as they are measured; an interruption loses none.
-
-    Parameters
-    ----------
-    study : str or None
-        Of `STUDIES`; None: the one of the file, or list them.
-    device : str or None
-        As for `clnet.device`.
-    out : str or None
-        The folder of results; None: that of `rows`, or `RESULTS`.
-    rows : str or None
-        A CSV file to show instead of measuring.
-    options : Options
-        The options of the run.
-
-    Raises
-    ------
-    InputError, DeviceError, FormatError
-        If a name or device is unknown, the rows are of another study or none, or a file
-        cannot be read or written.
+    Rows are kept as they are measured; an interruption loses none. The folder of
+    results is that of `rows`, or `RESULTS`, where `out` is None.
     """
     if study is not None and study not in STUDIES:
         raise unknown("study", study, STUDIES)
@@ -193,16 +175,8 @@ def _measure(name: str, device: Device, out: Path, options: Options) -> None:
 def _show(name: str, rows: pd.DataFrame, stem: Path, file: Path) -> None:
     """Print a study's tables; write pictures and report beside `stem`.
 
-    Parameters
-    ----------
-    name : str
-        Of `STUDIES`.
-    rows : DataFrame
-        Its measurements; of equal ones the last is shown.
-    stem : Path
-        The path of the report and the pictures, but for their suffixes.
-    file : Path
-        The rows' file.
+    The path of the report and the pictures is `stem`, but for their suffixes; of equal
+    rows the last is shown.
     """
     study = STUDIES[name]
     rows = latest(rows)
@@ -226,19 +200,7 @@ def select(
 ) -> tuple[Trial, ...]:
     """Return the trials and candidates that the options ask for.
 
-    Parameters
-    ----------
-    trials : sequence of Trial
-        The study's.
-    options : Options
-        Names of tables, cases and candidates.
-    baselines : frozenset of str
-        Names of candidates that are not clnet's.
-
-    Raises
-    ------
-    InputError
-        If a name fits nothing.
+    InputError: a name fits nothing.
     """
     _check_names("table", options.tables, {trial.table for trial in trials})
     _check_names("case", options.cases, {trial.case.name for trial in trials})

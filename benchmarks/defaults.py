@@ -11,7 +11,6 @@ its own defaults is the yardstick. A row has the mean and the extremes over the 
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from tqdm import tqdm
 
 from clnet.errors import ClnetWarning
 from clnet.formats import load_data
@@ -31,8 +29,9 @@ from clnet.nn.scaling import Scaling
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import device as find_device
 
+from . import program
 from .cases.dense import Array
-from .measurements import RESULTS, append
+from .measurements import RESULTS
 from .studies.training import DATA
 
 ROWS = RESULTS / "defaults.csv"
@@ -60,27 +59,13 @@ SHOWN = 5  # choices whose scores on each data set are printed
 
 @dataclass(frozen=True)
 class Choice:
-    """Arguments of `Network.fit`.
+    """Arguments of `Network.fit`."""
 
-    Attributes
-    ----------
-    name : str
-        For the rows.
-    optimiser : Optimiser or None
-        None: scikit-learn's MLP with its defaults.
-    batch : int or None
-        Samples a step; None: all.
-    epochs : int
-        Passes over the training set.
-    schedule : str or None
-        As for `fit`.
-    """
-
-    name: str
-    optimiser: Optimiser | None
-    batch: int | None = None
-    epochs: int = 100
-    schedule: str | None = None
+    name: str  # For the rows
+    optimiser: Optimiser | None  # None: scikit-learn's MLP with its defaults
+    batch: int | None = None  # Samples a step; None: all
+    epochs: int = 100  # Passes over the training set
+    schedule: str | None = None  # As for `fit`
 
 
 CHOICES = (
@@ -101,22 +86,15 @@ CHOICES = (
 
 @dataclass(frozen=True)
 class Split:
-    """A training set and a test set; arrays as for `Network.fit`.
-
-    Attributes
-    ----------
-    standardised : bool
-        Whether the network scales its data: inputs, and targets of a regression.
-    classes : bool
-        Whether targets are classes, one-hot.
-    """
+    """A training set and a test set; arrays as for `Network.fit`."""
 
     x: Array
     t: Array
     x_test: Array
     t_test: Array
+    # Whether the network scales its data: inputs, and targets of a regression
     standardised: bool
-    classes: bool
+    classes: bool  # Whether targets are classes, one-hot
 
 
 @lru_cache(maxsize=1)
@@ -270,26 +248,20 @@ def table(rows: pd.DataFrame) -> str:
 
 def main() -> None:
     """Measure, or show the rows of a file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = program.parser(__doc__)
     add = parser.add_argument
     add("--data", type=Path, default=DATA, help="folder of FANN's data sets")
     add("--sets", metavar="A,B", help="only these data sets, as in 'FANN gene'")
-    add("--device", help="as for clnet.device")
-    add("--out", type=Path, default=ROWS, help="default: %(default)s")
-    add("--rows", type=Path, metavar="CSV", help="show these; measure nothing")
-    arguments = parser.parse_args()
-    if arguments.rows is None:
-        sets = splits(arguments.data)
-        if arguments.sets:
-            sets = {name: sets[name] for name in arguments.sets.split(",")}
-        device = find_device(arguments.device)
-        kinds = sum(len(NETWORKS) if one.optimiser else 1 for one in CHOICES)
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        for row in tqdm(measured(sets, device), total=kinds * len(sets)):
-            append(arguments.out, row, "%.4f")
-    print(table(pd.read_csv(arguments.rows or arguments.out)))
+    parser.set_defaults(out=ROWS)
+    given = parser.parse_args()
+    sets = splits(given.data)
+    if given.sets:
+        sets = {name: sets[name] for name in given.sets.split(",")}
+    kinds = sum(len(NETWORKS) if choice.optimiser else 1 for choice in CHOICES)
+    program.run(
+        "defaults", given, lambda: measured(sets, find_device(given.device)), table,
+        kinds * len(sets),
+    )
 
 
 if __name__ == "__main__":

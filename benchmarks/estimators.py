@@ -12,23 +12,18 @@ Times are of the processor, of all threads: those of the wall are there too.
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
-from tqdm import tqdm
 
-from clnet.opencl.discovery import device as find_device
-
+from . import program
 from .cases.dense import Array
-from .measurements import RESULTS, append, slug
 
 SEEDS = 5
 TEST = 0.25  # share of the samples
@@ -133,29 +128,14 @@ def table(rows: pd.DataFrame) -> str:
 
 def main() -> None:
     """Measure, or show the rows of a file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser, names = program.parser(__doc__), [*CLASSES, *REGRESSIONS]
+    parser.add_argument("--sets", metavar="A,B", help=f"of {', '.join(names)}")
+    given = parser.parse_args()
+    names = given.sets.split(",") if given.sets else names
+    program.run(
+        "estimators", given, lambda: measured(names, given.device), table,
+        len(names) * len(ESTIMATORS),
     )
-    add = parser.add_argument
-    names = [*CLASSES, *REGRESSIONS]
-    add("--sets", metavar="A,B", help=f"only these data sets: of {', '.join(names)}")
-    add("--device", help="as for clnet.device")
-    add("--out", type=Path, help="default: a file of the device in benchmarks/results")
-    add("--rows", type=Path, metavar="CSV", help="show these; measure nothing")
-    arguments = parser.parse_args()
-    file = arguments.rows
-    if file is None:
-        if arguments.sets:
-            names = arguments.sets.split(",")
-        device = slug(find_device(arguments.device).name)
-        file = arguments.out or RESULTS / f"estimators-{device}.csv"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        rows = tqdm(
-            measured(names, arguments.device), total=len(names) * len(ESTIMATORS)
-        )
-        for row in rows:
-            append(file, row, "%.4f")
-    print(table(pd.read_csv(file)))
 
 
 if __name__ == "__main__":

@@ -41,58 +41,28 @@ STUDY_OPTIONS = {
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a run; None: the study's default.
+    """The options of a run; None: the study's default."""
 
-    Attributes
-    ----------
-    effort : str
-        Of `timing.EFFORTS`.
-    batches : sequence of int or None
-        Samples a call.
-    precisions : sequence of str or None
-        Of products, as PyTorch names them.
-    tables, cases : sequence of str or None
-        Names, with ``*`` and ``?``.
-    variants, baselines : sequence of str or None
-        Names of candidates, clnet's and others; ``["none"]``: none.
-    bases : sequence of str or None
-        Of the study's `BASES`.
-    tune : bool
-        Whether all configurations of clnet's variants are measured first.
-    data : str or None
-        The folder of the data sets.
-    fann_library : str or None
-        The file of FANN's library; None: the system's.
-    resume : bool
-        Whether rows of the file are kept instead of measured again.
-    model : bool
-        Whether times are predicted by the file's rows instead of measured.
-    """
-
-    effort: str = "normal"
-    batches: Sequence[int] | None = None
-    precisions: Sequence[str] | None = None
+    effort: str = "normal"  # Of `timing.EFFORTS`
+    batches: Sequence[int] | None = None  # Samples a call
+    precisions: Sequence[str] | None = None  # Of products, as PyTorch names them
+    # Names, with ``*`` and ``?``
     tables: Sequence[str] | None = None
     cases: Sequence[str] | None = None
+    # Names of candidates, clnet's and others; ``["none"]``: none
     variants: Sequence[str] | None = None
     baselines: Sequence[str] | None = None
-    bases: Sequence[str] | None = None
+    bases: Sequence[str] | None = None  # Of the study's `BASES`
+    # Whether all configurations of clnet's variants are measured first
     tune: bool = False
-    data: str | None = None
-    fann_library: str | None = None
-    resume: bool = False
+    data: str | None = None  # The folder of the data sets
+    fann_library: str | None = None  # The file of FANN's library; None: the system's
+    resume: bool = False  # Whether rows of the file are kept instead of measured again
+    # Whether times are predicted by the file's rows instead of measured
     model: bool = False
 
     def check(self, study: str, taken: Collection[str]) -> None:
-        """Raise InputError if an option is given that a study does not take.
-
-        Parameters
-        ----------
-        study : str
-            Its name.
-        taken : collection of str
-            Of `STUDY_OPTIONS`.
-        """
+        """Raise InputError if an option is given that a study does not take."""
         for field in fields(self):
             value = getattr(self, field.name)
             refused = field.name in STUDY_OPTIONS and field.name not in taken
@@ -108,30 +78,16 @@ class Options:
 
 @dataclass(frozen=True)
 class Trial:
-    """A case and its candidates.
+    """A case and its candidates."""
 
-    Attributes
-    ----------
-    table : str
-        Of the study; rows of one table are read together.
-    case : Workload
-        The case.
-    candidates : tuple of Candidate
-        Its implementations.
-    on_demand : frozenset of str
-        Names of slow candidates, which run only if named.
-    against : tuple of str
-        Baselines; ratios are those to the first that was measured.
-    roofline : bool
-        Whether times are compared with the roofline's floor.
-    """
-
-    table: str
+    table: str  # Of the study; rows of one table are read together
     case: Workload
     candidates: tuple[Candidate, ...]
+    # Names of slow candidates, which run only if named
     on_demand: frozenset[str] = frozenset()
+    # Baselines; ratios are those to the first that was measured
     against: tuple[str, ...] = ("numpy",)
-    roofline: bool = True
+    roofline: bool = True  # Whether times are compared with the roofline's floor
 
 
 @contextlib.contextmanager
@@ -173,23 +129,8 @@ class Ready:
 class Harness:
     """Runs trials on a device.
 
-    Parameters
-    ----------
-    study : str
-        Name of the study.
-    device : Device
-        The device to measure.
-    effort : Effort
-        The rounds.
-    bases : sequence of str
-        The clocks, of `candidates.BASES`.
-    on_row : callable
-        Called with each row at once.
-    log : callable
-        Called with a line on the progress.
-    done : sequence of Measurement
-        Latest earlier rows. Those of this device and these versions are not measured
-        again, but for candidates that were missing.
+    Rows of `done` of this device and these versions are not measured again, but for
+    candidates that were missing.
     """
 
     def __init__(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -21,94 +20,57 @@ STATUSES = ("measured", "missing", "refused", "failed", "wrong")
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """The time of one candidate on one case by one clock, or the reason for none.
+    """The time of one candidate on one case by one clock, or the reason for none."""
 
-    Attributes
-    ----------
-    study, table, case : str
-        Names of the study, its table and the case.
-    sizes, activation, batch, dtype, precision, seed
-        As in `cases.dense.Case`; sizes joined by dashes.
-    candidate, config : str
-        The implementation and its configuration.
-    status : str
-        One of `STATUSES`.
-    reason : str
-        One sentence, empty if the status is ``"measured"``.
-    basis : str
-        The clock (`candidates.BASES`); empty without a time.
-    median, low, high : float or None
-        Seconds of one run: the median and the quartiles of the rounds.
-    rounds : int
-        Rounds measured.
-    effort : str
-        ``"quick"``, ``"normal"`` or ``"full"``.
-    error, tolerance : float or None
-        The result's relative distance from the float64 oracle, and its limit.
-    against : str
-        The baseline of `ratio`.
-    ratio : float or None
-        That baseline's median over this one: above 1, this one is faster.
-    floor : float or None
-        The roofline's lower bound, seconds (`roofline`).
-    bound : str
-        Its limit: ``"bytes"`` or ``"flops"``.
-    over_floor : float or None
-        The median over the floor.
-    bandwidth, rate : float or None
-        The measured bytes/s and FLOP/s behind the floor.
-    threads : int or None
-        Host threads that the candidate uses.
-    load : float or None
-        Load average of the minute before the study.
-    device, platform, platform_version, driver : str
-        The OpenCL device.
-    clnet, numpy, pyopencl, torch, python : str
-        Versions.
-    date : str
-        UTC.
-    """
-
+    # Names of the study, its table and the case
     study: str
     table: str
     case: str
+    # As in `cases.dense.Case`; sizes joined by dashes
     sizes: str
     activation: str
     batch: int
     dtype: str
     precision: str
     seed: int
+    # The implementation and its configuration
     candidate: str
     config: str = ""
-    status: str
-    reason: str = ""
-    basis: str = ""
+    status: str  # One of `STATUSES`
+    reason: str = ""  # One sentence, empty if the status is ``"measured"``
+    basis: str = ""  # The clock (`candidates.BASES`); empty without a time
+    # Seconds of one run: the median and the quartiles of the rounds
     median: float | None = None
     low: float | None = None
     high: float | None = None
-    rounds: int = 0
-    effort: str
+    rounds: int = 0  # Rounds measured
+    effort: str  # ``"quick"``, ``"normal"`` or ``"full"``
+    # The result's relative distance from the float64 oracle, and its limit
     error: float | None = None
     tolerance: float | None
-    against: str = ""
+    against: str = ""  # The baseline of `ratio`
+    # That baseline's median over this one: above 1, this one is faster
     ratio: float | None = None
-    floor: float | None = None
-    bound: str = ""
-    over_floor: float | None = None
+    floor: float | None = None  # The roofline's lower bound, seconds (`roofline`)
+    bound: str = ""  # Its limit: ``"bytes"`` or ``"flops"``
+    over_floor: float | None = None  # The median over the floor
+    # The measured bytes/s and FLOP/s behind the floor
     bandwidth: float | None = None
     rate: float | None = None
-    threads: int | None = None
-    load: float | None
+    threads: int | None = None  # Host threads that the candidate uses
+    load: float | None  # Load average of the minute before the study
+    # The OpenCL device
     device: str
     platform: str
     platform_version: str
     driver: str
+    # Versions
     clnet: str
     numpy: str
     pyopencl: str
     torch: str
     python: str
-    date: str
+    date: str  # UTC
 
 
 COLUMNS = tuple(field.name for field in fields(Measurement))
@@ -153,20 +115,10 @@ def latest(table: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index(drop=True)
 
 
-def append(path: Path, row: Mapping[str, Any], digits: str = "%.4g") -> None:
-    """Add a row to a CSV file, whose first line has the names of its columns."""
-    pd.DataFrame([row]).to_csv(
-        path, mode="a", index=False, float_format=digits, header=not path.exists()
-    )
-
-
 def read(path: Path) -> pd.DataFrame:
     """Return the rows of a CSV file.
 
-    Raises
-    ------
-    FormatError
-        If it cannot be read, has other columns, or a value of another type.
+    FormatError: it cannot be read, has other columns, or a value of another type.
     """
     try:
         table = pd.read_csv(
@@ -194,24 +146,7 @@ def _check_columns(path: Path, columns: list[str]) -> None:
 class ResultsFile:
     """The CSV file of one study on one device.
 
-    Parameters
-    ----------
-    folder : Path
-        Made if it does not exist.
-    study : str
-        Its name.
-    device : Device
-        Where it runs.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-
-    Raises
-    ------
-    FormatError
-        If the file has other columns, or cannot be read or written.
+    FormatError: the file has other columns, or cannot be read or written.
     """
 
     def __init__(self, folder: Path, study: str, device: Device) -> None:
@@ -226,13 +161,7 @@ class ResultsFile:
             raise FormatError(f"results cannot go to {self.path}: {error}") from error
 
     def add(self, row: Measurement) -> None:
-        """Append a row; it is on the disk when this returns.
-
-        Raises
-        ------
-        FormatError
-            If it cannot be written.
-        """
+        """Append a row; it is on the disk when this returns."""
         line = table_of([row]).to_csv(
             header=False, index=False, float_format="%.6g", lineterminator="\n"
         )

@@ -46,30 +46,16 @@ ENQUEUE_SECONDS = 3e-5  # a launch; three times that of a GPU's profiling queue
 
 @dataclass(frozen=True)
 class ByVariant(Candidate):
-    """One variant for the whole network, each span as long as its reach.
-
-    Attributes
-    ----------
-    variant : Variant
-        The variant.
-    pinned : mapping of str to int
-        Fixed parts of the configuration; the first configuration with them counts.
-    by_layer : bool
-        Whether each layer is a span of its own.
-    one_core : bool
-        Whether it runs in the calling thread, on the device's serial companion.
-    tune : bool
-        Whether all configurations are measured, and the fastest taken.
-    name : str
-        Empty: the variant's.
-    """
+    """One variant for the whole network, each span as long as its reach."""
 
     variant: Variant
+    # Fixed parts of the configuration; the first configuration with them counts
     pinned: Config = field(default_factory=dict)
-    by_layer: bool = False
+    by_layer: bool = False  # Whether each layer is a span of its own
+    # Whether it runs in the calling thread, on the device's serial companion
     one_core: bool = False
-    tune: bool = False
-    name: str = ""
+    tune: bool = False  # Whether all configurations are measured, and the fastest taken
+    name: str = ""  # Empty: the variant's
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.variant.name)
@@ -79,13 +65,7 @@ class ByVariant(Candidate):
         return prepared(case, device, self.steps(case, device))
 
     def steps(self, case: Case, device: Device) -> tuple[PlanStep, ...]:
-        """Return the steps of a plan.
-
-        Raises
-        ------
-        RefusedError
-            If it cannot compute the network here.
-        """
+        """Return the steps of a plan, or raise RefusedError."""
         target = serial_device(device) if self.one_core else device
         program = case.network.program.at(case.precision)
         n = len(program.ops)
@@ -163,15 +143,9 @@ class Serial(Candidate):
 
 @dataclass(frozen=True)
 class Planned(Candidate):
-    """The network as `Network.compile` plans it.
+    """The network as `Network.compile` plans it."""
 
-    Attributes
-    ----------
-    tune : bool
-        Whether the whole tuning space is measured first.
-    """
-
-    tune: bool = False
+    tune: bool = False  # Whether the whole tuning space is measured first
     name: str = "planned"
 
     def prepare(self, case: Case, device: Device) -> Prepared:
@@ -231,13 +205,7 @@ def _has_serial(device: Device) -> bool:
 
 
 def serial_device(device: Device) -> Device:
-    """Return the device or its companion that runs kernels in the calling thread.
-
-    Raises
-    ------
-    RefusedError
-        If there is none.
-    """
+    """Return the device or its companion that runs kernels in the calling thread."""
     for one in device.places:
         if one.serial:
             return one
@@ -327,37 +295,18 @@ def _clock(
 
 
 class DeviceTime(NamedTuple):
-    """Times of the commands of one run, by the device's clock.
+    """Times of the commands of one run, by the device's clock."""
 
-    Attributes
-    ----------
-    span : float
-        Seconds from the first command's start to the last one's end.
-    busy : float
-        Seconds of the commands alone, without the gaps between them.
-    """
-
-    span: float
-    busy: float
+    span: float  # Seconds from the first command's start to the last one's end
+    busy: float  # Seconds of the commands alone, without the gaps between them
 
 
 def timed_run(executable: Executable, first: Action | None = None) -> DeviceTime:
     """Compute as `Executable.run` does, and return the times by the device's clock.
 
-    Parameters
-    ----------
-    executable : Executable
-        Of a session with profiling.
-    first : callable, optional
-        Enqueues other work, not counted, that keeps the device busy until the host has
-        enqueued the run: without it the device may idle between commands.
-
-    Raises
-    ------
-    InputError
-        If no step runs on the device.
-    pyopencl.Error, MemoryError
-        If the device fails: see `Session.errors`.
+    The executable is of a session with profiling. `first` enqueues other work, not
+    counted, that keeps the device busy until the host has enqueued the run: without it
+    the device may idle between commands.
     """
     if first is not None:
         first()

@@ -30,7 +30,7 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
@@ -56,9 +56,10 @@ from clnet.runtime.plan import Plan
 from clnet.variants import VARIANTS
 from clnet.variants.base import Variant
 
+from . import program
+from .candidates import Timer, wall
 from .cases.dense import Case
 from .environment import device_identity, load, now, versions, worked
-from .measurements import RESULTS, append, slug
 from .studies.feedforward import CONFIGURATIONS, DEEP, MANY, NARROW
 
 C = TypeVar("C")
@@ -66,6 +67,7 @@ C = TypeVar("C")
 PICKS = ("model", "rates", "five seconds", "searched")
 BLOCK_SECONDS = 0.01  # of calls of one plan, before the next plan's turn
 ROUNDS = 60  # a multiple of 4
+LEAST_ROUNDS = 4
 FINALIST = 1.5  # time of a span over the best whole call, up to which it is a finalist
 BATCHES = (1, 32, 1024)
 QUICK_DEEP = ("deep-64", "deep-512")  # on GPUs
@@ -86,15 +88,7 @@ def cases_of(cpu: bool) -> dict[str, Case]:
 
 
 class Picks:
-    """The plans of one case.
-
-    Parameters
-    ----------
-    case : Case
-        The network, the batch size and the precision.
-    device : Device
-        Without measured rates.
-    """
+    """The plans of one case, on a device without measured rates."""
 
     def __init__(self, case: Case, device: Device) -> None:
         self.case: Case = case
@@ -142,22 +136,8 @@ class Picks:
         x = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
         every = (*self.finalists(), *plans.values())
         distinct = {repr(plan.steps): plan for plan in every}
-        times: dict[str, list[float]] = {key: [] for key in distinct}
-
-        def block(key: str, repeats: int) -> float:
-            start = time.perf_counter()
-            for _ in range(repeats):
-                distinct[key](x)
-            return (time.perf_counter() - start) / repeats
-
-        repeats = {}
-        for key in distinct:
-            block(key, 1)
-            repeats[key] = max(1, int(BLOCK_SECONDS / block(key, 3)))
         start, before, own = time.perf_counter(), worked(), time.process_time()
-        for number in range(ROUNDS):
-            for key in sorted(distinct, reverse=bool(number % 2)):
-                times[key].append(block(key, repeats[key]))
+        times = in_turn({key: wall(plan, [x]) for key, plan in distinct.items()})
         after = worked()
         others = None if before is None or after is None else (
             after - before - (time.process_time() - own)
@@ -184,6 +164,26 @@ class Picks:
             }
 
 
+def in_turn(
+    timers: Mapping[str, Timer], limit: float = math.inf
+) -> dict[str, list[float]]:
+    """Return the seconds of calls, of rounds taken in turn, in about so many seconds.
+
+    The first calls and the rounds' lengths are measured before.
+    """
+    for timer in timers.values():
+        timer(1)
+    alone = {key: timer(3) for key, timer in timers.items()}
+    repeats = {key: max(1, int(BLOCK_SECONDS / call)) for key, call in alone.items()}
+    turn = sum(repeats[key] * call for key, call in alone.items())
+    rounds = max(LEAST_ROUNDS, int(min(ROUNDS, limit / turn)))
+    times: dict[str, list[float]] = {key: [] for key in timers}
+    for number in range(rounds):
+        for key in sorted(timers, reverse=bool(number % 2)):
+            times[key].append(timers[key](repeats[key]))
+    return times
+
+
 def best_of(times: Mapping[str, Sequence[float]]) -> str:
     """Return the key of the least median."""
     return min(times, key=lambda key: statistics.median(times[key]))
@@ -193,11 +193,6 @@ def over_best(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return the median ratio of each plan's times to the best's of the same rounds.
 
     The best of two rounds of four is chosen by the other two.
-
-    Parameters
-    ----------
-    times : mapping of str to sequence of float
-        Of each plan, seconds of all rounds.
     """
     ratios: dict[str, list[float]] = {key: [] for key in times}
     for half in (0, 1):
@@ -242,18 +237,9 @@ def rows_of(
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows; the store is empty at first.
 
-    Parameters
-    ----------
-    cases : sequence of Case
-        The most important first: `limit` seconds are for all.
-    device : Device
-        The device.
-    limit, each : float
-        Seconds, and of the search of a case.
-    every : bool
-        Whether `searched` measures every candidate.
-    variants : tuple of Variant
-        Those of `searched`.
+    The most important cases come first: `limit` seconds are for all, `each` for the
+    search of a case. With `every`, `searched` measures every candidate, of some
+    variants.
     """
     start = time.perf_counter()
     plain = replace(device, measured=None)
@@ -286,14 +272,8 @@ def table(
 ) -> str:
     """Return each pick's ratio to the best, and the time of the search's, in us.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        The rows.
-    picks : sequence of str
-        The picks, the search's last.
-    index, shown : sequence of str
-        Columns that name a case, and those that tell of the search's choice.
+    The search is the last of `picks`. A case is named by the columns of `index`; those
+    of `shown` tell of the search's choice.
     """
     ratios = rows.pivot_table(
         index=[*index], columns="pick", values="over_best", sort=False
@@ -306,16 +286,11 @@ def table(
 
 def options(description: str | None, case: str) -> argparse.ArgumentParser:
     """Return the parser of a benchmark of choices; `case` is an example."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = program.parser(description)
     add = parser.add_argument
-    add("--device", help="as for clnet.device")
     add("--case", nargs="+", help=f'as "{case}", the most important first')
     add("--seconds", type=float, default=math.inf, help="limit of all cases")
     add("--each", type=float, default=math.inf, help="limit of the search of a case")
-    add("--out", type=Path, help="CSV, appended to; default: of the device, in results")
-    add("--rows", type=Path, metavar="CSV", help="show these; measure nothing")
     return parser
 
 
@@ -329,6 +304,33 @@ def chosen(
     return [known[name] for name in names or known]
 
 
+@contextmanager
+def own_times() -> Iterator[None]:
+    """Measure all times anew, in a store of this program's own."""
+    warnings.simplefilter("ignore", ClnetWarning)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["CLNET_CACHE_DIR"] = folder
+        times_file.SHIPPED = Path(folder)
+        yield
+
+
+def kept(
+    rows: Iterable[dict[str, Any]], name: str, given: argparse.Namespace,
+    device: Device, shown: str,
+) -> pd.DataFrame:
+    """Append rows to their file as they come, print a line of each, and return them."""
+    file, listed = program.file_of(name, given), []
+    where = {"date": now(), **device_identity(device), **versions()}
+    for row in rows:
+        listed.append({**row, "load": load(), **where})
+        program.append(file, listed[-1])
+        print(
+            f"{row['case']} {row['pick']}: {1e6 * row['median']:.2f} us, "
+            f"{row['over_best']:.2f}, {row[shown][:60]}", flush=True,
+        )
+    return pd.DataFrame(listed)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, or show the rows of a file."""
     parser = options(__doc__, "config-3 x 32")
@@ -340,34 +342,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.rows is not None:
         print(table(pd.read_csv(given.rows)))
         return
-    warnings.simplefilter("ignore", ClnetWarning)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["CLNET_CACHE_DIR"] = folder
-        times_file.SHIPPED = Path(folder)
+    with own_times():
         device = find_device(given.device)
-        known = cases_of(device.type == "cpu")
-        cases = chosen(parser, given.case, known)
-        file = given.out or RESULTS / f"picks-{slug(device.name)}.csv"
-        where = {"date": now(), **device_identity(device), **versions()}
-        rows = []
+        cases = chosen(parser, given.case, cases_of(device.type == "cpu"))
         variants = tuple(
-            one for one in VARIANTS
-            if given.variants is None or one.name in given.variants
+            variant for variant in VARIANTS
+            if given.variants is None or variant.name in given.variants
         )
         every = given.all or given.variants is not None
-        for row in rows_of(
-            cases, device, given.seconds, given.each, every, variants
-        ):
-            rows.append({**row, "load": load(), **where})
-            append(file, rows[-1])
-            print(
-                f"{row['case']} x {row['batch']} {row['pick']}: "
-                f"{1e6 * row['median']:.1f} us, {row['over_best']:.2f}, "
-                f"{row['cover'][:60]}", flush=True,
-            )
+        rows = kept(
+            rows_of(cases, device, given.seconds, given.each, every, variants), "picks",
+            given, device, "cover",
+        )
         if given.export is not None:
             times_file.export_times(rate_probes.known(device), given.export)
-    print(table(pd.DataFrame(rows)))
+    print(table(rows))
 
 
 if __name__ == "__main__":

@@ -16,24 +16,19 @@ all configurations near the best that the search has found.
 
 from __future__ import annotations
 
-import os
 import statistics
-import tempfile
 import time
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from clnet.errors import ClnetWarning
 from clnet.ir.lowering import lower_training
 from clnet.ir.program import Program
 from clnet.nn.losses import loss_function
-from clnet.opencl import rate_probes, times_file
+from clnet.opencl import rate_probes
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import session
@@ -45,9 +40,8 @@ from clnet.variants.members import members_variants
 from clnet.variants.members.members import exact_factors
 
 from . import picks
-from .environment import device_identity, load, now, versions
-from .measurements import RESULTS, append, slug
-from .picks import BLOCK_SECONDS, FINALIST, ROUNDS, cover_text, empty_store
+from .candidates import Timer, back_to_back
+from .picks import FINALIST, cover_text, empty_store
 from .studies.population import population_cases
 from .studies.small import SmallCase
 from .studies.training import DATA
@@ -55,7 +49,6 @@ from .studies.training import DATA
 PICKS = ("model", "measured", "searched")
 CORES_CASES = ("xor-1000", "iris-1000", "parity-1000", "robot-1000")
 CASE_SECONDS = 5.0  # of all timings in turn, about
-LEAST_ROUNDS = 5
 
 
 def cases_of(cpu: bool) -> dict[str, SmallCase]:
@@ -67,14 +60,8 @@ def cases_of(cpu: bool) -> dict[str, SmallCase]:
 def rows_of(case: SmallCase, device: Device, each: float) -> Iterator[dict[str, Any]]:
     """Choose, time the choices in turn, and yield a row of each.
 
-    Parameters
-    ----------
-    case : SmallCase
-        Its networks train on all samples a step.
-    device : Device
-        With measured rates, which `model` does not know.
-    each : float
-        Seconds of the search.
+    Networks train on all samples a step. The device has measured rates, which `model`
+    does not know. The search may take `each` seconds.
     """
     network, (x, _) = case.network(), case.data
     program = lower_training(
@@ -104,7 +91,9 @@ def rows_of(case: SmallCase, device: Device, each: float) -> Iterator[dict[str, 
             one.step for one in report.candidates if one.timing is not None
             and one.seconds <= FINALIST * report.covers[0].seconds
         )]
-        times = in_turn({repr(step): step for step in steps}, case, program)
+        times = picks.in_turn(
+            timers_of({repr(step): step for step in steps}, case, program), CASE_SECONDS
+        )
     medians = {key: statistics.median(found) for key, found in times.items()}
     best = min(medians, key=medians.__getitem__)
     for name, step in chosen.items():
@@ -124,33 +113,20 @@ def rows_of(case: SmallCase, device: Device, each: float) -> Iterator[dict[str, 
         }
 
 
-def in_turn(
-    steps: dict[str, PlanStep], case: SmallCase, program: Program
-) -> dict[str, list[float]]:
-    """Return the seconds of a step of all networks, of rounds taken in turn."""
+def timers_of(
+    steps: Mapping[str, PlanStep], case: SmallCase, program: Program
+) -> dict[str, Timer]:
+    """Return the timers of a step of all networks."""
     device = next(iter(steps.values())).device
     assert device is not None
-    trial = StepTrial(case.network(), program, device)
-    runs = {key: trial.ready([step], (), ()) for key, step in steps.items()}
+    trial, place = StepTrial(case.network(), program, device), session(device)
 
-    place = session(device)
+    def timer(step: PlanStep) -> Timer:
+        run = trial.ready([step], (), ())
+        calls = back_to_back(run.start, place.finish)
+        return lambda repeats: run.share * calls(repeats)
 
-    def block(key: str, repeats: int) -> float:
-        start = time.perf_counter()
-        for _ in range(repeats):
-            runs[key].start()
-        place.finish()
-        return (time.perf_counter() - start) / repeats
-
-    alone = {key: block(key, 1) for key in runs}
-    repeats = {key: max(1, int(BLOCK_SECONDS / one)) for key, one in alone.items()}
-    turn = sum(repeats[key] * one for key, one in alone.items())
-    rounds = max(LEAST_ROUNDS, min(ROUNDS, int(CASE_SECONDS / turn)))
-    found: dict[str, list[float]] = {key: [] for key in runs}
-    for number in range(rounds):
-        for key in sorted(runs, reverse=bool(number % 2)):
-            found[key].append(runs[key].share * block(key, repeats[key]))
-    return found
+    return {key: timer(step) for key, step in steps.items()}
 
 
 def table(rows: pd.DataFrame) -> str:
@@ -165,26 +141,16 @@ def main(given: Sequence[str] | None = None) -> None:
     if arguments.rows is not None:
         print(table(pd.read_csv(arguments.rows)))
         return
-    warnings.simplefilter("ignore", ClnetWarning)
-    begin, rows = time.perf_counter(), []
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["CLNET_CACHE_DIR"] = folder
-        times_file.SHIPPED = Path(folder)
+    begin = time.perf_counter()
+    with picks.own_times():
         device = rate_probes.measured(find_device(arguments.device))
-        known = cases_of(device.type == "cpu")
-        file = arguments.out or RESULTS / f"population_picks-{slug(device.name)}.csv"
-        where = {"date": now(), **device_identity(device), **versions()}
-        for case in picks.chosen(parser, arguments.case, known):
-            if time.perf_counter() - begin > arguments.seconds:
-                break
-            for row in rows_of(case, device, arguments.each):
-                rows.append({**row, "load": load(), **where})
-                append(file, rows[-1])
-                print(
-                    f"{row['case']} {row['pick']}: {1e6 * row['median']:.2f} us, "
-                    f"{row['over_best']:.2f}, {row['kernel']}", flush=True,
-                )
-    print(table(pd.DataFrame(rows)))
+        cases = picks.chosen(parser, arguments.case, cases_of(device.type == "cpu"))
+        rows = picks.kept((
+            row for case in cases
+            if time.perf_counter() - begin <= arguments.seconds
+            for row in rows_of(case, device, arguments.each)
+        ), "population_picks", arguments, device, "kernel")
+    print(table(rows))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ training leaves: parameters and histories that are not read.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import time
@@ -28,10 +27,10 @@ from clnet.opencl.device import Device
 from clnet.opencl.discovery import device as find_device
 from clnet.opencl.session import Session, session
 
+from . import program
 from .baselines.jax import JaxTraining
 from .cases.training import EPOCHS
 from .environment import cores
-from .measurements import RESULTS, slug
 from .studies.population import population_cases
 from .studies.small import SmallCase
 from .studies.training import DATA
@@ -121,27 +120,18 @@ def rows_of(device: Device) -> Iterator[dict[str, Any]]:
                     break
 
 
+def table(rows: pd.DataFrame) -> str:
+    """Return the rows as text."""
+    return str(rows.to_string(index=False, float_format="%.4g"))
+
+
 def main() -> None:
     """Measure, or show the rows of a file."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.population_sizes", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    given = program.parser(__doc__).parse_args()
+    program.run(
+        "population_sizes", given, lambda: rows_of(find_device(given.device)), table,
+        digits="%.6g", anew=True,
     )
-    parser.add_argument("--rows", type=Path, help="rows to show, not measured again")
-    parser.add_argument("--device", help="default: that of clnet.device")
-    arguments = parser.parse_args()
-    if arguments.rows is None:
-        device = find_device(arguments.device)
-        file = RESULTS / f"population_sizes-{slug(device.name)}.csv"
-        found: list[dict[str, Any]] = []
-        for row in rows_of(device):
-            found.append(row)
-            rows = pd.DataFrame(found)
-            rows.to_csv(file, index=False, float_format="%.6g")
-        print(f"rows: {file}")
-    else:
-        rows = pd.read_csv(arguments.rows)
-    print(rows.to_string(index=False, float_format="%.4g"))
 
 
 if __name__ == "__main__":

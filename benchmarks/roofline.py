@@ -30,24 +30,12 @@ SMALL = 1 << 12  # bytes of the smallest array measured on a CPU
 
 @dataclass(frozen=True)
 class Floor:
-    """The lower bound of a case's time on a device.
+    """The lower bound of a case's time on a device."""
 
-    Attributes
-    ----------
-    seconds : float
-        The larger of the times for bytes and for operations.
-    bound : {"bytes", "flops"}
-        The larger one.
-    bandwidth : float
-        Bytes a second.
-    rate : float
-        Floating-point operations a second.
-    """
-
-    seconds: float
-    bound: str
-    bandwidth: float
-    rate: float
+    seconds: float  # The larger of the times for bytes and for operations
+    bound: str  # The larger one
+    bandwidth: float  # Bytes a second
+    rate: float  # Floating-point operations a second
 
 
 def lower_bound(bytes_: float, flops: float, bandwidth: float, rate: float) -> Floor:
@@ -58,13 +46,7 @@ def lower_bound(bytes_: float, flops: float, bandwidth: float, rate: float) -> F
 
 
 class Roofline:
-    """A device's measured speeds; each is measured on first use.
-
-    Parameters
-    ----------
-    device : Device
-        The device to measure.
-    """
+    """A device's measured speeds; each is measured on first use."""
 
     def __init__(self, device: Device) -> None:
         self._device = device

@@ -13,22 +13,18 @@ threads, and of the wall.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from clnet.opencl.discovery import device as find_device
-
+from . import program
 from .environment import cores
-from .measurements import RESULTS, slug
 
 FOLDS = 5
 SOME = 10  # settings of a search that is scaled to all
@@ -117,24 +113,15 @@ def table(rows: pd.DataFrame) -> str:
 
 def main() -> None:
     """Measure, or show the rows of a file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = program.parser(__doc__)
     add = parser.add_argument
-    add("--case", choices=CASES, help="only this one")
+    add("--case", nargs="+", choices=CASES, default=[*CASES], help="only these")
     add("--full", action="store_true", help="all settings one by one, too")
-    add("--device", help="as for clnet.device")
-    add("--out", type=Path, help="default: a file of the device in benchmarks/results")
-    add("--rows", type=Path, metavar="CSV", help="show these; measure nothing")
-    arguments = parser.parse_args()
-    file = arguments.rows
-    if file is None:
-        cases = [arguments.case] if arguments.case else [*CASES]
-        device = find_device(arguments.device)
-        file = arguments.out or RESULTS / f"searches-{slug(device.name)}.csv"
-        rows = pd.DataFrame(rows_of(cases, arguments.device, arguments.full))
-        rows.to_csv(file, index=False, float_format="%.4f")
-    print(table(pd.read_csv(file)))
+    given = parser.parse_args()
+    program.run(
+        "searches", given, lambda: rows_of(given.case, given.device, given.full), table,
+        len(given.case) * len(SEARCHES), anew=True,
+    )
 
 
 if __name__ == "__main__":

@@ -12,23 +12,18 @@ and of the wall, which other work disturbs. `peak_gb` is the process's memory at
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import resource
 import time
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
-from tqdm import tqdm
 
-from clnet.opencl.discovery import device as find_device
-
-from .measurements import RESULTS, append, slug
+from . import program
 
 INPUTS = (2_000, 20_000, 100_000, 200_000, 1_000_000)
 SAMPLES, ENTRIES, CLASSES = 2000, 100, 4
@@ -82,7 +77,7 @@ def trained(kind: str, inputs: int, device: str | None) -> dict[str, Any]:
     return row
 
 
-def measured(inputs: list[int], device: str | None) -> Iterator[dict[str, Any]]:
+def measured(inputs: Sequence[int], device: str | None) -> Iterator[dict[str, Any]]:
     """Yield the rows."""
     spawn = multiprocessing.get_context("spawn")
     for width in inputs:
@@ -109,27 +104,15 @@ def table(rows: pd.DataFrame) -> str:
 
 def main() -> None:
     """Measure, or show the rows of a file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = program.parser(__doc__)
+    parser.add_argument(
+        "--inputs", nargs="+", type=int, default=INPUTS, help="default: %(default)s"
     )
-    add = parser.add_argument
-    add("--inputs", metavar="A,B", help=f"instead of {', '.join(map(str, INPUTS))}")
-    add("--device", help="as for clnet.device")
-    add("--out", type=Path, help="default: a file of the device in benchmarks/results")
-    add("--rows", type=Path, metavar="CSV", help="show these; measure nothing")
-    arguments = parser.parse_args()
-    file = arguments.rows
-    if file is None:
-        inputs = [*map(int, arguments.inputs.split(","))] if arguments.inputs else (
-            [*INPUTS]
-        )
-        device = slug(find_device(arguments.device).name)
-        file = arguments.out or RESULTS / f"sparse_inputs-{device}.csv"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        rows = measured(inputs, arguments.device)
-        for row in tqdm(rows, total=len(inputs) * ROUNDS * 2):
-            append(file, row, "%.4f")
-    print(table(pd.read_csv(file)))
+    given = parser.parse_args()
+    program.run(
+        "sparse_inputs", given, lambda: measured(given.inputs, given.device), table,
+        len(given.inputs) * ROUNDS * 2,
+    )
 
 
 if __name__ == "__main__":

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
-from tabulate import tabulate
 
 from clnet.opencl.discovery import device as find_device
 
+from . import program
 from .environment import cores, device_identity, load, now, versions
-from .measurements import RESULTS, append, slug
 
 Array = NDArray[np.float32]
 
@@ -198,17 +198,20 @@ def measured(
         }
 
 
+def table(rows: pd.DataFrame) -> str:
+    """Return the rows as text, without their environment."""
+    columns = ["samples", "GB", "GB/s", PROCESSOR, *OF_FILES]
+    return str(rows[columns].to_string(index=False, na_rep="", float_format="%.3g"))
+
+
 def main() -> None:
     """Measure, keep each row at once, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=Path())
-    parser.add_argument("--gigabytes", type=float, default=1.0, help="of each file")
-    parser.add_argument("--kinds", nargs="+", default=list(SUFFIXES), choices=SUFFIXES)
-    parser.add_argument("--device")
-    parser.add_argument(
-        "--out", type=Path, help="CSV, appended to; default: of the device, in results"
-    )
-    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
+    parser = program.parser(__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--folder", type=Path, default=Path())
+    add("--gigabytes", type=float, default=1.0, help="of each file")
+    add("--kinds", nargs="+", default=list(SUFFIXES), choices=SUFFIXES)
+    add("--measure", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure is not None:
         path, samples = given.measure
@@ -217,18 +220,17 @@ def main() -> None:
         )))
         return
     given.folder.mkdir(parents=True, exist_ok=True)
-    device = find_device(given.device)
-    out = given.out or RESULTS / f"streams-{slug(device.name)}.csv"
-    rows = []
-    for row in measured(given.folder, given.kinds, given.gigabytes, given.device):
-        rows.append(row)
+
+    def rows() -> Iterator[dict[str, object]]:
         where = {
-            "cores": cores(), "load": load(), "date": now(), **device_identity(device),
-            **versions(),
+            "cores": cores(), "load": load(), "date": now(),
+            **device_identity(find_device(given.device)), **versions(),
         }
         columns = ["samples", "GB", "GB/s", PROCESSOR, *where, *OF_FILES]
-        append(out, {name: {**row, **where}.get(name) for name in columns})
-    print(tabulate(rows, headers="keys", tablefmt="github", floatfmt=".3g"))
+        for row in measured(given.folder, given.kinds, given.gigabytes, given.device):
+            yield {name: {**row, **where}.get(name) for name in columns}
+
+    program.run("streams", given, rows, table, 1 + len(given.kinds), "%.4g")
 
 
 if __name__ == "__main__":

@@ -20,23 +20,12 @@ MIN_ROUNDS = 3  # however long they take
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure.
+    """How long to measure."""
 
-    Attributes
-    ----------
-    name : str
-        ``"quick"``, ``"normal"`` or ``"full"``.
-    rounds : int
-        Blocks a candidate.
-    block : float
-        The least seconds of a block.
-    budget : float
-        Seconds after which a candidate is skipped, once it has `MIN_ROUNDS`.
-    """
-
-    name: str
-    rounds: int
-    block: float = 0.04
+    name: str  # ``"quick"``, ``"normal"`` or ``"full"``
+    rounds: int  # Blocks a candidate
+    block: float = 0.04  # The least seconds of a block
+    # Seconds after which a candidate is skipped, once it has `MIN_ROUNDS`
     budget: float = 3.0
 
 
@@ -48,30 +37,15 @@ EFFORTS = {
 
 @dataclass
 class TimedCandidate:
-    """A candidate's timer on one basis, and its samples.
+    """A candidate's timer on one basis, and its samples."""
 
-    Attributes
-    ----------
-    timer : callable
-        Takes the number of runs; returns the seconds of one.
-    spins : bool
-        Whether the candidate's threads spin after a run.
-    repeats : int
-        Runs a block.
-    samples : list of float
-        Seconds of one run, one a round.
-    spent : float
-        Seconds in all.
-    fault : Exception or None
-        The error that ended it.
-    """
-
-    timer: Timer
-    spins: bool = False
-    repeats: int = 1
+    timer: Timer  # Takes the number of runs; returns the seconds of one
+    spins: bool = False  # Whether the candidate's threads spin after a run
+    repeats: int = 1  # Runs a block
+    # Seconds of one run, one a round
     samples: list[float] = field(default_factory=list)
-    spent: float = 0.0
-    fault: Exception | None = None
+    spent: float = 0.0  # Seconds in all
+    fault: Exception | None = None  # The error that ended it
 
     def warm_up(self, block: float) -> None:
         """Find the repeats that take at least `block` seconds."""
@@ -100,14 +74,7 @@ def interleave(
 ) -> None:
     """Measure candidates in rounds, after one warm-up round.
 
-    Parameters
-    ----------
-    entries : sequence of TimedCandidate
-        Their samples are filled. One that raises has a fault, and is left out.
-    effort : Effort
-        The rounds.
-    pause : callable
-        Waits for a number of seconds.
+    One that raises has a fault, and is left out.
     """
     spun = True  # by the oracle
     for number in range(-1, effort.rounds):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from ctypes.util import find_library
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from clnet.network import Network
 from clnet.nn.activations import activation
 from clnet.opencl.device import Device
 
@@ -27,12 +27,11 @@ from ..candidates import (
 )
 from ..cases.dense import Array, Case
 from ..environment import blas_threads
-from ..subprocess_guard import Guarded
+from ..processes import Guarded
 from .fann import Fann
-from .layers import name_elsewhere, weights_and_biases
+from .layers import name_elsewhere, torch_module, weights_and_biases
 
 WARM_RUNS = 3  # before a graph is captured, and after a compilation
-OPSET, IR_VERSION = 17, 8  # ONNX: read by all releases since 2022
 
 PLAIN: dict[str, Callable[[Array], Array]] = {
     "sigmoid": lambda v: 1 / (1 + np.exp(-v)),
@@ -82,16 +81,12 @@ class Torch(OnTorch):
 
     The highest precision is float32, ``"high"`` has TF32 products, and ``"medium"`` is
     bfloat16 from the first layer to the last.
-
-    Attributes
-    ----------
-    name : str
-        ``"torch"`` on the CPU; on a CUDA device ``"torch-cuda"``, run op by op,
-        ``"torch-graph"``, replayed as one CUDA graph, ``"torch-compile"``, with mode
-        max-autotune, or ``"torch-compile-graph"``, its kernels captured here as one
-        graph, which the host replays faster than that mode's.
     """
 
+    # ``"torch"`` on the CPU; on a CUDA device ``"torch-cuda"``, run op by op,
+    # ``"torch-graph"``, one CUDA graph, ``"torch-compile"``, with mode max-autotune,
+    # or ``"torch-compile-graph"``, its kernels captured here as one graph, which the
+    # host replays faster than that mode's
     name: str = "torch"
 
     def prepare(self, case: Case, device: Device) -> Prepared:
@@ -99,7 +94,7 @@ class Torch(OnTorch):
         import torch
 
         torch.set_float32_matmul_precision(case.precision)
-        model = _module(case)
+        model = torch_module(case.network).requires_grad_(False)
         if case.precision == "medium":
             model = _in_bfloat16(model)
         if self.name == "torch":
@@ -117,35 +112,6 @@ class Torch(OnTorch):
             mode = "max-autotune-no-cudagraphs" if graph else "max-autotune"
             model = torch.compile(model, mode=mode)
         return graphed(case, model) if graph else eager(case, model)
-
-
-def _module(case: Case) -> Any:
-    """Return the network as a `torch.nn.Sequential` on the CPU."""
-    from torch import nn
-
-    kind: Any = name_elsewhere(case.activation, {
-        "identity": nn.Identity, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh, "relu": nn.ReLU
-    })
-    network = case.network
-    parts: list[Any] = []
-    for number in range(len(network.layers)):
-        parts += [linear(network, number), kind()]
-    return nn.Sequential(*parts).eval().requires_grad_(False)
-
-
-def linear(network: Network, number: int) -> Any:
-    """Return a layer as a `torch.nn.Linear` on the CPU."""
-    import torch
-    from torch import nn
-
-    n_in, n_out = network.sizes[number : number + 2]
-    found = nn.utils.skip_init(
-        nn.Linear, n_in, n_out, dtype=getattr(torch, network.dtype)
-    )
-    with torch.no_grad():
-        found.weight.copy_(torch.tensor(network.weights(number)))
-        found.bias.copy_(torch.tensor(network.biases(number)))
-    return found
 
 
 def _in_bfloat16(model: Any) -> Any:
@@ -258,9 +224,14 @@ class OnnxRuntime(Baseline):
         """Return a session of all cores."""
         import onnxruntime
 
-        session = onnxruntime.InferenceSession(
-            _onnx(case), providers=["CPUExecutionProvider"]
-        )
+        if case.activation not in PLAIN:
+            raise RefusedError(f"{case.activation} is not one node of ONNX")
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "network.onnx")
+            case.network.save(file)
+            session = onnxruntime.InferenceSession(
+                file, providers=["CPUExecutionProvider"]
+            )
 
         def call(x: Array) -> Array:
             (y,) = session.run(None, {"x": x})
@@ -269,39 +240,6 @@ class OnnxRuntime(Baseline):
         return forward(
             case, call, config=f"onnxruntime {onnxruntime.__version__}", spins=True
         )
-
-
-def _onnx(case: Case) -> bytes:
-    """Return a case's network as an ONNX model from ``x`` to ``y``."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    kind = name_elsewhere(
-        case.activation, {"sigmoid": "Sigmoid", "tanh": "Tanh", "relu": "Relu"}
-    )
-    real = helper.np_dtype_to_tensor_dtype(np.dtype(case.dtype))
-    assert real in (TensorProto.FLOAT, TensorProto.DOUBLE)
-    nodes, tensors = [], []
-    last = len(case.sizes) - 2
-    for i, (weights, biases) in enumerate(weights_and_biases(case)):
-        tensors += [
-            numpy_helper.from_array(weights, f"w{i}"),
-            numpy_helper.from_array(np.ascontiguousarray(biases), f"b{i}"),
-        ]
-        x, y = f"x{i}" if i else "x", "y" if i == last else f"x{i + 1}"
-        nodes += [
-            helper.make_node("Gemm", [x, f"w{i}", f"b{i}"], [f"v{i}"], transB=1),
-            helper.make_node(kind, [f"v{i}"], [y]),
-        ]
-    values = [
-        helper.make_tensor_value_info(name, real, [case.batch, n])
-        for name, n in (("x", case.sizes[0]), ("y", case.sizes[-1]))
-    ]
-    graph = helper.make_graph(nodes, "mlp", values[:1], values[1:], tensors)
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
-    )
-    data: bytes = model.SerializeToString()
-    return data
 
 
 @dataclass(frozen=True)

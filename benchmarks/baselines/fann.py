@@ -40,15 +40,9 @@ def library_file(given: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class FannBaseline(Baseline):
-    """A baseline that calls FANN.
+    """A baseline that calls FANN."""
 
-    Attributes
-    ----------
-    library : str or None
-        Its file; None: the system's.
-    """
-
-    library: str | None = None
+    library: str | None = None  # Its file; None: the system's
     name: str = "fann"
 
     def missing(self) -> str | None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+
+from clnet.errors import InputError
+from clnet.network import Network
 
 from ..candidates import RefusedError
 from ..cases.dense import Array, Case
@@ -22,14 +25,16 @@ def weights_and_biases(case: Case) -> list[tuple[Array, Array]]:
     ]
 
 
-def name_elsewhere(activation: str, known: Mapping[str, T]) -> T:
-    """Return another library's entry for an activation.
+def torch_module(network: Network) -> Any:
+    """Return a network as PyTorch's module, or raise RefusedError."""
+    try:
+        return network.to_torch()
+    except InputError as error:
+        raise RefusedError(str(error)) from None
 
-    Raises
-    ------
-    RefusedError
-        If it has none.
-    """
+
+def name_elsewhere(activation: str, known: Mapping[str, T]) -> T:
+    """Return another library's entry for an activation, or raise RefusedError."""
     if activation not in known:
         raise RefusedError(f"{activation} is not implemented for this baseline")
     return known[activation]

@@ -26,13 +26,7 @@ WIDTHS = {"cpu": 8, "gpu": 4}  # numbers of a vector
 
 @dataclass(frozen=True)
 class MemoryKernel(Candidate):
-    """A kernel that reads a case's bytes, or copies half of them.
-
-    Attributes
-    ----------
-    name : {"read", "copy"}
-        Of the kernel.
-    """
+    """A kernel that reads a case's bytes, or copies half of them."""
 
     name: str
 

@@ -45,15 +45,10 @@ class SciPy(Baseline):
 
 @dataclass(frozen=True)
 class TorchSparse(OnTorch):
-    """PyTorch on CUDA: CSR tensors, which cuSPARSE multiplies.
+    """PyTorch on CUDA: CSR tensors, which cuSPARSE multiplies."""
 
-    Attributes
-    ----------
-    name : str
-        ``"torch-sparse"``, run op by op, or ``"torch-sparse-graph"``, replayed as one
-        CUDA graph.
-    """
-
+    # ``"torch-sparse"``, run op by op, or ``"torch-sparse-graph"``, replayed as one
+    # CUDA graph
     name: str = "torch-sparse"
 
     def prepare(self, case: SparseCase, device: Device) -> Prepared:

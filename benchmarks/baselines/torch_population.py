@@ -17,15 +17,10 @@ from .training import restart, sequential, torch_errors, torch_rule
 
 @dataclass(frozen=True)
 class TorchPopulation(OnTorch):
-    """All networks' epochs of full batches on a CUDA device, each one CUDA graph.
+    """All networks' epochs of full batches on a CUDA device, each one CUDA graph."""
 
-    Attributes
-    ----------
-    name : str
-        ``"torch-baddbmm"``, products of stacks of matrices, or ``"torch-vmap"``,
-        `torch.func.vmap` of one network's gradient.
-    """
-
+    # ``"torch-baddbmm"``, products of stacks of matrices, or ``"torch-vmap"``,
+    # `torch.func.vmap` of one network's gradient
     name: str = "torch-baddbmm"
 
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:

@@ -17,24 +17,20 @@ from ..candidates import Baseline, Candidate, Prepared, RefusedError
 from ..cases.dense import Array
 from ..cases.training import Clock, Trained, TrainingCase, trainer
 from ..environment import blas_threads
-from .dense import OnTorch, captured, linear
+from .dense import OnTorch, captured
 from .fann import FannTraining
+from .layers import torch_module
 from .training_numpy import NumPyTraining
 
 
 @dataclass(frozen=True)
 class TorchTraining(OnTorch):
-    """PyTorch: a Sequential, its loss and its optimiser; data on the device.
+    """PyTorch: a Sequential, its loss and its optimiser; data on the device."""
 
-    Attributes
-    ----------
-    name : str
-        On the CPU ``"torch"``, run op by op, or ``"torch-cpu-compile"``; on a CUDA
-        device ``"torch-cuda"``, op by op, ``"torch-graph"``, each step replayed as one
-        CUDA graph, ``"torch-compile"``, loss and gradients compiled with mode
-        reduce-overhead, or ``"torch-compile-graph"``, compiled and then captured.
-    """
-
+    # On the CPU ``"torch"``, run op by op, or ``"torch-cpu-compile"``; on a CUDA device
+    # ``"torch-cuda"``, op by op, ``"torch-graph"``, each step replayed as one CUDA
+    # graph, ``"torch-compile"``, loss and gradients compiled with mode reduce-overhead,
+    # or ``"torch-compile-graph"``, compiled and then captured
     name: str = "torch"
 
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:
@@ -129,19 +125,9 @@ def restart(rule: Any, parameters: list[Any], start: list[Any], rate: float) -> 
 
 
 def sequential(case: TrainingCase) -> Any:
-    """Return a case's network, but for a softmax, as a `torch.nn.Sequential`."""
-    from torch import nn
-
-    kinds: dict[str, Any] = {"tanh": nn.Tanh, "relu": nn.ReLU, "sigmoid": nn.Sigmoid}
-    network = case.network()
-    parts: list[Any] = []
-    last = len(case.sizes) - 2
-    for i in range(last + 1):
-        parts.append(linear(network, i))
-        name = case.output if i == last else case.hidden
-        if name != "softmax":  # part of the loss
-            parts.append(kinds[name]())
-    return nn.Sequential(*parts)
+    """Return a case's network, but for a softmax, as PyTorch's module."""
+    module = torch_module(case.network())
+    return module[:-1] if case.output == "softmax" else module  # part of the loss
 
 
 def _torch_loss(case: TrainingCase, model: Any) -> Callable[[Any, Any], Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -40,19 +40,9 @@ class WrongError(ClnetError):
 
 @dataclass(frozen=True)
 class Check:
-    """Samples of one set of inputs, and their outputs by the float64 oracle.
+    """Samples of one set of inputs, and their outputs by the float64 oracle."""
 
-    Attributes
-    ----------
-    inputs : int
-        Number of the set.
-    rows : ndarray of int, shape [n]
-        Samples of the set.
-    expected : ndarray of float64, shape [n, n_out]
-        Their outputs.
-    """
-
-    inputs: int
+    inputs: int  # Number of the set
     rows: NDArray[np.int64]
     expected: NDArray[np.float64]
 
@@ -61,37 +51,16 @@ class Check:
 class Case:
     """A fully connected network and a batch of inputs.
 
-    Attributes
-    ----------
-    name : str
-        For people, files and ``--case``.
-    sizes : tuple of int
-        Inputs, then neurons of each layer.
-    activation : str
-        Of all layers.
-    batch : int
-        Samples a call.
-    dtype : str
-        Of parameters, inputs and outputs.
-    precision : {"highest", "high", "medium"}
-        Of products, as PyTorch names it.
-    seed : int
-        Of parameters and inputs.
-
-    Raises
-    ------
-    InputError
-        If there is no tolerance for the precision in the dtype; from `network`, if a
-        size or name is wrong.
+    InputError: there is no tolerance for the precision in the dtype.
     """
 
-    name: str
-    sizes: tuple[int, ...]
-    activation: str = "sigmoid"
-    batch: int = 1
-    dtype: str = "float32"
-    precision: str = "highest"
-    seed: int = 0
+    name: str  # For people, files and ``--case``
+    sizes: tuple[int, ...]  # Inputs, then neurons of each layer
+    activation: str = "sigmoid"  # Of all layers
+    batch: int = 1  # Samples a call
+    dtype: str = "float32"  # Of parameters, inputs and outputs
+    precision: str = "highest"  # Of products, as PyTorch names it
+    seed: int = 0  # Of parameters and inputs
 
     def __post_init__(self) -> None:
         if (self.dtype, self.precision) not in TOLERANCE:
@@ -101,7 +70,24 @@ class Case:
     @property
     def network(self) -> Network:
         """The network; cases that differ only in the batch share it."""
-        return _network(self.sizes, self.activation, self.dtype, self.seed)
+        return _network(replace(self, name="", batch=1, precision="highest"))
+
+    def build(self) -> Network:
+        """Return a new network."""
+        return self.spread(Network.mlp(
+            self.sizes, self.activation, seed=self.seed, dtype=self.dtype
+        ))
+
+    def spread(self, network: Network) -> Network:
+        """Return a network with weights times their `GAIN`, and biases of ± `BIAS`."""
+        gain = np.dtype(network.dtype).type(GAIN.get(self.activation, 1.0))
+        parameters = network.parameters * gain
+        rng = np.random.default_rng(self.seed)
+        for slot in network.layout.biases:
+            assert slot is not None
+            slot.of(parameters)[...] = rng.uniform(-BIAS, BIAS, slot.size)
+        network.parameters = parameters
+        return network
 
     @property
     def span(self) -> Span:
@@ -164,11 +150,8 @@ class Case:
 def check(case: Case, call: Callable[[Array], Array]) -> float:
     """Return the largest relative error of a candidate's results, in norm.
 
-    Raises
-    ------
-    WrongError
-        If a result has another shape, is not finite, or is farther from the float64
-        oracle than the case's tolerance.
+    WrongError: a result has another shape, is not finite, or is farther from the
+    float64 oracle than the case's tolerance.
     """
     worst = 0.0
     shape = (case.batch, case.sizes[-1])
@@ -189,22 +172,5 @@ def check(case: Case, call: Callable[[Array], Array]) -> float:
 
 
 @lru_cache(maxsize=1)  # the largest take hundreds of megabytes
-def _network(sizes: tuple[int, ...], activation: str, dtype: str, seed: int) -> Network:
-    network = Network.mlp(sizes, activation, seed=seed, dtype=dtype)
-    return spread(network, activation, seed)
-
-
-def spread(network: Network, activation: str, seed: int) -> Network:
-    """Return a network with weights times their `GAIN`, and biases drawn from ± `BIAS`.
-
-    All its layers have one activation.
-    """
-    gain = np.dtype(network.dtype).type(GAIN.get(activation, 1.0))
-    parameters = network.parameters * gain
-    rng = np.random.default_rng(seed)
-    for slot in network.layout.biases:
-        assert slot is not None
-        biases = rng.uniform(-BIAS, BIAS, slot.size)
-        parameters[slot.offset : slot.offset + slot.size] = biases
-    network.parameters = parameters
-    return network
+def _network(case: Case) -> Network:
+    return case.build()

@@ -42,19 +42,12 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Trained:
-    """The outcome of a training.
+    """The outcome of a training."""
 
-    Attributes
-    ----------
-    errors : sequence of float
-        Of each epoch, the first included, as far as they are checked: see
-        `TrainingCase.errors`.
-    seconds : float
-        From the end of the first epoch to the end of the last.
-    """
-
+    # Of each epoch, the first included, as far as they are checked: see
+    # `TrainingCase.errors`
     errors: list[float]
-    seconds: float
+    seconds: float  # From the end of the first epoch to the end of the last
 
 
 Train = Callable[[int], Trained]
@@ -63,52 +56,24 @@ Train = Callable[[int], Trained]
 
 @dataclass(frozen=True)
 class TrainingCase:
-    """A fully connected network, data, and an optimiser.
+    """A fully connected network, data, and an optimiser."""
 
-    Attributes
-    ----------
-    name : str
-        For people, files and ``--case``.
-    sizes : tuple of int
-        Inputs, then neurons of each layer.
-    optimiser : Optimiser
-        The rule.
-    loss : str
-        Of `clnet.nn.losses`.
-    samples, batch : int
-        Of the data set, and of a step.
-    epochs : int
-        Timed at once.
-    basis : str
-        Of `BASES`: the length of one run.
-    hidden, output : str
-        Activations.
-    initialiser : str
-        The initialiser of the weights.
-    file : str
-        The data set; empty: random data, one class of n_out a sample.
-    folder : Path
-        The folder of the file.
-    checked : int
-        Epochs whose errors are checked.
-    networks : int
-        Trained side by side from the same weights; the errors are the first one's.
-    """
-
-    name: str
-    sizes: tuple[int, ...]
+    name: str  # For people, files and ``--case``
+    sizes: tuple[int, ...]  # Inputs, then neurons of each layer
     optimiser: Optimiser
-    loss: str
+    loss: str  # Of `clnet.nn.losses`
+    # Of the data set, and of a step
     samples: int
     batch: int
-    epochs: int
-    basis: str
+    epochs: int  # Timed at once
+    basis: str  # Of `BASES`: the length of one run
     hidden: str = "tanh"
     output: str = "sigmoid"
     initialiser: str = "glorot"
-    file: str = ""
+    file: str = ""  # The data set; empty: random data, one class of n_out a sample
     folder: Path = field(default=Path())
-    checked: int = 1
+    checked: int = 1  # Epochs whose errors are checked
+    # Trained side by side from the same weights; the errors are the first one's
     networks: int = 1
     dtype: str = "float32"
     precision: str = "highest"
@@ -192,11 +157,8 @@ class TrainingCase:
     def network(self, fann: bool = False) -> Network:
         """Return a new network with the initial weights.
 
-        Parameters
-        ----------
-        fann : bool
-            Whether it has the optimiser among FANN's training parameters, and FANN's
-            compatible mode.
+        With `fann` it has the optimiser among FANN's training parameters, and FANN's
+        compatible mode.
         """
         *hidden, last = self.sizes[1:]
         names = [self.hidden] * len(hidden) + [self.output]
@@ -290,16 +252,7 @@ def trainer(
 ) -> Prepared:
     """Return a candidate that trains.
 
-    Parameters
-    ----------
-    case : TrainingCase
-        The case.
-    train : callable
-        A `Train`.
-    expected : callable
-        Returns the expected errors; None: all of `TrainingCase.errors`.
-    config, threads, spins
-        As for `Prepared`.
+    `expected` returns the expected errors; None: all of `TrainingCase.errors`.
     """
 
     def check() -> float:
@@ -324,10 +277,7 @@ def timer(case: TrainingCase, train: Train) -> Timer:
 def compare(case: TrainingCase, found: list[float], expected: list[float]) -> float:
     """Return the largest relative difference of epochs' errors.
 
-    Raises
-    ------
-    WrongError
-        If it exceeds the case's tolerance, or an error is missing or not finite.
+    WrongError: it exceeds the case's tolerance, or an error is missing or not finite.
     """
     if len(found) != len(expected):
         raise WrongError(f"it trained {len(found)} epochs, not {len(expected)}")

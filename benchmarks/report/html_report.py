@@ -23,29 +23,11 @@ def write_report(
     path: Path, about: str, tables: str, pictures: Sequence[Picture],
     rows: pd.DataFrame,
 ) -> None:
-    """Write the report, whole or not at all.
+    """Write the report, whole or not at all; its title is the file's stem.
 
     It opens with what the rows teach. A point of a picture under the pointer, or
     touched, tells its row. A click on a column's head sorts the rows, and a field above
-    them leaves those that hold its words.
-
-    Parameters
-    ----------
-    path : Path
-        The HTML file; its stem is the title.
-    about : str
-        The study in a line.
-    tables : str
-        The printed tables.
-    pictures : sequence of Picture
-        Embedded in the page, which loads no other file.
-    rows : DataFrame
-        At least one measurement.
-
-    Raises
-    ------
-    FormatError
-        If the file cannot be written.
+    them leaves those that hold its words. The page loads no other file.
     """
     facts = {
         name: ", ".join(filter(None, rows[name].unique()))

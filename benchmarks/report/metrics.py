@@ -39,10 +39,7 @@ def microseconds(rows: pd.DataFrame) -> pd.Series:
 def speed_up(*baselines: str) -> Metric:
     """Return the metric: a baseline's time over the row's, of the same call.
 
-    Parameters
-    ----------
-    *baselines : str
-        The first one measured counts.
+    Of the baselines the first one measured counts.
     """
 
     def metric(rows: pd.DataFrame) -> pd.Series:
@@ -55,13 +52,8 @@ def speed_up(*baselines: str) -> Metric:
 def speed_up_per_sample(*baselines: str) -> Metric:
     """Return the metric: a baseline's time for one sample over the row's per sample.
 
-    The baseline's time is that of `SERIAL_CALL`, whatever the row's basis: a program
-    that runs on the host's core has no other.
-
-    Parameters
-    ----------
-    *baselines : str
-        The first one measured counts.
+    The baseline's time, of the first one measured, is that of `SERIAL_CALL`, whatever
+    the row's basis: a program that runs on the host's core has no other.
     """
 
     def metric(rows: pd.DataFrame) -> pd.Series:

@@ -50,88 +50,47 @@ STYLE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Curve:
-    """A computed line.
+    """A computed line."""
 
-    Attributes
-    ----------
-    label : str
-        For the legend.
-    height : callable
-        From x to y.
-    over : (float, float) or None
-        The range of x; None: that of the measurements.
-    """
-
-    label: str
-    height: Callable[[float], float]
+    label: str  # For the legend
+    height: Callable[[float], float]  # From x to y
+    # The range of x; None: that of the measurements
     over: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
 class Plot:
-    """The description of pictures: a line, or bars of one colour, a candidate.
+    """The description of pictures: a line, or bars of one colour, a candidate."""
 
-    Attributes
-    ----------
-    name : str
-        Of the file, after the study's and the device's.
-    title : str
-        Above the picture.
-    tables : sequence of str
-        The tables that it shows.
-    x, y : callable
-        From the rows of these tables to their coordinates; x may be text. Rows whose y
-        is NaN are left out.
-    x_label, y_label : str
-        With units.
-    line : callable
-        From rows to the names of their lines, for the legend.
-    page : callable
-        From rows to the name of their picture, added to the title.
-    log : str
-        The logarithmic axes.
-    bars : bool
-        Whether bars are drawn, side by side; x is then text.
-    curves : sequence of Curve
-        Drawn too; drawn without points if all have a range.
-    marks : callable
-        From a picture's rows to legends and the values of x that they mark.
-    """
-
-    name: str
-    title: str
-    tables: Sequence[str]
+    name: str  # Of the file, after the study's and the device's
+    title: str  # Above the picture
+    tables: Sequence[str]  # The tables that it shows
+    # From the rows of these tables to their coordinates; x may be text. Rows whose y is
+    # NaN are left out
     x: Metric
+    # With units
     x_label: str
     y_label: str
     y: Metric = microseconds
-    line: Metric = candidate
-    page: Metric = call
-    log: str = "xy"
-    bars: bool = False
-    curves: Sequence[Curve] = ()
+    line: Metric = candidate  # From rows to the names of their lines, for the legend
+    page: Metric = call  # From rows to the name of their picture, added to the title
+    log: str = "xy"  # The logarithmic axes
+    bars: bool = False  # Whether bars are drawn, side by side; x is then text
+    curves: Sequence[Curve] = ()  # Drawn too; drawn without points if all have a range
+    # From a picture's rows to legends and the values of x that they mark
     marks: Callable[[pd.DataFrame], Mapping[str, float]] = lambda rows: {}
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture: a PNG file, and the same for a page, an SVG whose points tell rows.
+    """A picture: a PNG file, and the same for a page, an SVG whose points tell rows."""
 
-    Attributes
-    ----------
-    path : Path
-        The PNG file.
-    svg, title, caption : str
-        For the page; title and caption are not part of the SVG.
-    wide : bool
-        Whether a phone scrolls the SVG.
-    """
-
-    path: Path
+    path: Path  # The PNG file
+    # For the page; title and caption are not part of the SVG
     svg: str
     title: str
     caption: str
-    wide: bool
+    wide: bool  # Whether a phone scrolls the SVG
 
 
 def draw(
@@ -139,21 +98,9 @@ def draw(
 ) -> list[Picture]:
     """Draw pictures and write them, a PNG file each; they replace older ones.
 
-    Parameters
-    ----------
-    plots : sequence of Plot
-        Those without rows are left out.
-    rows : DataFrame
-        Measurements of one study on one device, each once.
-    stem : Path
-        The beginning of the files' names.
-    baselines : set of str
-        Candidates whose lines are dashed, and whose bars are hatched.
-
-    Raises
-    ------
-    FormatError
-        If a file cannot be written.
+    Plots without rows are left out. Rows are measurements of one study on one device,
+    each once; files' names begin with `stem`. Lines of `baselines` are dashed, their
+    bars are hatched.
     """
     pictures = []
     timed = rows[rows["median"].notna()]
@@ -306,12 +253,7 @@ Lines = Mapping[str, Mapping[Any, float]]
 def colour(name: str, lines: Sequence[str]) -> tuple[str, int]:
     """Return the colour of a line, and the number of cycles through the colours.
 
-    Parameters
-    ----------
-    name : str
-        A candidate, whose colour is always the same, or another line.
-    lines : sequence of str
-        The lines of the picture, whose order gives the colours of other lines.
+    A candidate always has the same; other lines have theirs by the order of `lines`.
     """
     if name in CHOSEN:
         return "black", 0

@@ -26,16 +26,10 @@ _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
 def inline(figure: Any, title: str, tips: Mapping[int, str]) -> str:
-    """Return a figure as the SVG of a page.
+    """Return a figure, saved in `STYLE`, as the SVG of a page.
 
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-        Saved in `STYLE`. An artist with the gid `TIP` and a number is a point.
-    title : str
-        For those who hear the page.
-    tips : mapping of int to str
-        The text that a point shows under the pointer, by its number.
+    An artist with the gid `TIP` and a number is a point, which shows its text of `tips`
+    under the pointer. The title is for those who hear the page.
     """
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})

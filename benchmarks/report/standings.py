@@ -36,10 +36,7 @@ class Standing:
 def standings(rows: Iterable[Mapping[str, Any]]) -> Iterator[Standing]:
     """Yield every case of measured rows that has a peer; of equal rows the last counts.
 
-    Parameters
-    ----------
-    rows : iterable of mappings
-        Their columns by name; those without a candidate are left out.
+    Rows without a candidate are left out.
     """
     times: dict[tuple[str, ...], dict[str, float]] = {}
     for row in rows:

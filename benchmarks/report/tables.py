@@ -39,14 +39,7 @@ def tables(
 ) -> str:
     """Return times and ratios: a line a case, a column a candidate.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        Measurements.
-    column, title : callable
-        From rows to their column, and to the title of their table.
-    meanings : mapping
-        The explanation of each basis.
+    `meanings` explain each basis.
     """
     parts = []
     measured = rows[rows["status"] == "measured"]
@@ -67,17 +60,7 @@ def tables(
 def metric_tables(
     rows: pd.DataFrame, meaning: str, metric: Metric, title: Metric = title
 ) -> list[str]:
-    """Return the tables of a metric: a heading and a table for each title.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        Measurements.
-    meaning : str
-        The metric in words, for the heading.
-    metric, title : callable
-        From rows to their values, and to the title of their table.
-    """
+    """Return the tables of a metric: a heading and a table for each title."""
     values = metric(rows).dropna()
     rows = rows.loc[values.index]
     parts = []

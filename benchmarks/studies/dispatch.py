@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -34,10 +34,10 @@ from ..candidates import Candidate, Prepared
 from ..cases.dense import GAIN, Array, Case, Check
 from ..harness import Options, Trial
 from ..own_candidates import ByVariant, Planned, Serial, named, prepared, variant
+from ..processes import Guarded
 from ..report.metrics import speed_up
 from ..report.plots import Plot
 from ..report.tables import fill, number, tables, text
-from ..subprocess_guard import Guarded
 
 TAKES = frozenset({"fann_library"})
 ABOUT = "serial against parallel by the size of the layers, and the choice between them"
@@ -64,13 +64,19 @@ def bases(device: Device) -> Sequence[str]:
 class EqualCase(Case):
     """Layers of one size, which may be very large."""
 
-    @property
-    def network(self) -> Network:
-        """The network; parameters are uniform within Glorot's limit times a gain.
+    def build(self) -> Network:
+        """Return a new network; parameters are uniform in Glorot's limit times a gain.
 
         They are drawn at once in their type, in a tenth of the time.
         """
-        return _network(self.sizes, self.activation, self.dtype, self.seed)
+        layers = [Dense(n, self.activation) for n in self.sizes[1:]]
+        size = Description(self.sizes[0], layers, self.dtype, False).layout.size
+        real = np.dtype(self.dtype).type
+        limit = real(GAIN.get(self.activation, 1.0) * math.sqrt(3 / self.sizes[0]))
+        values: Array = np.random.default_rng(self.seed).random(size, real)
+        values -= values.dtype.type(0.5)
+        values *= 2 * limit
+        return Network(self.sizes[0], layers, dtype=self.dtype, parameters=values)
 
     def missing(self) -> str | None:
         """Return None if the host has enough free memory."""
@@ -95,17 +101,6 @@ class EqualCase(Case):
                 x = value(x @ weights.T + network.biases(i))
             found.append(Check(index, rows, x))
         return tuple(found)
-
-
-@lru_cache(maxsize=1)
-def _network(sizes: tuple[int, ...], name: str, dtype: str, seed: int) -> Network:
-    layers = [Dense(n, name) for n in sizes[1:]]
-    size = Description(sizes[0], layers, dtype, False).layout.size
-    limit = np.dtype(dtype).type(GAIN.get(name, 1.0) * math.sqrt(3 / sizes[0]))
-    values: Array = np.random.default_rng(seed).random(size, np.dtype(dtype).type)
-    values -= values.dtype.type(0.5)
-    values *= 2 * limit
-    return Network(sizes[0], layers, dtype=dtype, parameters=values)
 
 
 def _free_bytes() -> int | None:
@@ -207,11 +202,8 @@ def _best(
 def crossing(best: pd.DataFrame) -> float | None:
     """Return the size from which parallel is faster; None if it never is.
 
-    Parameters
-    ----------
-    best : DataFrame
-        The columns ``serial`` and ``parallel``, seconds, by rising size. Between two
-        sizes the logarithms are interpolated linearly.
+    Columns are ``serial`` and ``parallel``, in seconds, by rising size. Between two
+    sizes the logarithms are interpolated linearly.
     """
     gains = list(np.log(best["serial"] / best["parallel"]).items())
     if not gains or gains[-1][1] <= 0:

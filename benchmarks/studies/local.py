@@ -64,11 +64,6 @@ class Workers(Candidate):
 
     It runs on a sub-device of these cores if the device can be partitioned, else as one
     work-item a core on the whole device.
-
-    Attributes
-    ----------
-    workers : int
-        The cores.
     """
 
     workers: int

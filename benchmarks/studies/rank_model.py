@@ -28,12 +28,9 @@ class Line:
 
     @classmethod
     def through(cls, times: Mapping[int, float]) -> Line:
-        """Return the line through measured times, by least relative squares.
+        """Return the line through measured times by size, by least relative squares.
 
-        Parameters
-        ----------
-        times : mapping of int to float
-            From sizes to seconds; two or more. Neither cost is negative.
+        There are two or more. Neither cost is negative.
         """
         n = np.array(list(times), float)
         seconds = np.array(list(times.values()))
@@ -48,21 +45,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Interconnect:
-    """The costs between ranks.
+    """The costs between ranks."""
 
-    Attributes
-    ----------
-    latency : float
-        Seconds of an empty message.
-    per_byte : float
-        Seconds that each byte of a message adds.
-    per_add : float
-        Seconds to add a byte of a received gradient to one's own.
-    """
-
-    latency: float
-    per_byte: float
-    per_add: float
+    latency: float  # Seconds of an empty message
+    per_byte: float  # Seconds that each byte of a message adds
+    per_add: float  # Seconds to add a byte of a received gradient to one's own
 
     def ordered(self, n: int, ranks: int) -> float:
         """Return the seconds of a sum of n bytes by recursive doubling.
@@ -88,37 +75,18 @@ class Interconnect:
 
 @dataclass(frozen=True)
 class Training:
-    """A training, by the costs of its steps on one rank.
+    """A training, by the costs of its steps on one rank."""
 
-    Attributes
-    ----------
-    parameters : int
-        Bytes of the gradients.
-    step : Line
-        Seconds of a step in one block, over its samples.
-    block : float
-        Seconds that each further block of a rank adds.
-    """
-
-    parameters: int
-    step: Line
-    block: float
+    parameters: int  # Bytes of the gradients
+    step: Line  # Seconds of a step in one block, over its samples
+    block: float  # Seconds that each further block of a rank adds
 
     def seconds(
         self, interconnect: Interconnect, ranks: int, batch: int, ordered: bool
     ) -> float:
-        """Return the predicted seconds of a step.
+        """Return the predicted seconds of a step of `batch` samples of all ranks.
 
-        Parameters
-        ----------
-        interconnect : Interconnect
-            Between the ranks.
-        ranks : int
-            A power of two if the order is fixed.
-        batch : int
-            Samples a step, of all ranks together.
-        ordered : bool
-            Whether sums have the fixed order.
+        Ranks are a power of two if sums have the fixed order.
         """
         computed = self.step.fixed + self.step.each * math.ceil(batch / ranks)
         if not ordered:

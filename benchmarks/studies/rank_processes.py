@@ -2,6 +2,7 @@
 
 The ranks of a candidate stay between the rounds. Rank 0 reads numbers of epochs from
 its input, and writes the outcomes. Ranks that wait sleep, and leave their cores free.
+PyTorch's trainings by GPUs are processes without MPI.
 """
 
 from __future__ import annotations
@@ -9,25 +10,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pickle
-import select
 import shutil
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import clnet
-from clnet.errors import ClnetError
 from clnet.runtime.ranks import Ranks
 
 from ..cases.training import Clock, Trained, TrainingCase
-from ..subprocess_guard import CHILD
+from ..processes import LIMIT, Processes
 
 if TYPE_CHECKING:
     from ..cases.dense import Array
@@ -35,8 +32,6 @@ if TYPE_CHECKING:
 Serve = Callable[[int], list[Any]]
 """A function that all ranks call with a number of epochs; rank 0's result counts."""
 
-LIMIT = 120.0  # seconds of an answer
-END_SECONDS = 5.0
 PAUSE = 0.005  # seconds between looks for the next number
 REPEATS = 20  # messages of a measurement
 WORK = 1 << 19  # numbers that ranks add between exchanges
@@ -54,96 +49,21 @@ ENVIRONMENT = {
 }
 
 
-class RanksError(ClnetError):
-    """The ranks of a measurement failed."""
-
-
 def mpiexec() -> str | None:
     """Return the launcher beside this Python, or on the path; None if missing."""
     beside = str(Path(sys.executable).parent)
     return shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
 
 
-class RankProcesses:
-    """Ranks that repeat a measurement until this object is gone.
-
-    Parameters
-    ----------
-    ranks : int
-        Their number.
-    make : callable
-        A module's function that returns a `Serve`, on each rank.
-    *values
-        The function's arguments, pickled.
-
-    Raises
-    ------
-    RanksError
-        From a call, if ranks fail or do not answer in `LIMIT` seconds.
-    """
-
-    def __init__(
-        self, ranks: int, make: Callable[..., Serve], *values: object
-    ) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        folder = Path(self._folder.name)
-        given = folder / "given.pickle"
-        given.write_bytes(
-            pickle.dumps(list(clnet.__path__)) + pickle.dumps((serve, make, *values))
-        )
-        self._errors = (folder / "errors").open("w+b")
-        launcher = mpiexec()
-        assert launcher is not None
-        paths = os.pathsep.join([str(Path(clnet.__file__).parents[1]), *sys.path])
-        code = CHILD.replace("sys.stdin.buffer", "open(sys.argv[1], 'rb')")
-        self._process = subprocess.Popen(
-            [launcher, "-n", str(ranks), sys.executable, "-c", code, str(given)],
-            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": paths},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-        )
-
-    def __call__(self, epochs: int) -> list[Any]:
-        """Return rank 0's result for a number of epochs."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(b"%d\n" % epochs)
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise RanksError(self._last_line()) from None
-        if not select.select([self._process.stdout], [], [], LIMIT)[0]:
-            self.end()
-            raise RanksError(f"the ranks did not answer in {LIMIT:g} s")
-        line = self._process.stdout.readline()
-        if not line:
-            raise RanksError(self._last_line())
-        found: list[Any] = json.loads(line)
-        return found
-
-    def end(self) -> None:
-        """End the ranks, which end at the end of their input."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.terminate()  # mpiexec ends its ranks
-            self._process.wait(END_SECONDS)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._errors.close()
-        self._folder.cleanup()
-
-    __del__ = end
-
-    def _last_line(self) -> str:
-        """Return the last exception that a rank wrote."""
-        self._process.wait(LIMIT)
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").splitlines()
-        raised = [line for line in lines if "Error: " in line]
-        return (raised or ["the ranks crashed"])[0]
+def rank_processes(
+    ranks: int, make: Callable[..., Serve], *values: object
+) -> Processes:
+    """Return ranks that repeat a measurement; `make` returns a `Serve` on each."""
+    launcher = mpiexec()
+    assert launcher is not None
+    return Processes(
+        [(serve, make, *values)], [launcher, "-n", str(ranks)], ENVIRONMENT
+    )
 
 
 # In the ranks -----------------------------------------------------------------------
@@ -220,42 +140,74 @@ def clnet_training(
 def torch_training(comm: Any, case: TrainingCase) -> Serve:
     """Return PyTorch's DistributedDataParallel by gloo."""
     import torch
+
+    torch.set_num_threads(1)
+    train = ddp_training([case], comm.Get_rank(), comm.Get_size(), "gloo")
+    return lambda epochs: train(case.samples, epochs)
+
+
+def ddp_training(
+    cases: Sequence[TrainingCase], rank: int, size: int, backend: str
+) -> Callable[[int, int], list[Any]]:
+    """Return PyTorch's DistributedDataParallel, called with samples and epochs.
+
+    Cases are of different numbers of samples. CPUs have the backend ``"gloo"``, GPUs
+    ``"nccl"``.
+    """
+    import torch
     from torch import distributed
     from torch.nn.parallel import DistributedDataParallel
 
     from ..baselines.training import sequential, torch_rule
 
-    torch.set_num_threads(1)
-    rank, size = comm.Get_rank(), comm.Get_size()
+    place = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    torch.set_float32_matmul_precision(cases[0].precision)
     distributed.init_process_group(
-        "gloo", init_method=f"file://{sys.argv[1]}.store", rank=rank, world_size=size
+        backend, init_method=f"file://{Path(sys.argv[1]).parent}/store", rank=rank,
+        world_size=size, timeout=timedelta(seconds=LIMIT),
     )
-    inputs, _ = case.data
-    x, t = torch.from_numpy(inputs), torch.from_numpy(case.labels)
-    batches = [
-        (rows.tensor_split(size)[rank], targets.tensor_split(size)[rank], len(rows))
-        for rows, targets in zip(x.split(case.batch), t.split(case.batch), strict=True)
-    ]
+    batches = {
+        case.samples: [
+            [rows.tensor_split(size)[rank].to(place) for rows in pair] + [len(pair[0])]
+            for pair in zip(
+                torch.from_numpy(case.data[0]).split(case.batch),
+                torch.from_numpy(case.labels).split(case.batch), strict=True,
+            )
+        ]
+        for case in cases
+    }
 
-    def train(epochs: int) -> list[Any]:
-        model = DistributedDataParallel(sequential(case))
-        rule, _ = torch_rule(case, list(model.parameters()), capturable=False)
+    def train(samples: int, epochs: int) -> list[Any]:
+        model = DistributedDataParallel(sequential(cases[0]).to(place))
+        rule, _ = torch_rule(cases[0], list(model.parameters()), capturable=False)
         clock, errors = Clock(), []
         for _ in range(1 + epochs):
-            total = torch.zeros(())
-            for rows, targets, samples in batches:
+            total = torch.zeros((), device=place)
+            for rows, targets, count in batches[samples]:
                 rule.zero_grad(set_to_none=True)
                 loss = torch.nn.functional.cross_entropy(model(rows), targets)
                 # DDP averages the ranks' gradients: their weight is their share.
-                (loss * (size * len(rows) / samples)).backward()
+                share = size * len(rows) / count
+                (loss if share == 1 else loss * share).backward()
                 rule.step()
                 total += loss.detach() * len(rows)
             distributed.all_reduce(total)
-            errors.append(float(total) / case.samples)
+            errors.append(float(total) / samples)  # waits for the device
             clock()
         return _outcome(Trained(errors, clock.seconds))
 
     return train
+
+
+def serve_ddp(
+    cases: Sequence[TrainingCase], rank: int, size: int, backend: str
+) -> None:
+    """Train as one of the processes, as often as the input asks."""
+    train = ddp_training(cases, rank, size, backend)
+    for line in sys.stdin:
+        print(json.dumps(train(*map(int, line.split()))), flush=True)
 
 
 def sklearn_training(comm: Any, case: TrainingCase) -> Serve:
@@ -270,16 +222,10 @@ def sklearn_training(comm: Any, case: TrainingCase) -> Serve:
 def messages(comm: Any, kind: str, size: int) -> Serve:
     """Return the mean of messages between ranks, of sums by MPI, or of additions.
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm
-        Two ranks for messages.
-    kind : {"message", "all-reduce", "addition", "exchange"}
-        A message is half of its way to the other rank and back. An exchange is one
-        message each way, for which ranks wait as in a training: asleep, and after work
-        whose time, which differs among them, is not counted.
-    size : int
-        Bytes.
+    Of ``"message"``, ``"all-reduce"``, ``"addition"`` and ``"exchange"``, of `size`
+    bytes. A message is half of its way to the other of two ranks and back. An exchange
+    is one message each way, for which ranks wait as in a training: asleep, and after
+    work whose time, which differs among them, is not counted.
     """
     own = np.ones(max(1, size // 4), np.float32)
     received = np.zeros_like(own)

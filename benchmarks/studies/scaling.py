@@ -27,7 +27,6 @@ from ..report.tables import basis_title, fill, tables, text
 from . import rank_processes, scaling_devices
 from .feedforward import CONFIGURATIONS
 from .rank_model import BLOCKS, MAX_RANKS, Interconnect, Line, Training
-from .rank_processes import RankProcesses
 
 TAKES = frozenset({"model"})
 ABOUT = "scaling: a training by 1 to 16 ranks of MPI, by GPUs, a model to 1024"
@@ -64,13 +63,7 @@ ASSUMED = Interconnect(5e-6, 1 / 12.5e9, 1 / 10e9)
 
 @dataclass(frozen=True)
 class RankCase(TrainingCase):
-    """A training by ranks.
-
-    Attributes
-    ----------
-    ranks : int
-        Their number.
-    """
+    """A training by ranks."""
 
     ranks: int = 1
 
@@ -90,15 +83,9 @@ class MessageCase(RankCase):
 
 @dataclass(frozen=True)
 class Ranked(Candidate):
-    """A training by ranks.
+    """A training by ranks."""
 
-    Attributes
-    ----------
-    name : str
-        Of `ORDERS`, or ``"torch-ddp"`` or ``"sklearn"``.
-    """
-
-    name: str
+    name: str  # Of `ORDERS`, or ``"torch-ddp"`` or ``"sklearn"``
     timeout: ClassVar[float] = 180.0
 
     def missing(self) -> str | None:
@@ -120,7 +107,7 @@ class Ranked(Candidate):
                 "among processes, not the samples of one"
             )
         make, *values = self._call(case, device)
-        ranks = RankProcesses(case.ranks, make, *values)
+        ranks = rank_processes.rank_processes(case.ranks, make, *values)
 
         def check() -> float:
             if isinstance(case, MessageCase):
@@ -220,22 +207,9 @@ def _messages(size: int, ranks: int) -> MessageCase:
 def model(rows: pd.DataFrame) -> pd.DataFrame:
     """Return predicted times beside measured ones, and predictions to 1024 ranks.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        The study's measurements.
-
-    Returns
-    -------
-    DataFrame
-        A row a training, order, interconnect and number of ranks: `median` is the
-        predicted time, of an epoch or (``table`` is ``"drawn"``) of a step, and
-        `measured` the measured one, or NaN.
-
-    Raises
-    ------
-    InputError
-        If measurements are missing that the model needs.
+    There is a row a training, order, interconnect and number of ranks: `median` is the
+    predicted time, of an epoch or (``table`` is ``"drawn"``) of a step, and `measured`
+    the measured one, or NaN. InputError: measurements are missing.
     """
     rows = rows[rows["status"] == "measured"]
     within = interconnect(rows)
@@ -278,12 +252,8 @@ def model(rows: pd.DataFrame) -> pd.DataFrame:
 def interconnect(rows: pd.DataFrame) -> Interconnect:
     """Return the costs of messages by their measurements.
 
-    The latency is that of exchanges, for which ranks wait as in a training.
-
-    Raises
-    ------
-    InputError
-        If messages of two sizes, or additions, were not measured.
+    The latency is that of exchanges, for which ranks wait as in a training. InputError:
+    messages of two sizes, or additions, were not measured.
     """
     network = rows[rows["table"] == "network"]
     times = {
@@ -328,15 +298,7 @@ def _training(sizes: str, alone: pd.DataFrame) -> Training | None:
 
 
 def model_report(rows: pd.DataFrame, predicted: pd.DataFrame) -> str:
-    """Return the model's costs and predictions as printed tables.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        The study's measurements.
-    predicted : DataFrame
-        As of `model`.
-    """
+    """Return the model's costs and predictions as printed tables."""
     costs = interconnect(rows[rows["status"] == "measured"])
     parts = [fill(
         f"an exchange takes {1e6 * costs.latency:.3g} us and "

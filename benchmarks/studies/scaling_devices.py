@@ -5,19 +5,12 @@ PyTorch's DistributedDataParallel, a process a GPU, adds gradients by NCCL.
 
 from __future__ import annotations
 
-import json
-import os
-import pickle
-import select
 import shutil
-import subprocess
-import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,8 +28,8 @@ from ..candidates import Candidate, Prepared, RefusedError, Timer
 from ..cases.dense import Array, WrongError
 from ..cases.training import Clock, Trained, TrainingCase, compare, timer
 from ..harness import Trial
-from ..subprocess_guard import CHILD
-from .rank_processes import RanksError
+from ..processes import LIMIT, Processes
+from .rank_processes import serve_ddp
 
 DEVICES = (1, 2, 4)
 STEP: tuple[int, ...] = (784, 4096, 4096, 10)
@@ -45,18 +38,11 @@ STEPS = 2  # an epoch
 CHECKED = 512  # samples of the checked training
 PREDICTED: dict[tuple[int, ...], int] = {STEP: 1 << 18, (64, 256, 256, 10): 1 << 20}
 LONG = 2000  # epochs, of which the first are timed
-DDP_SECONDS = 90.0  # of an answer; the first one waits for the libraries too
 
 
 @dataclass(frozen=True)
 class DevicesCase(TrainingCase):
-    """A training by devices.
-
-    Attributes
-    ----------
-    devices : int
-        Their number.
-    """
+    """A training by devices."""
 
     devices: int = 1
 
@@ -138,16 +124,11 @@ def _few(case: DevicesCase) -> DevicesCase:
 
 @dataclass(frozen=True)
 class Devices(Candidate):
-    """`Network.fit` with devices.
-
-    Attributes
-    ----------
-    epochs : int
-        Those that the kernels are chosen for, at least: a callback ends the training.
-        Few do not pay for building the fastest ones.
-    """
+    """`Network.fit` with devices."""
 
     name: str = "clnet"
+    # Those that the kernels are chosen for, at least: a callback ends the training. Few
+    # do not pay for building the fastest ones
     epochs: int = 0
     timeout: ClassVar[float | None] = 60.0
 
@@ -179,16 +160,10 @@ class Devices(Candidate):
 
 @dataclass(frozen=True)
 class Predictions(Candidate):
-    """`Network.predict` for a memory-mapped file, or an array.
-
-    Attributes
-    ----------
-    mapped : bool
-        True: a file.
-    """
+    """`Network.predict` for a memory-mapped file, or an array."""
 
     name: str
-    mapped: bool
+    mapped: bool  # True: a file
     timeout: ClassVar[float | None] = 60.0
 
     def prepare(self, case: FileCase, device: Device) -> Prepared:
@@ -238,7 +213,7 @@ class Ddp(Candidate):
     """PyTorch's DistributedDataParallel by NCCL."""
 
     name: str = "torch-ddp"
-    timeout: ClassVar[float | None] = 2 * DDP_SECONDS
+    timeout: ClassVar[float | None] = 2 * LIMIT
     requires: ClassVar[tuple[str, ...]] = ("torch",)
 
     def prepare(self, case: DevicesCase, device: Device) -> Prepared:
@@ -247,119 +222,13 @@ class Ddp(Candidate):
 
         if torch.cuda.device_count() < case.devices:
             raise RefusedError(f"PyTorch finds {torch.cuda.device_count()} GPUs")
-        processes = DdpProcesses(case, _few(case))
-        return _prepared(case, lambda case: partial(processes, case.samples))
+        processes = ddp_processes(case, _few(case))
+        return _prepared(
+            case, lambda case: lambda epochs: Trained(*processes(case.samples, epochs))
+        )
 
 
-class DdpProcesses:
-    """Trainings by a process a GPU; call it with samples and a number of epochs.
-
-    The processes read these from their input, and write outcomes.
-
-    Parameters
-    ----------
-    *cases : DevicesCase
-        Of different numbers of samples.
-    backend : str
-        Of `torch.distributed`; CPUs have ``"gloo"``.
-    """
-
-    def __init__(self, *cases: DevicesCase, backend: str = "nccl") -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        folder = Path(self._folder.name)
-        self._processes = []
-        self._errors = (folder / "errors").open("w+b")
-        for rank in range(cases[0].devices):
-            given = folder / f"{rank}.pickle"
-            given.write_bytes(
-                pickle.dumps(list(clnet.__path__))
-                + pickle.dumps((_ddp_rank, cases, rank, str(folder), backend))
-            )
-            code = CHILD.replace("sys.stdin.buffer", "open(sys.argv[1], 'rb')")
-            paths = os.pathsep.join([str(Path(clnet.__file__).parents[1]), *sys.path])
-            self._processes.append(subprocess.Popen(
-                [sys.executable, "-c", code, str(given)], stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=self._errors,
-                env={**os.environ, "PYTHONPATH": paths},
-            ))
-
-    def __call__(self, samples: int, epochs: int) -> Trained:
-        """Return the first process's outcome."""
-        found = []
-        try:
-            for process in self._processes:
-                assert process.stdin is not None
-                process.stdin.write(b"%d %d\n" % (samples, epochs))
-                process.stdin.flush()
-        except BrokenPipeError:
-            raise RanksError(self._last_line()) from None
-        for process in self._processes:
-            assert process.stdout is not None
-            if not select.select([process.stdout], [], [], DDP_SECONDS)[0]:
-                raise RanksError(f"no answer in {DDP_SECONDS:g} s")
-            line = process.stdout.readline()
-            if not line:
-                raise RanksError(self._last_line())
-            found.append(json.loads(line))
-        return Trained(*found[0])
-
-    def _last_line(self) -> str:
-        """Return the last line that a process wrote on its errors."""
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").split("\n")
-        return next((line for line in reversed(lines) if line.strip()), "a crash")
-
-    def __del__(self) -> None:
-        for process in self._processes:
-            process.kill()
-            process.communicate()
-        self._errors.close()
-        self._folder.cleanup()
-
-
-def _ddp_rank(
-    cases: Sequence[DevicesCase], rank: int, folder: str, backend: str
-) -> None:
-    """Train as one of the processes, as often as the input asks."""
-    import torch
-    from torch import distributed
-    from torch.nn.parallel import DistributedDataParallel
-
-    from ..baselines.training import sequential, torch_rule
-
-    case, size = cases[0], cases[0].devices
-    place = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
-    if place.type == "cuda":
-        torch.cuda.set_device(place)
-    torch.set_float32_matmul_precision(case.precision)
-    distributed.init_process_group(
-        backend, init_method=f"file://{folder}/store", rank=rank, world_size=size,
-        timeout=timedelta(seconds=DDP_SECONDS),
-    )
-    batches = {
-        case.samples: [
-            [rows.tensor_split(size)[rank].to(place) for rows in pair]
-            for pair in zip(
-                torch.from_numpy(case.data[0]).split(case.batch),
-                torch.from_numpy(case.labels).split(case.batch), strict=True,
-            )
-        ]
-        for case in cases
-    }
-    for line in sys.stdin:
-        samples, epochs = map(int, line.split())
-        model = DistributedDataParallel(sequential(case).to(place))
-        rule, _ = torch_rule(case, list(model.parameters()), capturable=False)
-        clock, errors = Clock(), []
-        for _ in range(1 + epochs):
-            total = torch.zeros((), device=place)
-            for rows, targets in batches[samples]:
-                rule.zero_grad(set_to_none=True)
-                loss = torch.nn.functional.cross_entropy(model(rows), targets)
-                loss.backward()
-                rule.step()
-                total += loss.detach() * len(rows)
-            distributed.all_reduce(total)
-            errors.append(float(total) / samples)  # waits for the device
-            clock()
-        print(json.dumps([errors, clock.seconds]), flush=True)
+def ddp_processes(*cases: DevicesCase, backend: str = "nccl") -> Processes:
+    """Return a process a device; call it with samples and a number of epochs."""
+    size = cases[0].devices
+    return Processes([(serve_ddp, cases, rank, size, backend) for rank in range(size)])

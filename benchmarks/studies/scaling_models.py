@@ -21,14 +21,7 @@ def amdahl(parallel: float, cores: float) -> float:
 def symmetric(parallel: float, chip: float, r: float) -> float:
     """Return the speed-up of a chip of equal cores, over one simple core.
 
-    Parameters
-    ----------
-    parallel : float
-        The fraction of the work that is parallel.
-    chip : float
-        Simple cores that fit on the chip.
-    r : float
-        Simple cores in each core; there are ``chip / r`` cores.
+    `chip` simple cores fit on it, of which each core takes `r`.
     """
     speed = math.sqrt(r)
     return 1 / ((1 - parallel) / speed + parallel * r / (speed * chip))

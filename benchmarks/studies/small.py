@@ -30,14 +30,14 @@ from ..baselines.fann import Fann
 from ..baselines.jax import Jax, JaxTraining
 from ..baselines.training import training_baselines
 from ..candidates import BASES as CLOCKS
-from ..candidates import Candidate, Prepared, Timer, forward
+from ..candidates import Candidate, Prepared, Timer, Wrapped, forward
 from ..cases.dense import Array, Case
 from ..cases.training import EPOCHS, Train, TrainingCase
 from ..harness import Options, Trial
 from ..own_candidates import Planned
+from ..processes import Guarded, run_in_child
 from ..report.plots import Plot
 from ..report.tables import basis_title, tables
-from ..subprocess_guard import Guarded, run_in_child
 from .dispatch import Dynamic
 from .training import CHECKED, CUDA, DATA, FANN_SETS, RATE
 from .training_candidates import Fitted
@@ -75,15 +75,9 @@ CACHES = (
 
 @dataclass(frozen=True)
 class SmallCase(TrainingCase):
-    """A training on all patterns of a parity, or on a data set of scikit-learn's.
+    """A training on all patterns of a parity, or on a data set of scikit-learn's."""
 
-    Attributes
-    ----------
-    source : {"file", "parity", "iris", "digits"}
-        The data. Exclusive or is the parity of two bits.
-    """
-
-    source: str = "file"
+    source: str = "file"  # The data. Exclusive or is the parity of two bits
 
     def missing(self) -> str | None:
         """Return None if the data set exists, else a sentence."""
@@ -124,29 +118,15 @@ class SmallCase(TrainingCase):
 
 
 @dataclass(frozen=True)
-class Whole(Candidate):
+class Whole(Wrapped):
     """A candidate whose trainings are timed as a whole, in three ways.
 
-    Attributes
-    ----------
-    candidate : Candidate
-        The candidate. Its preparation has a `Prepared.train`.
+    Its preparation has a `Prepared.train`.
     """
-
-    candidate: Candidate
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "name", self.candidate.name)
-        object.__setattr__(self, "timeout", self.candidate.timeout)
-
-    def missing(self) -> str | None:
-        """Return the candidate's reason."""
-        return self.candidate.missing()
 
     def prepare(self, case: SmallCase, device: Device) -> Prepared:
         """Return the candidate prepared, with the timers of `TRAINING`."""
-        found = self.candidate.prepare(case, device)
+        found: Prepared = self.candidate.prepare(case, device)
         train = found.train
         assert train is not None
         return replace(found, timers={
@@ -189,10 +169,7 @@ def first(
 ) -> float:
     """Return the mean seconds of first trainings, each in a new process.
 
-    Raises
-    ------
-    RuntimeError
-        If the process fails; the message is the last line of its errors.
+    RuntimeError: the process fails; the message is the last line of its errors.
     """
     total = 0.0
     for _ in range(repeats):

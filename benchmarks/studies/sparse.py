@@ -53,18 +53,10 @@ BASELINES = frozenset({"numpy", "scipy", "torch", *CUDA})
 
 @dataclass(frozen=True)
 class Stored(Candidate):
-    """The network in one format, as `Network.compile` plans it.
+    """The network in one format, as `Network.compile` plans it."""
 
-    Attributes
-    ----------
-    name : str
-        A format; ``"auto"``: the one that clnet chooses by measurement.
-    tune : bool
-        Whether the whole tuning space is measured first.
-    """
-
-    name: str
-    tune: bool = False
+    name: str  # A format; ``"auto"``: the one that clnet chooses by measurement
+    tune: bool = False  # Whether the whole tuning space is measured first
 
     def prepare(self, case: SparseCase, device: Device) -> Prepared:
         """Return its plan; the config of ``"auto"`` begins with the chosen format."""
@@ -139,10 +131,7 @@ def report(rows: pd.DataFrame) -> str:
 def memory(count: str) -> pd.DataFrame:
     """Return the bytes of a layer of the study by density and format.
 
-    Parameters
-    ----------
-    count : {"nbytes", "study_bytes"}
-        As stored, or by the study's formulas.
+    They are counted as stored, ``"nbytes"``, or by the study's formulas.
     """
     neurons, _, _ = BASE
     table = {}

@@ -88,16 +88,11 @@ class _Copying(Replay):
 
 @dataclass(frozen=True)
 class Fitted(Candidate):
-    """`Network.fit`.
-
-    Attributes
-    ----------
-    clocked : bool
-        Whether a callback reads the clock after each epoch. Otherwise only whole
-        trainings have a time.
-    """
+    """`Network.fit`."""
 
     name: str = "planned"
+    # Whether a callback reads the clock after each epoch. Otherwise only whole
+    # trainings have a time
     clocked: bool = True
 
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:
@@ -134,24 +129,12 @@ class Fitted(Candidate):
 
 @dataclass(frozen=True)
 class Replayed(Candidate):
-    """Training steps by some of the variants.
+    """Training steps by some of the variants."""
 
-    Attributes
-    ----------
-    name : str
-        Of the stage.
-    allowed : callable
-        Returns whether a variant is searched.
-    binding : type
-        The class that runs the launches.
-    one_core : bool
-        Whether they run in the calling thread, on the host.
-    """
-
-    name: str
-    allowed: Callable[[Variant], bool]
-    binding: type[Replay] = Replay
-    one_core: bool = False
+    name: str  # Of the stage
+    allowed: Callable[[Variant], bool]  # Returns whether a variant is searched
+    binding: type[Replay] = Replay  # The class that runs the launches
+    one_core: bool = False  # Whether they run in the calling thread, on the host
 
     def missing(self) -> str | None:
         """Return None unless a device in the calling thread is needed and missing."""

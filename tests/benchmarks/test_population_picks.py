@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from clnet.benchmarks import picks as choices
 from clnet.benchmarks import population_picks as picks
 from clnet.benchmarks.measurements import RESULTS
 from clnet.benchmarks.studies.small import small_cases
@@ -20,8 +21,8 @@ def test_rows_of_a_tiny_case(tmp_path, monkeypatch, capsys):
     xor = next(case for case in small_cases(DATA) if case.name == "xor")
     case = replace(xor, name="xor-3", networks=3, batch=xor.samples)
     monkeypatch.setattr(picks, "cases_of", lambda cpu: {"xor-3": case})
-    monkeypatch.setattr(picks, "ROUNDS", 5)
-    monkeypatch.setattr(picks, "BLOCK_SECONDS", 1e-4)
+    monkeypatch.setattr(choices, "ROUNDS", 4)
+    monkeypatch.setattr(choices, "BLOCK_SECONDS", 1e-4)
     monkeypatch.setattr(rate_probes, "measured", lambda device: device)
     monkeypatch.setattr(times_file, "SHIPPED", times_file.SHIPPED)  # undone at the end
     path = tmp_path / "rows.csv"
