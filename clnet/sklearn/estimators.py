@@ -82,7 +82,6 @@ class MLPClassifier(ClassifierMixin, MLP):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **MLP._parameter_constraints,
-        "loss": [str],
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
 
@@ -242,11 +241,6 @@ class MLPRegressor(RegressorMixin, MLP):
     >>> model.fit(X, X[:, 0] ** 2).score(X, X[:, 0] ** 2) > 0.99
     True
     """
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **MLP._parameter_constraints,
-        "loss": [str],
-    }
 
     def __init__(
         self, loss: str = "squared_error", hidden_layer_sizes: Any = (100,),

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from copy import copy
 from functools import cache
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,8 +15,9 @@ from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import train_test_split
+from sklearn.neural_network import MLPClassifier
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, Options, StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_is_fitted,
@@ -72,35 +73,9 @@ class MLP(BaseEstimator):
     """The base of both estimators: parameters, targets, training, outputs."""
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "hidden_layer_sizes": [
-            "array-like", Interval(Integral, 1, None, closed="left")
-        ],
+        **MLPClassifier._parameter_constraints,
         "activation": [str],
-        "solver": [StrOptions({"lbfgs", "sgd", "adam"})],
-        "alpha": [Interval(Real, 0, None, closed="left")],
-        "batch_size": [
-            StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")
-        ],
-        "learning_rate": [StrOptions({"constant", "invscaling", "adaptive"})],
-        "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
-        "power_t": [Interval(Real, 0, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "shuffle": ["boolean"],
-        "random_state": ["random_state"],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "verbose": ["verbose"],
-        "warm_start": ["boolean"],
-        "momentum": [Interval(Real, 0, 1, closed="both")],
-        "nesterovs_momentum": ["boolean"],
-        "early_stopping": ["boolean"],
-        "validation_fraction": [Interval(Real, 0, 1, closed="left")],
-        "beta_1": [Interval(Real, 0, 1, closed="left")],
-        "beta_2": [Interval(Real, 0, 1, closed="left")],
-        "epsilon": [Interval(Real, 0, None, closed="neither")],
-        "n_iter_no_change": [
-            Interval(Integral, 1, None, closed="left"), Options(Real, {np.inf})
-        ],
-        "max_fun": [Interval(Integral, 1, None, closed="left")],
+        "loss": [str],
         "device": [str, None],
         "dtype": [StrOptions(set(DTYPES)), None],
         "precision": [StrOptions(set(PRECISIONS))],
