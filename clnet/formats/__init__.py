@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from clnet.checks import as_numbers, as_whole, check_flag, check_kind
 from clnet.errors import FormatError, InputError, quoted
 from clnet.formats import (
+    arrow,
     arrow_files,
     fann,
     fann_data,
@@ -26,9 +27,9 @@ from clnet.formats import (
     safetensors,
     table,
 )
-from clnet.formats.data_frame import FrameSource, frame_source
+from clnet.formats.data_frame import frame_source
 from clnet.formats.delimited import TEXT_SUFFIXES, DelimitedSource
-from clnet.formats.files import as_path, check_memory, check_writable, reading
+from clnet.formats.files import as_path, check_memory, check_writable
 from clnet.formats.named_table import MISSING, UNKNOWN, Options
 from clnet.nn.columns import Columns
 from clnet.nn.description import as_dtype
@@ -252,7 +253,7 @@ def load_table(
         _check_options(file, dtype, memory_limit)
         suffix = suffix_of(file, (*DATA_SUFFIXES, *TABLE_SUFFIXES), "data")
         if suffix in ARROW_SUFFIXES:
-            table_source = _arrow_source(file)
+            table_source = arrow.read_rows(file)
         elif suffix in TEXT_SUFFIXES:
             inputs = () if columns is None else columns.inputs
             table_source = DelimitedSource(
@@ -267,17 +268,6 @@ def load_table(
             )
     assert table_source is not None
     return named_table.read_table(table_source, options, columns, dtype or "float32")
-
-
-def _arrow_source(file: Path) -> FrameSource:
-    """Return the columns of a Parquet or Arrow file, read at once."""
-    opened = arrow_files.opened(file)
-    with reading(f"{file} cannot be read"):
-        table = opened.table()
-    source = frame_source(table, f"{file}", FormatError)
-    assert source is not None
-    source.index |= arrow_files.index_of(opened.schema)
-    return source
 
 
 def save_data(path: str | PathLike[str], x: ArrayLike, t: ArrayLike) -> None:

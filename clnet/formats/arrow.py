@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import all_finite
-from clnet.errors import ClnetError, FormatError, quoted, warn
+from clnet.errors import FormatError, quoted, warn
 from clnet.formats.arrow_files import PLAIN, index_of, opened, reading_rows
+from clnet.formats.files import reading
 from clnet.formats.named_table import (
     DATE,
     MICROSECONDS,
@@ -27,18 +28,21 @@ from clnet.formats.named_table import (
     NUMBER,
     TEXT,
     Choice,
+    NamedTable,
     Options,
     Texts,
+    check_known,
     choose,
     days_of,
+    learnt,
     listed,
-    printed,
+    target_numbers,
     texts_of,
     write_inputs,
 )
 from clnet.formats.sources import Order, Part, Source
 from clnet.formats.table import OR_TEXT
-from clnet.nn.columns import Column, Columns
+from clnet.nn.columns import Columns
 from clnet.nn.copies import by_threads
 
 Array = NDArray[Any]
@@ -47,6 +51,109 @@ STEP = 1 << 25  # bytes of numbers that are decoded at a time, in float64
 TEXTS = 1 << 21  # rows whose categories are looked for at a time
 CONVERTED = 1 << 13  # rows whose columns a thread turns to rows at a time
 WIDE = 8  # bytes of integers that a double may not hold
+
+
+class ArrowRows(NamedTable):
+    """Rows of a file: all of them, or those of a record batch."""
+
+    def __init__(
+        self, path: Path, names: list[str], batch: Any, first: int = 0
+    ) -> None:
+        self.names, self.what = names, f"{path}"
+        self.notes = []
+        self.index = set()
+        self._path, self._batch, self._first = path, batch, first
+
+    def __len__(self) -> int:
+        return int(self._batch.num_rows)
+
+    def column(self, at: int) -> Any:
+        """Return a column's array; a batch has those that are read."""
+        return _column(self._batch, self.names[at])
+
+    def kind(self, column: int) -> str:
+        """Return the kind of a column's values."""
+        dtype = self.column(column).type
+        if str(dtype) == "null":
+            return NUMBER
+        if _is_date(dtype):
+            return DATE
+        return NUMBER if _is_number(dtype) and str(dtype) != "bool" else TEXT
+
+    def place(self, row: int) -> str:
+        """Return the text that names a row: by its number in the file, from 0."""
+        return f"row {self._first + row}"
+
+    def numbers(self, column: int, dates: bool = False) -> Array:
+        """Return numbers in their type, or dates in days since 1970; NaN: missing."""
+        import pyarrow as pa
+
+        values = self.column(column)
+        if dates and not _is_date(values.type):
+            if _is_number(values.type) and values.null_count < len(values):
+                raise self.error("holds numbers, expected dates", column=column)
+            return days_of(self, column, values.to_pylist())
+        with reading_rows(self._path, self._first):
+            if _is_date(values.type):
+                microseconds = pa.timestamp("us", getattr(values.type, "tz", None))
+                values = values.cast(microseconds, safe=False).cast(pa.int64())
+                values = values.cast(pa.float64(), safe=False)
+                return np.asarray(values.to_numpy(zero_copy_only=False)) / MICROSECONDS
+            if pa.types.is_decimal(values.type):
+                values = values.cast(pa.string()).cast(pa.float64())  # rounded once
+            elif pa.types.is_boolean(values.type) or pa.types.is_null(values.type):
+                values = values.cast(pa.float64())
+            return np.asarray(values.to_numpy(zero_copy_only=False))
+
+    def texts(self, column: int) -> Texts:
+        """Return text, or others as text; a missing one is empty."""
+        import pyarrow as pa
+
+        values = self.column(column)
+        with reading_rows(self._path, self._first):
+            if pa.types.is_dictionary(values.type):
+                values = values.cast(values.type.value_type)
+            if isinstance(values, pa.ChunkedArray):
+                if pa.types.is_string(values.type):
+                    values = values.cast(pa.large_string())  # of 2 GB and more
+                values = values.combine_chunks()
+            coded = values.dictionary_encode(null_encoding="encode")
+            texts = texts_of(
+                None if text != text else text for text in coded.dictionary.to_pylist())
+            return texts._replace(codes=texts.codes[coded.indices.to_numpy()])
+
+    def check_types(self, choice: Choice) -> None:
+        """Raise FormatError unless columns hold values of the kinds that are read."""
+        import pyarrow as pa
+
+        for at in (*choice.inputs, *(choice.targets if choice.known else ())):
+            dtype = self.column(at).type
+            text = at in choice.coded or at in choice.labels or at in choice.dated
+            value = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+            words = (
+                pa.types.is_string(value) or pa.types.is_large_string(value) or (
+                    hasattr(pa.types, "is_string_view")
+                    and pa.types.is_string_view(value))
+            )
+            if not (
+                (_is_number(value) and (text or value is dtype))
+                or pa.types.is_null(dtype) or (text and (_is_date(dtype) or words))
+            ):
+                raise self.error(
+                    f"is of {quoted(str(dtype))}, expected numbers"
+                    + (OR_TEXT if words else " or text"), column=at,
+                )
+
+
+def read_rows(path: Path) -> ArrowRows:
+    """Return all rows of a file."""
+    file = opened(path)
+    with reading(f"{path} cannot be read"):
+        rows = ArrowRows(path, file.schema.names, file.table())
+    if not len(rows):
+        raise rows.error("has no row, expected at least one")
+    rows.index = index_of(file.schema)
+    return rows
 
 
 class TableSource(Source):
@@ -72,16 +179,15 @@ class TableSource(Source):
         self._rows = range(self._starts[-1])
         if not self.samples:
             raise FormatError(f"{path} has no row, expected at least one")
-        self.index: set[int] = index_of(self._file.schema)
+        self._header = ArrowRows(path, self.names, self._file.schema.empty_table())
+        self._header.index = index_of(self._file.schema)
         self._options = Options() if options is None else options
         self._told: dict[str, set[str]] = {}
-        choice = choose(self, self._options, columns)
+        self._choice = choice = choose(self._header, self._options, columns)
+        self._header.check_types(choice)
         self.notes: list[str] = choice.notes
-        for at in (*choice.inputs, *(choice.targets if choice.known else ())):
-            self._check_type(at, choice)
-        self._known, self._dated = choice.known, choice.dated
         self._inputs, self._targets = choice.inputs, choice.targets
-        self.columns: Columns | None = columns or self._learnt(choice)
+        self.columns: Columns | None = columns or self._learnt()
         self._label: int | None = choice.labels[0] if choice.labels else None
         types = {str(self._file.schema.field(at).type) for at in self._inputs}
         self._plain = types <= PLAIN and not any(
@@ -92,21 +198,6 @@ class TableSource(Source):
             self._number_type(at) for at in (*self._inputs, *self._targets)
             if at not in choice.coded and at != self._label
         ))
-
-    def kind(self, column: int) -> str:
-        """Return the kind of a column's values."""
-        dtype = self._file.schema.field(column).type
-        if str(dtype) == "null":
-            return NUMBER
-        if _is_date(dtype):
-            return DATE
-        return NUMBER if _is_number(dtype) and str(dtype) != "bool" else TEXT
-
-    def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
-        """Return an error that names a row from 0, and a column."""
-        where = "" if row < 0 else f", row {row}"
-        where += "" if column < 0 else f", column {printed(self.names[column])}"
-        return FormatError(f"{self.path}{where}{':' * bool(where)} {sentence}")
 
     def size(self, itemsize: int) -> int:
         """Return the bytes of all numbers in a type."""
@@ -143,6 +234,9 @@ class TableSource(Source):
         for first, batch in self._batches(self._targets, rows):
             yield self.targets_of(first, batch)
 
+    def _read_rows(self, first: int, batch: Any) -> ArrowRows:
+        return ArrowRows(self.path, self.names, batch, first)
+
     def _convert(self, first: int, batch: Any, x: Array, at: int) -> None:
         """Write the inputs of some rows of a record batch, from row `at` on."""
         rows = slice(at, at + CONVERTED)
@@ -153,7 +247,7 @@ class TableSource(Source):
         assert self.columns is not None
         x[...] = 0  # of categories
         counts = write_inputs(
-            _BatchRows(self, first, batch), self._inputs, self.columns, self._options, x
+            self._read_rows(first, batch), self._inputs, self.columns, self._options, x
         )
         for what, names in counts.items():
             told = self._told.setdefault(what, set())
@@ -189,91 +283,18 @@ class TableSource(Source):
         """Return the targets of a record batch: numbers [rows, n], labels [rows]."""
         if not self._targets:
             return None
+        rows = self._read_rows(first, batch)
         if self._label is None:
-            t = np.empty((batch.num_rows, len(self._targets)), self.dtype)
-            for column, at in enumerate(self._targets):
-                _write(t[:, column], self.values_of(first, batch, at))
-            if self._known:
-                self._check_finite(first, t, self._targets)
-            return t
-        values = _column(batch, self.names[self._label])
-        if self._known:
-            self._check_missing(first, values, self._label, "a label")
-        elif values.null_count:
+            return target_numbers(rows, self._choice, self.dtype)
+        values = rows.column(self._label)
+        if values.null_count and not self._choice.known:
             return np.array(values.to_pylist(), object)
-        if _is_number(values.type):
-            return self.values_of(first, batch, self._label)
-        texts = self.texts_of(first, batch, self._label)
+        if _is_number(values.type) and not values.null_count:
+            return rows.numbers(self._label)
+        texts = rows.texts(self._label)
+        if self._choice.known:
+            check_known(rows, self._label, texts)
         return np.array(texts.found, object)[texts.codes]
-
-    def values_of(self, first: int, batch: Any, at: int) -> Array:
-        """Return a column of numbers or dates, of each row; a missing one is NaN."""
-        import pyarrow as pa
-
-        values = _column(batch, self.names[at])
-        if at in self._dated and not _is_date(values.type):
-            return days_of(_BatchRows(self, first, batch), at, values.to_pylist())
-        with reading_rows(self.path, first):
-            if _is_date(values.type):
-                microseconds = pa.timestamp("us", getattr(values.type, "tz", None))
-                values = values.cast(microseconds, safe=False).cast(pa.int64())
-                values = values.cast(pa.float64(), safe=False)
-                return np.asarray(values.to_numpy(zero_copy_only=False)) / MICROSECONDS
-            if pa.types.is_decimal(values.type):
-                values = values.cast(pa.string()).cast(pa.float64())  # rounded once
-            elif pa.types.is_boolean(values.type) or pa.types.is_null(values.type):
-                values = values.cast(pa.float64())
-            return np.asarray(values.to_numpy(zero_copy_only=False))
-
-    def texts_of(self, first: int, batch: Any, at: int) -> Texts:
-        """Return a column of text, or of others as text; a missing one is empty."""
-        import pyarrow as pa
-
-        values = _column(batch, self.names[at])
-        with reading_rows(self.path, first):
-            if isinstance(values, pa.DictionaryArray):
-                values = values.dictionary_decode()
-            coded = values.dictionary_encode(null_encoding="encode")
-            texts = texts_of(coded.dictionary.to_pylist())
-            return texts._replace(codes=texts.codes[coded.indices.to_numpy()])
-
-    def _check_missing(self, first: int, values: Any, at: int, what: str) -> None:
-        if values.null_count:
-            row = int(values.is_null().to_numpy(zero_copy_only=False).argmax())
-            raise self.error(
-                f"the value is missing, expected {what}", first + row, at
-            )
-
-    def _check_finite(self, first: int, values: Array, columns: Sequence[int]) -> None:
-        if not all_finite(values):
-            finite = np.isfinite(values)
-            row, column = divmod(int(finite.argmin()), values.shape[1])
-            raise self.error(
-                f"found {values[row, column]}, expected a finite number",
-                first + row, columns[column],
-            )
-
-    def _check_type(self, at: int, choice: Choice) -> None:
-        """Raise FormatError unless a column holds values of the kind that is read."""
-        import pyarrow as pa
-
-        dtype = self._file.schema.field(at).type
-        text = at in choice.coded or at in choice.labels or at in choice.dated
-        value = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
-        if _is_number(value) and (text or value is dtype):
-            return
-        if pa.types.is_null(dtype) or (_is_date(dtype) and text):
-            return
-        words = (
-            pa.types.is_string(value) or pa.types.is_large_string(value)
-            or (hasattr(pa.types, "is_string_view") and pa.types.is_string_view(value))
-        )
-        if text and words:
-            return
-        raise self.error(
-            f"is of {quoted(str(dtype))}, expected numbers"
-            + (OR_TEXT if words else " or text"), column=at,
-        )
 
     def _number_type(self, at: int) -> np.dtype[Any]:
         """Return NumPy's type for a column of numbers or dates."""
@@ -284,48 +305,18 @@ class TableSource(Source):
         number_type = dtype.to_pandas_dtype() if plain else np.float64
         return np.dtype(number_type)
 
-    def _learnt(self, choice: Choice) -> Columns:
+    def _learnt(self) -> Columns:
         """Return the columns of a training, with categories and means."""
-        texts: dict[int, dict[str, str]] = {  # and their common forms
-            at: {} for at in choice.inputs if at in choice.coded
-        }
-        sums = {
-            at: np.zeros(2) for at in choice.inputs  # of values, and their number
-            if at not in choice.coded and self._options.missing == MISSING[0]
-        }
-        if learnt := [*texts, *sums]:
-            for first, batch in self._batches(learnt, TEXTS):
-                for at, known in texts.items():
-                    part = self.texts_of(first, batch, at)
-                    known.update(zip(part.found, part.common, strict=True))
-                for at, total in sums.items():
-                    values = self.values_of(first, batch, at).astype(np.float64)
-                    known_values = values[~np.isnan(values)]
-                    total += known_values.sum(), known_values.size
-        lacking = {at for at, (_, n) in sums.items() if n < (self.samples or 0)}
-        empty = [at for at in lacking if not sums[at][1]]
-        self._inputs = [at for at in choice.inputs if at not in empty]
-        if not self._inputs:
-            raise self.error("has no value in the columns of inputs")
-        categories = {
-            at: Texts([*known], np.zeros(0, np.intp), [*known.values()]).names
-            for at, known in texts.items()
-        }
-        learnt_columns = [
-            Column(
-                self.names[at], tuple(sorted(set(categories.get(at, ())))),
-                float(sums[at][0] / sums[at][1]) if at in lacking else None,
-                at in lacking, at in choice.dated,
-            ) for at in self._inputs
-        ]
-        for what, columns in (
-            ("text as categories", choice.by_default), ("no value, left out", empty),
-            ("missing, the mean and an indicator", sorted(lacking.difference(empty))),
-        ):
-            if columns:
-                self.notes.append(f"{what}: {listed(self.names[at] for at in columns)}")
-        targets = tuple(self.names[at] for at in choice.targets)
-        return Columns(tuple(learnt_columns), targets)
+        choice, missing = self._choice, self._options.missing
+        means = missing == MISSING[0]
+        read = [at for at in choice.inputs if means or at in choice.coded]
+        batches = self._batches(read, TEXTS) if read else ()
+        columns, self._inputs, notes = learnt(
+            self._header, (self._read_rows(*batch) for batch in batches), choice,
+            missing, means=means,
+        )
+        self.notes += notes
+        return Columns(tuple(columns), tuple(self.names[at] for at in choice.targets))
 
     def _batches(
         self, columns: Sequence[int], rows: int, order: Order | None = None
@@ -373,37 +364,11 @@ class TableSource(Source):
             yield first, batch
             first += batch.num_rows
         if first != self._starts[unit + 1]:
-            raise self.error(
+            raise self._header.error(
                 "is missing, expected "
                 f"{self._starts[unit + 1] - self._starts[unit]} rows from row "
                 f"{self._starts[unit]} on", first,
             )
-
-
-class _BatchRows:
-    """The rows of a record batch, from one on."""
-
-    def __init__(self, source: TableSource, first: int, batch: Any) -> None:
-        self._source = source
-        self._first = first
-        self._batch = batch
-
-    def __len__(self) -> int:
-        return int(self._batch.num_rows)
-
-    def numbers(self, column: int, dates: bool = False) -> Array:
-        """Return numbers, or dates in days since 1970 [rows]; NaN: missing."""
-        return self._source.values_of(self._first, self._batch, column)
-
-    def texts(self, column: int) -> Texts:
-        """Return texts."""
-        return self._source.texts_of(self._first, self._batch, column)
-
-    def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
-        """Return an error that names a row of the file, and a column."""
-        return self._source.error(
-            sentence, row if row < 0 else self._first + row, column
-        )
 
 
 def _ahead(
@@ -420,11 +385,6 @@ def _ahead(
 
 def _column(batch: Any, name: str) -> Any:
     return batch.column(batch.schema.get_field_index(name))
-
-
-def _write(column: Array, numbers: Array) -> None:
-    with np.errstate(invalid="ignore"):  # a signalling NaN is refused later
-        column[...] = numbers
 
 
 def _is_date(dtype: Any) -> bool:

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import NUMBER_KINDS, as_array, is_sparse
-from clnet.errors import ClnetError, InputError, quoted, reason, warn
+from clnet.errors import InputError, quoted, reason, warn
 from clnet.formats.named_table import (
     DATE,
     NUMBER,
     TEXT,
+    NamedTable,
     Options,
     Texts,
     as_text,
@@ -39,24 +40,24 @@ Array = NDArray[Any]
 _PLAIN = {str, bool, int, float, type(None)}
 
 
-class FrameSource:
+class FrameSource(NamedTable):
     """Samples in memory whose columns have names."""
+
+    error_type = InputError
 
     def __init__(
         self, names: Sequence[Hashable], column: Callable[[int], Any], samples: int,
-        what: str, *, single: bool = False, error_type: type[ClnetError] = InputError,
+        what: str, *, single: bool = False,
     ) -> None:
         self.names: list[str] = [
             str(name) or unnamed(at) for at, name in enumerate(names)
         ]
         self.index: set[int] = index_of(self.names)
         self.notes: list[str] = []
-        self.decimal: str | None = None
         self.what: str = what
         self.single: bool = single
         self._column = column
         self._samples = samples
-        self._kind = error_type
         for size, part in ((len(names), "column"), (samples, "sample")):
             if not size:
                 raise self.error(f"has no {part}: give at least one")
@@ -105,15 +106,6 @@ class FrameSource:
                     )
         return texts_of(values)
 
-    def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
-        """Return an error that names a sample from 0, and a column."""
-        where = "" if row < 0 else f", row {row}"
-        where += "" if column < 0 else f", column {printed(self.names[column])}"
-        return self._kind(f"{self.what}{where}{':' * bool(where)} {sentence}")
-
-    def check_size(self, size: int) -> None:
-        """Allow any size."""
-
     def _array(self, at: int) -> Array:
         """Return a column [samples]: of numbers, with NaN for missing ones, or others.
 
@@ -123,9 +115,9 @@ class FrameSource:
             name = f"{self.what}, column {printed(self.names[at])}"
             array = as_array(name, self._column(at))
             if array.shape != (self._samples,):
-                raise self._kind(
-                    f"{name}: has shape {list(array.shape)}, expected "
-                    f"[{self._samples}], a value for each sample"
+                raise self.error(
+                    f"has shape {list(array.shape)}, expected [{self._samples}], a "
+                    "value for each sample", column=at,
                 )
             if array.dtype.kind == "O":
                 array = array.copy()
@@ -138,16 +130,14 @@ class FrameSource:
         return self._arrays[at]
 
 
-def frame_source(
-    values: object, what: str, error_type: type[ClnetError] = InputError
-) -> FrameSource | None:
+def frame_source(values: object, what: str) -> FrameSource | None:
     """Return samples whose values have names; None: they have none."""
     if isinstance(values, FrameSource):
         return values
     if isinstance(values, np.ndarray):
         return _structured(values, what)
     if hasattr(type(values), "columns"):
-        return _frame(values, what, error_type)
+        return _frame(values, what)
     named = _named_values(values)
     if named is not None:
         columns = list(named.values())
@@ -169,7 +159,7 @@ def has_columns(samples: object) -> bool:
     )
 
 
-def _frame(samples: Any, what: str, error_type: type[ClnetError]) -> FrameSource | None:
+def _frame(samples: Any, what: str) -> FrameSource | None:
     """Return the source of a frame; None: narwhals does not know it."""
     import narwhals as nw
     from narwhals.exceptions import DuplicateError
@@ -185,7 +175,7 @@ def _frame(samples: Any, what: str, error_type: type[ClnetError]) -> FrameSource
             return None
         series = list(frame.iter_columns())
     except DuplicateError as error:
-        raise error_type(f"{what} names a column twice: {reason(error)}") from None
+        raise InputError(f"{what} names a column twice: {reason(error)}") from None
 
     def column(at: int) -> Any:
         values = series[at]
@@ -208,9 +198,7 @@ def _frame(samples: Any, what: str, error_type: type[ClnetError]) -> FrameSource
         objects[:] = cells
         return objects
 
-    return FrameSource(
-        [item.name for item in series], column, len(frame), what, error_type=error_type
-    )
+    return FrameSource([item.name for item in series], column, len(frame), what)
 
 
 def _structured(array: Array, what: str) -> FrameSource | None:

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import ClnetError, FormatError, InputError, quoted
+from clnet.errors import FormatError, InputError, quoted
 from clnet.formats.arrow_files import check_pyarrow
 from clnet.formats.files import check_memory, read, unzipped
 from clnet.formats.named_table import (
     NUMBER,
     TEXT,
+    NamedTable,
     Texts,
     as_text,
     common,
@@ -32,7 +33,6 @@ from clnet.formats.named_table import (
     is_code,
     is_decimal,
     listed,
-    printed,
     unnamed,
 )
 from clnet.formats.numbers import is_number
@@ -69,7 +69,7 @@ _FORMS = {
 """Numbers by their decimal sign, with thousands separators."""
 
 
-class DelimitedSource:
+class DelimitedSource(NamedTable):
     """A text file of named columns."""
 
     def __init__(
@@ -86,6 +86,7 @@ class DelimitedSource:
             raise InputError(f"decimal must be . or , and not {quoted(decimal)}")
         content = read(path)
         self.path: Path = path
+        self.what: str = f"{path}"
         self.size: int = len(content)
         self.memory_limit: int | None = memory_limit
         self.notes: list[str] = []
@@ -160,20 +161,14 @@ class DelimitedSource:
             for text, value in zip(different, values[first].tolist(), strict=True)
         ])
 
-    def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
-        """Return an error that names a sample from 0 by its line, and a column."""
-        where = "" if row < 0 else f", line {self._line(row + self.named)}"
-        where += "" if column < 0 else f", column {printed(self.names[column])}"
-        return FormatError(f"{self.path}{where}{':' * bool(where)} {sentence}")
+    def place(self, row: int) -> str:
+        """Return the text that names a row: by its line, from 1."""
+        lines = cells_of(self.path, self._text, self._separator)
+        return f"line {next(islice(lines, row + self.named, None), (0, []))[0]}"
 
     def check_size(self, size: int) -> None:
         """Raise FormatError if so many bytes are too many for the table."""
         check_memory(self.path, size, self.size, self.memory_limit)
-
-    def _line(self, row: int) -> int:
-        """Return the line of a row of cells, from 1."""
-        lines = cells_of(self.path, self._text, self._separator)
-        return next(islice(lines, row, None), (0, []))[0]
 
     def _decoded(self, content: bytes) -> str:
         """Return the text of the file, in the encoding that is found."""

@@ -8,18 +8,26 @@ memory, `delimited` text files, and `arrow` files of pyarrow by parts.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.checks import all_finite, check_name, is_many, is_whole
-from clnet.errors import ClnetError, InputError, counted, nearest, quoted
-from clnet.formats.numbers import infinite, is_number
+from clnet.errors import (
+    ClnetError,
+    FormatError,
+    InputError,
+    counted,
+    nearest,
+    quoted,
+)
+from clnet.formats.numbers import is_number
 from clnet.nn.columns import Column, Columns
 
 Array = NDArray[Any]
@@ -114,50 +122,46 @@ class Table:
     notes: tuple[str, ...] = ()
 
 
-class Header(Protocol):
-    """A table whose columns are chosen by name or number."""
+class NamedTable(ABC):
+    """A table whose columns have names, or some of its rows."""
 
     names: list[str]
-    index: set[int]
+    index: set[int]  # Columns that number the rows
+    notes: list[str]
+    what: str  # Names the table in errors
+    decimal: str | None = None
+    error_type: type[ClnetError] = FormatError
 
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
     def kind(self, column: int) -> str:
         """Return the kind of a column's values."""
-        ...
 
-    def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
-        """Return an error that names a sample from 0, and a column."""
-        ...
-
-
-class TableRows(Protocol):
-    """Rows of a table whose columns are read."""
-
-    def __len__(self) -> int:
-        """Return the samples."""
-        ...
-
+    @abstractmethod
     def numbers(self, column: int, dates: bool = False) -> NDArray[np.float64]:
         """Return numbers, or dates in days since 1970 [samples]; NaN: missing."""
-        ...
 
+    @abstractmethod
     def texts(self, column: int) -> Texts:
         """Return texts."""
-        ...
+
+    def place(self, row: int) -> str:
+        """Return the text that names a row from 0."""
+        return f"row {row}"
 
     def error(self, sentence: str, row: int = -1, column: int = -1) -> ClnetError:
-        """Return an error that names a sample from 0, and a column."""
-        ...
+        """Return an error that names a row from 0, and a column."""
+        where = "" if row < 0 else f", {self.place(row)}"
+        where += "" if column < 0 else f", column {printed(self.names[column])}"
+        return self.error_type(f"{self.what}{where}{':' * bool(where)} {sentence}")
 
+    def check_types(self, choice: Choice) -> None:  # noqa: B027  others allow any
+        """Raise an error if a column's type is not of what is read."""
 
-class NamedTable(Header, TableRows, Protocol):
-    """A table in memory."""
-
-    notes: list[str]
-    decimal: str | None
-
-    def check_size(self, size: int) -> None:
+    def check_size(self, size: int) -> None:  # noqa: B027  others allow any
         """Raise FormatError if so many bytes are too many for the table."""
-        ...
 
 
 def index_of(names: Sequence[str]) -> set[int]:
@@ -183,7 +187,7 @@ class Choice:
 
 
 def choose(
-    source: Header, options: Options, columns: Columns | None, *, learn: bool = True
+    source: NamedTable, options: Options, columns: Columns | None, *, learn: bool = True
 ) -> Choice:
     """Return the columns that are read; text is of numbers alone unless `learn`."""
     index = _Index(source)
@@ -247,6 +251,7 @@ def read_table(
     number without a mean stays NaN.
     """
     choice = choose(source, options, columns, learn=not arrays)
+    source.check_types(choice)
     decimal = None if arrays else source.decimal
     notes = [*source.notes, *choice.notes]
     inputs = choice.inputs
@@ -254,7 +259,9 @@ def read_table(
         if arrays:
             chosen_columns = [Column(source.names[at]) for at in inputs]
         else:
-            chosen_columns, inputs = _learnt(source, choice, options, notes)
+            chosen_columns, inputs, found = learnt(
+                source, [source], choice, options.missing, means=True)
+            notes += found
         names = tuple(source.names[at] for at in choice.targets)
         columns = Columns(tuple(chosen_columns), names, decimal)
     source.check_size(len(source) * columns.n_in * np.dtype(dtype).itemsize)
@@ -264,42 +271,67 @@ def read_table(
     return Table(x, _targets(source, choice, dtype), columns, tuple(notes))
 
 
-def _learnt(
-    source: NamedTable, choice: Choice, options: Options, notes: list[str]
-) -> tuple[list[Column], list[int]]:
-    """Return the columns of a training, and the positions of those that have values."""
-    learnt, inputs = [], []
+def learnt(
+    header: NamedTable, batches: Iterable[NamedTable], choice: Choice, missing: str,
+    *, means: bool,
+) -> tuple[list[Column], list[int], list[str]]:
+    """Return the columns of a training, the positions of those that have values, notes.
+
+    With `means` numbers are read too, not categories alone.
+    """
+    texts: dict[int, dict[str, str]] = {  # of each column, and their common forms
+        at: {} for at in choice.inputs if at in choice.coded
+    }
+    sums = {  # of the values that are there, and their number
+        at: np.zeros(2) for at in choice.inputs if means and at not in texts
+    }
+    samples = 0
+    for rows in batches:
+        samples += len(rows)
+        for at in choice.inputs:
+            if at in texts:
+                part = rows.texts(at)
+                texts[at].update(zip(part.found, part.common, strict=True))
+                if at in choice.by_default:
+                    _check_words(rows, at, part)
+            elif at in sums:
+                values = rows.numbers(at, at in choice.dated).astype(np.float64)
+                known = values[~np.isnan(values)]
+                with np.errstate(over="ignore", invalid="ignore"):  # refused later
+                    sums[at] += known.sum(), known.size
+    columns, inputs = [], []
     empty, words, lacking = [], Counter[str](), Counter[str]()
     for at in choice.inputs:
-        name = source.names[at]
-        if at in choice.coded:
-            texts = source.texts(at)
-            column = Column(name, tuple(sorted(set(texts.names))))
+        name = header.names[at]
+        if at in texts:
+            different = Texts(
+                [*texts[at]], np.zeros(0, np.intp), [*texts[at].values()])
+            column = Column(name, tuple(sorted(set(different.names))))
             if at in choice.by_default:
-                _check_words(source, at, texts)
                 words[name] = len(column.categories)
         else:
-            values = source.numbers(at, at in choice.dated)
-            missing = np.isnan(values)
-            if missing.all() and options.missing == MISSING[0]:
+            total, known_values = sums.get(at, (0.0, samples))
+            if not known_values and missing == MISSING[0]:
                 empty.append(name)
                 continue
-            lacking[name] += int(missing.sum())
-            column = number_column(name, values, at in choice.dated)
-        learnt.append(column)
+            lacking[name] += samples - int(known_values)
+            mean = total / max(known_values, 1)
+            column = Column(
+                name, mean=(mean if np.isfinite(mean) else 0.0) if means else None,
+                missing=bool(known_values < samples), date=at in choice.dated,
+            )
+        columns.append(column)
         inputs.append(at)
-    if not learnt:
-        raise source.error("has no value in the columns of inputs")
-    for what, names in (
+    if not columns:
+        raise header.error("has no value in the columns of inputs")
+    notes = [f"{what}: {names}" for what, names in (
         ("text as categories", listed(words)), ("no value, left out", listed(empty)),
         ("text that differs in most samples, see ignore and dates", listed(
-            name for name, count in words.items() if 2 * count > len(source) > MANY
+            name for name, count in words.items() if 2 * count > samples > MANY
         )),
         ("missing, the mean and an indicator", listed(+lacking)),
-    ):
-        if names:
-            notes.append(f"{what}: {names}")
-    return learnt, inputs
+    ) if names]
+    return columns, inputs, notes
 
 
 def _check_words(source: NamedTable, at: int, texts: Texts) -> None:
@@ -315,20 +347,8 @@ def _check_words(source: NamedTable, at: int, texts: Texts) -> None:
         )
 
 
-def number_column(name: str, values: NDArray[np.float64], date: bool) -> Column:
-    """Return the column of numbers of a training; NaN are missing."""
-    missing = np.isnan(values)
-    known = values[~missing] if missing.any() else values
-    with np.errstate(over="ignore", invalid="ignore"):  # refused as it is written
-        mean = float(known.mean()) if known.size else 0.0
-    return Column(
-        name, mean=mean if np.isfinite(mean) else 0.0, missing=bool(missing.any()),
-        date=date,
-    )
-
-
 def write_inputs(
-    rows: TableRows, inputs: Sequence[int], columns: Columns, options: Options,
+    rows: NamedTable, inputs: Sequence[int], columns: Columns, options: Options,
     x: Array, *, finite: bool = True,
 ) -> dict[str, Counter[str]]:
     """Write inputs to x [samples, n_in], which is zero.
@@ -344,7 +364,7 @@ def write_inputs(
         if column.categories:
             texts = rows.texts(at)
             if options.missing != MISSING[0]:
-                _check_known(rows, at, texts)
+                check_known(rows, at, texts)
             number, what = _write_one_hot(rows, at, column, texts, part, options), (
                 "unknown categories, zeros"
             )
@@ -359,7 +379,7 @@ def write_inputs(
 
 
 def _write_numbers(
-    rows: TableRows, at: int, column: Column, values: NDArray[np.float64], x: Array,
+    rows: NamedTable, at: int, column: Column, values: NDArray[np.float64], x: Array,
     options: Options, finite: bool,
 ) -> int:
     """Write the inputs of a column of numbers; return how many lack unexpectedly."""
@@ -386,7 +406,7 @@ def _write_numbers(
     return int(missing.sum()) if column.mean is not None else 0
 
 
-def _check_known(rows: TableRows, at: int, texts: Texts) -> None:
+def check_known(rows: NamedTable, at: int, texts: Texts) -> None:
     """Raise the error of the first text that is missing."""
     if "" in texts.names:
         row = int((texts.codes == texts.names.index("")).argmax())
@@ -394,7 +414,7 @@ def _check_known(rows: TableRows, at: int, texts: Texts) -> None:
 
 
 def _write_one_hot(
-    rows: TableRows, at: int, column: Column, texts: Texts, x: Array,
+    rows: NamedTable, at: int, column: Column, texts: Texts, x: Array,
     options: Options,
 ) -> int:
     """Write the inputs of a column of categories; return how many are unknown."""
@@ -421,26 +441,29 @@ def _write_one_hot(
 
 def _targets(source: NamedTable, choice: Choice, dtype: str) -> Array:
     """Return targets: numbers [samples, targets], or labels [samples]."""
-    if choice.labels:
-        at = choice.labels[0]
-        texts = source.texts(at)
-        if choice.known:
-            _check_known(source, at, texts)
-        return labels_of(texts)
-    t = np.zeros((len(source), len(choice.targets)), dtype)
+    if not choice.labels:
+        return target_numbers(source, choice, np.dtype(dtype))
+    texts = source.texts(choice.labels[0])
+    if choice.known:
+        check_known(source, choice.labels[0], texts)
+    return labels_of(texts)
+
+
+def target_numbers(rows: NamedTable, choice: Choice, dtype: np.dtype[Any]) -> Array:
+    """Return targets of numbers [samples, targets]."""
+    t = np.empty((len(rows), len(choice.targets)), dtype)
     for target, at in enumerate(choice.targets):
-        values = source.numbers(at, at in choice.dated)
-        wrong = ~np.isfinite(values) | infinite(values, dtype)
-        if choice.known and wrong.any():
-            row = int(wrong.argmax())
+        values = rows.numbers(at, at in choice.dated)
+        with np.errstate(over="ignore", invalid="ignore"):  # refused here
+            t[:, target] = values
+        if choice.known and not all_finite(t[:, target]):
+            row = int((~np.isfinite(t[:, target])).argmax())
             problem = "the value is missing" if np.isnan(values[row]) else (
                 f"found {values[row]}"
             )
-            raise source.error(
+            raise rows.error(
                 f"{problem}, expected a finite number within {dtype}", row, at
             )
-        with np.errstate(over="ignore"):
-            t[:, target] = values
     return t
 
 
@@ -502,7 +525,7 @@ def is_decimal(text: str) -> bool:
 
 
 def days_of(
-    samples: TableRows, at: int, values: Sequence[Any]
+    samples: NamedTable, at: int, values: Sequence[Any]
 ) -> NDArray[np.float64]:
     """Return dates in days since 1970, NaN for None; others raise an error."""
     objects = np.empty(len(values), object)
@@ -540,7 +563,7 @@ def listed(names: Iterable[str] | Counter[str]) -> str:
 class _Index:
     """The columns of a source by their names and numbers."""
 
-    def __init__(self, source: Header) -> None:
+    def __init__(self, source: NamedTable) -> None:
         self.source = source
         self.first: dict[str, int] = {}
         self.twice: set[str] = set()
