@@ -20,7 +20,7 @@ from clnet.formats import (
     suffix_of,
 )
 from clnet.formats.delimited import TEXT_SUFFIXES
-from clnet.formats.named_table import MISSING
+from clnet.formats.named_table import MISSING, OR_TEXT
 from clnet.formats.opening import (
     SOURCE_SUFFIXES,
     is_source,
@@ -28,7 +28,7 @@ from clnet.formats.opening import (
     source_suffix,
 )
 from clnet.formats.sources import Part, Source, check_buffer, rows_of
-from clnet.formats.table import NAME_TARGETS, OR_TEXT
+from clnet.formats.table import NAME_TARGETS
 from clnet.nn.labels import count_missing, encoded, might_be_classes
 
 if TYPE_CHECKING:

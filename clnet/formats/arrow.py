@@ -26,6 +26,7 @@ from clnet.formats.named_table import (
     MICROSECONDS,
     MISSING,
     NUMBER,
+    OR_TEXT,
     TEXT,
     Choice,
     NamedTable,
@@ -41,7 +42,6 @@ from clnet.formats.named_table import (
     write_inputs,
 )
 from clnet.formats.sources import Order, Part, Source
-from clnet.formats.table import OR_TEXT
 from clnet.nn.columns import Columns
 from clnet.nn.copies import by_threads
 

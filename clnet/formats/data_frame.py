@@ -19,6 +19,7 @@ from clnet.errors import InputError, quoted, reason, warn
 from clnet.formats.named_table import (
     DATE,
     NUMBER,
+    OR_TEXT,
     TEXT,
     NamedTable,
     Options,
@@ -31,7 +32,6 @@ from clnet.formats.named_table import (
     texts_of,
     unnamed,
 )
-from clnet.formats.table import OR_TEXT
 
 if TYPE_CHECKING:
     from clnet.nn.columns import Columns

@@ -23,6 +23,7 @@ from clnet.formats.arrow_files import check_pyarrow
 from clnet.formats.files import check_memory, read, unzipped
 from clnet.formats.named_table import (
     NUMBER,
+    OR_TEXT,
     TEXT,
     NamedTable,
     Texts,
@@ -36,7 +37,7 @@ from clnet.formats.named_table import (
     unnamed,
 )
 from clnet.formats.numbers import is_number
-from clnet.formats.table import OR_TEXT, cells_of, counts_columns
+from clnet.formats.table import cells_of, counts_columns
 
 if TYPE_CHECKING:
     from clnet.nn.columns import Columns

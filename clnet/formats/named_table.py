@@ -41,6 +41,7 @@ UNKNOWN = ("zeros", "refuse")
 """Categories that a network does not know."""
 NUMBER, TEXT, DATE = "number", "text", "date"
 """Kinds of columns; booleans are text."""
+OR_TEXT = ", or text in a column that is named as the target or as a category"
 MICROSECONDS = 86_400 * 1_000_000  # of a day
 MANY = 20  # different texts that are no chance
 SHOWN = 8  # columns that a note names

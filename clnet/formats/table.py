@@ -28,7 +28,13 @@ from numpy.typing import NDArray
 from clnet.checks import NUMBER_KINDS
 from clnet.errors import FormatError, quoted, warn
 from clnet.formats.files import check_memory, read, reading, write
-from clnet.formats.named_table import MICROSECONDS, UNNAMED, index_of, listed
+from clnet.formats.named_table import (
+    MICROSECONDS,
+    OR_TEXT,
+    UNNAMED,
+    index_of,
+    listed,
+)
 from clnet.formats.numbers import (
     holds,
     infinite,
@@ -42,7 +48,6 @@ from clnet.nn.columns import Column, Columns
 Array = NDArray[Any]
 
 BLOCK = 1 << 14  # cells parsed at a time
-OR_TEXT = ", or text in a column that is named as the target or as a category"
 NAME_TARGETS = (
     "name the target columns, or give the number of outputs, the last columns, 0 for "
     "none"
