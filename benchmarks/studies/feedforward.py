@@ -16,7 +16,7 @@ import pandas as pd
 
 from clnet.checks import PRECISIONS
 from clnet.opencl.device import Device
-from clnet.variants.team import ITEMS
+from clnet.variants.dense.naive import ITEMS
 
 from ..baselines.dense import dense_baselines
 from ..candidates import BASES as BASES

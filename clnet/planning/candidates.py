@@ -21,7 +21,7 @@ from clnet.planning.cover import Candidate
 from clnet.runtime.binding import PlanStep
 from clnet.variants.base import Config, MemberVariant, Reach, Variant
 from clnet.variants.cost import modelled
-from clnet.variants.reference.host import Host
+from clnet.variants.reference.generic import Host
 
 LONGEST = {"op": 1, "pair": 2, "triple": 3, "quad": 4}  # ops of a span
 # Ops of a training step's last layer: `Apply` and `BiasAct`; and, from the loss on,

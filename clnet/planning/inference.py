@@ -29,7 +29,7 @@ from clnet.planning.tuning.budget import Budget
 from clnet.runtime.data_parallel import ParallelPlan
 from clnet.runtime.plan import Plan
 from clnet.variants import ALL_VARIANTS, ENSEMBLE_VARIANTS, VARIANTS
-from clnet.variants.reference.host import Host
+from clnet.variants.reference.generic import Host
 
 if TYPE_CHECKING:
     from clnet.nn.model import Model

@@ -24,7 +24,7 @@ from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.member_replay import ITEM, most_epochs
 from clnet.variants import PERSISTENT_VARIANTS, VARIANTS
 from clnet.variants.base import MemberVariant
-from clnet.variants.reference.host import Host
+from clnet.variants.reference.generic import Host
 from clnet.variants.training.whole_step import accepted_step
 from clnet.variants.training_variants import STEP_VARIANTS
 

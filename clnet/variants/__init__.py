@@ -6,26 +6,20 @@ Those of training alone are in `training_variants`: an inference imports none of
 from clnet.variants.base import Variant
 from clnet.variants.dense.cpu import Cpu
 from clnet.variants.dense.ensemble import EnsembleOutputs
-from clnet.variants.dense.fused_local import FusedLocal
 from clnet.variants.dense.fused_mma import FusedMma
 from clnet.variants.dense.gemm import Gemm
 from clnet.variants.dense.mma import Mma
 from clnet.variants.dense.mma_chain import MmaChain
-from clnet.variants.dense.naive import Fused, Naive, Staged
+from clnet.variants.dense.naive import Fused, FusedLocal, Naive, Split, Staged
 from clnet.variants.dense.persistent import Persistent
 from clnet.variants.dense.persistent_mma import PersistentMma
-from clnet.variants.dense.split import Split
 from clnet.variants.mixed.fused_sparse import FusedSparse
 from clnet.variants.mixed.persistent_mixed import PersistentMixed
-from clnet.variants.reference.generic import Generic
-from clnet.variants.reference.host import Host
-from clnet.variants.sparse.dia import Dia
-from clnet.variants.sparse.sell import Sell
-from clnet.variants.sparse.sparse import Csr
-from clnet.variants.sparse.sparse_team import SparseTeam
+from clnet.variants.reference.generic import Generic, Host
+from clnet.variants.sparse.sell import Dia, Sell
+from clnet.variants.sparse.sparse import Csr, SparseTeam
 from clnet.variants.stencil.stencil import Stencil, StencilReduction
-from clnet.variants.stencil.stencil_cpu import StencilCpu
-from clnet.variants.stencil.trapezoid import Trapezoid
+from clnet.variants.stencil.trapezoid import StencilCpu, Trapezoid
 
 STUDY_VARIANTS: tuple[Variant, ...] = (Naive(), Staged(), Fused(), StencilReduction())
 """The rungs of the studies, one idea each. The planner searches them only by name:

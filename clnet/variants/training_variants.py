@@ -4,15 +4,12 @@ from clnet.variants.base import Variant
 from clnet.variants.reference.generic import GenericBackward
 from clnet.variants.sparse.sparse_input import SparseInput
 from clnet.variants.sparse.sparse_outer import SparseOuter
-from clnet.variants.training.epoch import TiledEpoch
+from clnet.variants.training.epoch import Sequential, TiledEpoch
 from clnet.variants.training.fused_step import FusedStep
-from clnet.variants.training.gemm_backward import GemmBackward
+from clnet.variants.training.gemm_backward import GemmBackward, MmaBackward, TiledOuter
 from clnet.variants.training.group_step import GroupStep
-from clnet.variants.training.mma_backward import MmaBackward
 from clnet.variants.training.optimisers import Dropping, Norm, Optimisers
-from clnet.variants.training.outer import TiledOuter
 from clnet.variants.training.output_loss import OutputLoss
-from clnet.variants.training.sequential import Sequential
 from clnet.variants.training.stencil_backward import StencilBackward, StencilGradients
 from clnet.variants.training.wide import Wide
 

@@ -229,7 +229,7 @@ static inline void store_lanes(__global VAL *from, __global float *to,
             to[(size_t)index[k] * count + i] = LANE(from + i, k);
 }
 
-// Arguments, in the order of clnet/variants/members/vector_members.py:
+// Arguments, in the order of clnet/variants/members/members.py:
 //
 // x, t, weight  the data set [n, width], and the networks' weights [members, n]
 // memory [workers, (2 + SLOTS) * SIZE + SAMPLES * ROWS + 2 * RECORD, WIDTH]

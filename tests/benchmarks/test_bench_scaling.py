@@ -12,7 +12,7 @@ import clnet
 from clnet import InputError
 from clnet.planning import inference
 from clnet.variants.dense.naive import Naive
-from clnet.variants.reference.host import Host
+from clnet.variants.reference.generic import Host
 
 Options = harness.Options
 MESSAGE = Interconnect(2e-6, 1e-10, 5e-11)

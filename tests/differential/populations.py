@@ -22,8 +22,7 @@ from clnet.planning.training_planner import TrainingPlan, plan_training
 from clnet.training import member_trainer
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
-from clnet.variants.members.members import TrainMembers
-from clnet.variants.members.vector_members import VectorMembers
+from clnet.variants.members.members import TrainMembers, VectorMembers
 
 from .cases import Case
 from .check import (

@@ -21,8 +21,7 @@ from clnet.nn.layers import Dense
 from clnet.opencl.discovery import device
 from clnet.opencl.program import build, kernel_text, source_text
 from clnet.opencl.session import session
-from clnet.variants.macros import kernel_function
-from clnet.variants.training.backward import gradient_function
+from clnet.variants.macros import gradient_function, kernel_function
 
 STEPWISE = {"sigmoid_stepwise": "sigmoid", "tanh_stepwise": "tanh"}
 

@@ -35,8 +35,7 @@ from variant_cases import selected
 from clnet import Network
 from clnet.ir.lowering import lower
 from clnet.opencl.program import kernel_directory, source_text
-from clnet.variants.dense.fused_local import FusedLocal
-from clnet.variants.dense.naive import Fused
+from clnet.variants.dense.naive import Fused, FusedLocal
 from clnet.variants.dense.persistent import Persistent
 
 KERNELS = sorted(

@@ -14,7 +14,7 @@ from clnet.opencl.store import Timing
 from clnet.planning.cover import MAX_SPEEDUP, Candidate, shortest_path
 from clnet.planning.search import incumbent, search, search_all
 from clnet.runtime.binding import PlanStep
-from clnet.variants.reference.host import Host
+from clnet.variants.reference.generic import Host
 
 A, B = Device("a"), Device("b")
 

@@ -20,10 +20,8 @@ from clnet.planning.explain import Explanation, explanation
 from clnet.planning.tuning import times
 from clnet.runtime.binding import PlanStep
 from clnet.variants import VARIANTS
-from clnet.variants.dense.naive import Fused, Naive
-from clnet.variants.dense.split import Split
-from clnet.variants.reference.generic import Generic, GenericBackward
-from clnet.variants.reference.host import Host
+from clnet.variants.dense.naive import Fused, Naive, Split
+from clnet.variants.reference.generic import Generic, GenericBackward, Host
 
 SERIAL = Device("serial", "cpu", serial=True)
 CPU = Device("some processor", "cpu", companions=(SERIAL,))

@@ -23,7 +23,7 @@ from clnet.planning.tuning.calls import CallTrial
 from clnet.planning.tuning.trial import StepTrial
 from clnet.training import plans
 from clnet.variants.dense.naive import Naive
-from clnet.variants.reference.host import Host
+from clnet.variants.reference.generic import Host
 
 pytestmark = pytest.mark.usefixtures("own_store")
 

@@ -36,8 +36,7 @@ from clnet.runtime.train_state import TrainState
 from clnet.training import plans
 from clnet.training.callbacks import Checkpoint
 from clnet.training.history import TrainingState
-from clnet.variants.training.gemm_backward import GemmBackward
-from clnet.variants.training.outer import TiledOuter
+from clnet.variants.training.gemm_backward import GemmBackward, TiledOuter
 
 CPU = clnet.device("cpu")
 GPU = clnet.Device("some gpu", "gpu")

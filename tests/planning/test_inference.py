@@ -18,7 +18,7 @@ from clnet.errors import DeviceError, InputError
 from clnet.planning import inference, predictions
 from clnet.runtime.plan import Plan
 from clnet.variants.dense.naive import Naive
-from clnet.variants.reference.host import Host
+from clnet.variants.reference.generic import Host
 
 pytestmark = pytest.mark.usefixtures("own_store")
 

@@ -28,8 +28,7 @@ from clnet.planning.tuning.oracle import (
 from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.variants.dense.naive import Naive
-from clnet.variants.reference.generic import Generic
-from clnet.variants.reference.host import Host
+from clnet.variants.reference.generic import Generic, Host
 from clnet.variants.sparse.sparse import Csr
 
 CPU = clnet.device("cpu")

@@ -16,8 +16,7 @@ from clnet.planning.tuning import times
 from clnet.planning.tuning.calls import CallTrial
 from clnet.planning.tuning.oracle import WrongResultError
 from clnet.variants.dense.naive import Naive
-from clnet.variants.reference.generic import Generic
-from clnet.variants.reference.host import Host
+from clnet.variants.reference.generic import Generic, Host
 
 pytestmark = pytest.mark.usefixtures("own_store")
 

@@ -21,9 +21,8 @@ from clnet.planning.tuning import fingerprint, times
 from clnet.planning.tuning.budget import Budget
 from clnet.runtime.binding import PlanStep
 from clnet.variants import ALL_VARIANTS, VARIANTS
-from clnet.variants.dense.naive import Naive, Staged
-from clnet.variants.dense.split import Split
-from clnet.variants.reference.host import Host
+from clnet.variants.dense.naive import Naive, Split, Staged
+from clnet.variants.reference.generic import Host
 
 pytestmark = pytest.mark.usefixtures("own_store")
 
@@ -141,8 +140,8 @@ def test_another_kernel_source_is_measured_anew(lab, monkeypatch):
 @pytest.mark.parametrize(
     ("module", "anew"),
     [
-        ("clnet.variants.dense.split", {"split"}),  # such as a group's size
-        ("clnet.variants.team", {"split"}),  # a helper that it imports
+        ("clnet.variants.dense.naive", {"split"}),  # such as a group's size
+        ("clnet.variants.dense.chain", {"split"}),  # a helper that it imports
         ("clnet.variants.base", {"split", "gemm"}),
         ("clnet.variants.macros", {"split", "gemm"}),
         ("clnet.nn.storage.dense", {"split", "gemm"}),

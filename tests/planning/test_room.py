@@ -14,7 +14,7 @@ import clnet
 from clnet import Dense, Network, Population
 from clnet.errors import OutOfMemoryError
 from clnet.opencl import memory
-from clnet.variants.reference.host import Host
+from clnet.variants.reference.generic import Host
 
 CPU = clnet.device("cpu")
 ROOM = 1 << 20

@@ -11,7 +11,7 @@ from clnet import InputError, Network, device
 from clnet.planning import inference, predictions
 from clnet.runtime.plan import Plan
 from clnet.variants.dense.naive import Naive
-from clnet.variants.reference.host import Host
+from clnet.variants.reference.generic import Host
 
 CPU = "cpu"
 NETWORK = Network.mlp([8, 4, 2], seed=1)

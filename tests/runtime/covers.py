@@ -14,8 +14,7 @@ from clnet.runtime.binding import PlanStep
 from clnet.runtime.plan import Plan
 from clnet.variants.dense.cpu import Cpu, serial_companion
 from clnet.variants.dense.naive import Naive
-from clnet.variants.reference.generic import Generic
-from clnet.variants.reference.host import Host
+from clnet.variants.reference.generic import Generic, Host
 
 CPU = clnet.device("cpu")
 NO_SVM = dataclasses.replace(

@@ -25,7 +25,7 @@ from clnet.runtime.executable import Executable
 from clnet.runtime.plan import Plan
 from clnet.training.group import Group
 from clnet.variants.dense.naive import Naive
-from clnet.variants.reference.host import Host
+from clnet.variants.reference.generic import Host
 
 CPU = clnet.device("cpu")
 TWINS = [CPU, replace(CPU, index="9:1"), replace(CPU, index="9:2")]

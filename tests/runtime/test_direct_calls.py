@@ -18,7 +18,7 @@ import clnet
 from clnet import ClnetWarning, InputError, Network, Scaling
 from clnet.planning import inference
 from clnet.variants.dense.naive import Naive
-from clnet.variants.reference.host import Host
+from clnet.variants.reference.generic import Host
 
 
 @pytest.fixture

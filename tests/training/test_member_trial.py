@@ -16,8 +16,7 @@ from clnet.runtime.member_replay import MemberReplay
 from clnet.training import member_trainer
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
-from clnet.variants.members.members import TrainMembers
-from clnet.variants.members.vector_members import VectorMembers
+from clnet.variants.members.members import TrainMembers, VectorMembers
 
 pytestmark = pytest.mark.usefixtures("own_store")
 N, SAMPLES = 10, 21

@@ -19,8 +19,7 @@ from clnet.runtime import member_replay
 from clnet.training import member_trainer
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
-from clnet.variants.members.members import TrainMembers
-from clnet.variants.members.vector_members import VectorMembers
+from clnet.variants.members.members import TrainMembers, VectorMembers
 
 N, SAMPLES = 5, 60
 RULES = {"adam": clnet.optimisers.Adam, "sgd": clnet.optimisers.SGD}

@@ -23,9 +23,8 @@ from clnet.runtime import replay
 from clnet.runtime.binding import PlanStep
 from clnet.runtime.train_state import TrainState
 from clnet.training import group, plans, trainer
-from clnet.variants.training.epoch import TiledEpoch
+from clnet.variants.training.epoch import Sequential, TiledEpoch
 from clnet.variants.training.group_step import GroupStep
-from clnet.variants.training.sequential import Sequential
 
 DEVICE = device()
 COPYING = replace(DEVICE, fine_svm=False, companions=())  # one queue, as on GPUs

@@ -15,6 +15,7 @@ from clnet.ir.op import VALUE_ALIGNMENT
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import live_count
 from clnet.opencl.launch import Constant
+from clnet.variants.dense.persistent import warp_team
 from clnet.variants.dense.persistent_mma import (
     BLOCK,
     MOST_SLICES,
@@ -22,7 +23,7 @@ from clnet.variants.dense.persistent_mma import (
     TASK_RECORD,
 )
 from clnet.variants.mixed import fused_sparse
-from clnet.variants.mixed.fused_sparse import PRODUCT
+from clnet.variants.mixed.fused_sparse import PRODUCT, layers_of
 from clnet.variants.mixed.persistent_mixed import (
     TASK,
     VECTOR,
@@ -35,9 +36,7 @@ from clnet.variants.mixed.persistent_mixed import (
     room_of,
     words_of,
 )
-from clnet.variants.mixed.products import layers_of
 from clnet.variants.packing import WARP
-from clnet.variants.team import warp_team
 
 
 class Range(NamedTuple):

@@ -35,7 +35,7 @@ from clnet.nn.storage.layout import live_elements
 from clnet.planning.training_planner import TRAINING_VARIANTS
 from clnet.variants import VARIANTS
 from clnet.variants.reference.generic import GenericBackward
-from clnet.variants.training.outer import TiledOuter
+from clnet.variants.training.gemm_backward import TiledOuter
 
 ARITHMETIC = {"float32": FLOAT32, "float64": FLOAT64}
 NAMES = (*ACTIVATIONS, *WITH_PARAMETERS)

@@ -20,10 +20,10 @@ from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import Argument, Launch, Scalar, Scratch
 from clnet.variants.base import team_group
 from clnet.variants.dense.cpu import serial_companion
-from clnet.variants.macros import kernel_function
-from clnet.variants.training.backward import (
+from clnet.variants.macros import (
     gradient_defines,
     gradient_function,
+    kernel_function,
     loss_function_defines,
 )
 from clnet.variants.training.epoch import SYNC_WORDS

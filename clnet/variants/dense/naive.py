@@ -1,18 +1,39 @@
-"""naive: one work-item per neuron."""
+"""naive, local, split, fused, fused_local: a work-item or a team of them a neuron.
+
+The studies' ladder: neurons by one work-item, by staged inputs, by teams (``team.h``),
+then all layers in a launch, by one group or by one a tile of samples.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
 from typing import TYPE_CHECKING
 
+from clnet.checks import INT_MAX
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import PARAMETERS, Launch, Launches, Scratch
-from clnet.variants.base import GROUP, Config, DenseLayers, Reach, Untuned, dense_layer
+from clnet.variants.base import (
+    GROUP,
+    Config,
+    DenseLayers,
+    Reach,
+    Untuned,
+    dense_layer,
+    refuse_unless_dense_layers,
+    team_group,
+)
 from clnet.variants.cost import Cost, item_size, span_cost
-from clnet.variants.dense.chain import chain, chain_defines, parameter_count, strides
-from clnet.variants.macros import layer_defines, weights_and_bias
-from clnet.variants.team import single_sample_configs, team_defines, team_local_bytes
+from clnet.variants.dense.chain import (
+    chain,
+    chain_defines,
+    parameter_count,
+    strides,
+    wide_table,
+)
+from clnet.variants.macros import layer_defines, padded, weights_and_bias
 
 if TYPE_CHECKING:
     from clnet.ir.program import Span
@@ -148,3 +169,225 @@ class Fused(DenseLayers):
 def _scratch(span: Span) -> int:
     """Return the bytes of the values between layers, double-buffered."""
     return 2 * max(strides(span)) * item_size(span)
+
+
+SINGLE_GROUPS = (1024, 512)  # work-items, of one sample: enough loads in flight
+ITEMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # the study's table II
+MOST_UNROLLED = 8  # vectors; more would exhaust the registers of a group of 256
+
+
+def team_defines(config: Config, span: Span, n_in: int) -> dict[str, int | str]:
+    """Return the macros of ``team.h``."""
+    items, group, tile = config["items"], config["group"], config.get("tile", 1)
+    vectors = -(-n_in // 4)
+    # Loads in flight must fit in a compute unit's registers.
+    most = max(1, min(MOST_UNROLLED, 16384 // (group * item_size(span)), 32 // tile))
+    unroll = 1
+    while unroll < most and unroll * items < vectors:
+        unroll *= 2
+    return {"GROUP": group, "ITEMS": items, "TILE": tile, "UNROLL": unroll}
+
+
+def team_local_bytes(config: Config, span: Span) -> int:
+    """Return the bytes of local memory for the partial sums of teams."""
+    partials = config.get("tile", 1) * config["group"] if config["items"] > 1 else 1
+    return partials * item_size(span)
+
+
+def single_sample_configs(device: Device) -> list[dict[str, int]]:
+    """Return all team sizes; the likely ones with a smaller group too."""
+    groups = list(dict.fromkeys(team_group(group, device) for group in SINGLE_GROUPS))
+    sizes = team_sizes(device, groups[0])
+    configs = [{"items": n, "group": groups[0]} for n in sizes]
+    if device.simd_width > 1:
+        likely = [n for n in sizes if sizes[0] // 4 <= n <= sizes[0]]
+        configs += [{"items": n, "group": g} for g in groups[1:] for n in likely]
+    return configs
+
+
+def team_sizes(device: Device, group: int) -> tuple[int, ...]:
+    """Return the work-items per neuron that a group allows, the default first."""
+    if device.simd_width == 1:
+        # Work-items run one after another: a team only adds work.
+        return tuple(items for items in ITEMS[:3] if items <= group)
+    sizes = [items for items in ITEMS if items <= group]
+    default = min(device.simd_width, sizes[-1])
+    return (default, *(items for items in sizes if items != default))
+
+
+SPLIT_GROUP = 256  # work-items
+OTHER_GROUPS = (128, 512)
+SPLIT_TILES = (8, 4, 2, 1)  # samples
+
+
+@dataclass(frozen=True)
+class Split(DenseLayers):
+    """One dense layer; a team of work-items reads a row of A (``split.cl``).
+
+    Config: ``items``, work-items per neuron; ``group``, work-items of a group;
+    ``tile``, samples for which a weight is loaded once.
+    """
+
+    name: str = "split"
+    reach: Reach = "layer"
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Return all team sizes; likely ones with other groups, or tiles of a batch."""
+        group = team_group(SPLIT_GROUP, device)
+        sizes = team_sizes(device, group)
+        # At least half of a tile is filled.
+        tiles = [tile for tile in SPLIT_TILES if tile < 2 * span.batch]
+        configs = [{"items": n, "group": group, "tile": tiles[0]} for n in sizes]
+        if device.simd_width > 1:
+            likely = [n for n in sizes if sizes[0] // 2 <= n <= sizes[0] * 2]
+            configs += [
+                {"items": n, "group": group, "tile": tile}
+                for tile in tiles[1:] for n in likely[:2]
+            ]
+            if span.batch == 1:
+                configs += [
+                    {"items": n, "group": size, "tile": 1}
+                    for size in OTHER_GROUPS if size <= device.largest_group
+                    for n in likely
+                ]
+        return tuple(
+            config for config in configs
+            if team_local_bytes(config, span) <= device.local_memory
+            and prod(_groups(span, config)) <= INT_MAX
+        )
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count A once per tile of samples, and x once per group."""
+        layer = dense_layer(span)
+        tiles, blocks = _groups(span, config)
+        again = layer.apply.weights.size * (tiles - 1)
+        again += layer.n_in * span.batch * (blocks - 1)
+        return span_cost(span, device, item_size(span) * again, tiles * blocks)
+
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
+        """Return the layer's one launch."""
+        layer = dense_layer(span)
+        x, y = layer.apply.x, layer.act.y
+        tiles, blocks = _groups(span, config)
+        defines = {
+            **layer_defines(span, layer),
+            **team_defines(config, span, layer.n_in),
+            "X_PADDED": padded(x),
+        }
+        return (
+            Launch(
+                "dense/split.cl", "split", defines,
+                (tiles * blocks * config["group"],), (config["group"],),
+                (*weights_and_bias(layer), x, x.stride, y, y.stride, layer.n_in,
+                 layer.n_out, span.batch),
+            ),
+        )
+
+
+def _groups(span: Span, config: Config) -> tuple[int, int]:
+    """Return the launch's groups: tiles of samples, blocks of neurons."""
+    teams = config["group"] // config["items"]
+    return -(-span.batch // config["tile"]), -(-dense_layer(span).n_out // teams)
+
+
+TILE_GROUP = 256  # work-items, for a batch
+TILES = (16, 8, 4, 2, 1)  # samples
+# Loads, one after the other, as long as a round of a group's teams, which reduce by
+# barriers.
+ROUND_LOADS = 4
+
+
+@dataclass(frozen=True)
+class FusedLocal:
+    """A work-group computes all layers of a tile of samples (``fused_local.cl``).
+
+    Config: ``items``, work-items per neuron; ``group``, work-items of a group;
+    ``tile``, samples of a group.
+    """
+
+    name: str = "fused_local"
+    reach: Reach = "run"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse also layers whose values do not fit in local memory."""
+        refusal = refuse_unless_dense_layers(span, device)
+        if refusal is None and not self._configs(span, device):
+            needed = _widest(span) * item_size(span)
+            refusal = (
+                f"it keeps two neighbouring layers' values in local memory, {needed} "
+                f"bytes and partial sums, and {device.name} has {device.local_memory}"
+            )
+        return refusal
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Return team sizes, and tiles of a batch, that fit local memory."""
+        return self._configs(span, device)
+
+    def _configs(self, span: Span, device: Device) -> tuple[Config, ...]:
+        configs: list[Config] = []
+        if span.batch == 1:
+            configs += [{**c, "tile": 1} for c in single_sample_configs(device)]
+        else:
+            group = team_group(TILE_GROUP, device)
+            sizes = team_sizes(device, group)
+            likely = [n for n in sizes if n in (1, sizes[0] // 4, sizes[0])]
+            if device.simd_width == 1:
+                likely = likely[:1]
+            tiles = [tile for tile in TILES if tile < 2 * span.batch]
+            # First the largest tile of which every compute unit still gets one.
+            units = device.compute_units
+            tiles.sort(key=lambda tile: max(0, units - -(-span.batch // tile)))
+            configs += [
+                {"items": n, "group": group, "tile": tile}
+                for tile in tiles for n in likely
+            ]
+        room = device.local_memory
+        return tuple(config for config in configs if _local_bytes(config, span) <= room)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count the parameters once per tile of samples, and rounds of teams."""
+        tiles = -(-span.batch // config["tile"])
+        again = parameter_count(span) * (tiles - 1)
+        teams = config["group"] // config["items"]
+        rounds = sum(-(-layer.n_out // teams) for layer in chain(span))
+        waves = -(-tiles // device.compute_units)
+        return span_cost(
+            span, device, item_size(span) * again, tiles,
+            loads=ROUND_LOADS * rounds * waves,
+        )
+
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
+        """Return the one launch, of a group per tile."""
+        layers = chain(span)
+        x, y = layers[0].apply.x, layers[-1].act.y
+        group, tile = config["group"], config["tile"]
+        values = tile * _widest(span)
+        offsets = [
+            0 if number % 2 == 0 else values - tile * stride
+            for number, stride in enumerate(strides(span))
+        ]
+        defines = {
+            **chain_defines(span),
+            **team_defines(config, span, max(strides(span))),
+            "VALUES": values,
+            "OFFSETS": wide_table(offsets),
+        }
+        return (
+            Launch(
+                "dense/fused_local.cl", "fused_local", defines,
+                (-(-span.batch // tile) * group,), (group,),
+                (PARAMETERS, x, x.stride, x.width, y, y.stride, span.batch),
+            ),
+        )
+
+
+def _widest(span: Span) -> int:
+    """Return a sample's values in local memory: the inputs of two layers, at most."""
+    widths = (*strides(span), 0)  # the last output goes to global memory
+    return max(a + b for a, b in pairwise(widths))
+
+
+def _local_bytes(config: Config, span: Span) -> int:
+    """Return the local memory of a config in bytes."""
+    values = config["tile"] * _widest(span) * item_size(span)
+    return values + team_local_bytes(config, span)

@@ -21,13 +21,14 @@ from clnet.opencl.program import inline_ptx
 from clnet.variants.base import (
     Config,
     Reach,
+    cached_percent,
+    kept_cache,
     refuse_unless_dense_layers,
     refuse_unless_forward_progress,
 )
 from clnet.variants.cost import Cost, span_bytes, span_cost
 from clnet.variants.dense.chain import chain, chain_defines, strides, wide_table
 from clnet.variants.packing import LINE_WORDS, WARP
-from clnet.variants.team import cached_percent, kept_cache, warp_team
 
 if TYPE_CHECKING:
     from clnet.ir.program import Span
@@ -150,6 +151,11 @@ class Persistent:
                 ),
             ),
         )
+
+
+def warp_team(device: Device) -> int:
+    """Return the work-items that may share a row's sum by shuffles: a warp, or one."""
+    return WARP if inline_ptx(device) else 1
 
 
 def _groups(config: Config, device: Device) -> int:

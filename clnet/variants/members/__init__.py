@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
-from clnet.variants.members.members import TrainMembers
-from clnet.variants.members.vector_members import VectorMembers
+from clnet.variants.members.members import TrainMembers, VectorMembers
 from clnet.variants.training.whole_step import LANES
 
 if TYPE_CHECKING:

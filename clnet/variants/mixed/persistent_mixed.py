@@ -30,16 +30,21 @@ from clnet.opencl.launch import (
 from clnet.variants.base import Config, Reach, refuse_unless_forward_progress
 from clnet.variants.cost import Cost, span_bytes, span_flops
 from clnet.variants.dense.chain import functions_defines
-from clnet.variants.dense.persistent import BACKOFF_NS, BY_VALUE, MAX_POLLS, WORD
+from clnet.variants.dense.persistent import (
+    BACKOFF_NS,
+    BY_VALUE,
+    MAX_POLLS,
+    WORD,
+    warp_team,
+)
 from clnet.variants.macros import real
-from clnet.variants.mixed.products import (
+from clnet.variants.mixed.fused_sparse import (
     SummedLayer,
     layers_of,
     live_entries,
     refuse_unless_several_layers,
 )
 from clnet.variants.packing import LINE_WORDS
-from clnet.variants.team import warp_team
 
 if TYPE_CHECKING:
     from clnet.ir.activation import Nonlinearity

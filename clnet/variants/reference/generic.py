@@ -1,10 +1,10 @@
-"""generic, generic_backward: any one op, any storage and activation, any device."""
+"""generic, generic_backward, host: any one op, on any device."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from clnet.nn.random import half_bits
 from clnet.nn.storage.dense import DenseStorage, MaskedStorage
 from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import LocalStorage
+from clnet.opencl.device import Device
 from clnet.opencl.launch import (
     GRADIENTS,
     KEY,
@@ -31,6 +32,7 @@ from clnet.opencl.launch import (
     Scalar,
     Scratch,
 )
+from clnet.opencl.quirks import host_memory
 from clnet.variants.base import (
     GROUP,
     Config,
@@ -44,22 +46,23 @@ from clnet.variants.cost import (
     Cost,
     gpu_kernel_efficiency,
     item_size,
+    modelled,
     span_bytes,
     span_cost,
     span_flops,
 )
-from clnet.variants.macros import kernel_function, real
-from clnet.variants.training.backward import (
+from clnet.variants.macros import (
     gradient_defines,
     gradient_function,
+    kernel_function,
     loss_defines,
+    real,
 )
 
 if TYPE_CHECKING:
     from clnet.ir.op import Op
     from clnet.ir.program import Span
     from clnet.nn.storage.base import Storage
-    from clnet.opencl.device import Device
 
 FORWARD, BACKWARD = "reference/generic.cl", "reference/generic_backward.cl"
 MAX_ENTRIES = 1 << 20  # listed entries of a local layer, at most
@@ -435,3 +438,35 @@ def _function_tables(
         table("steepness", function.steepness, dtype),
         table("limits", function.limits or (np.inf,), dtype),
     )
+
+
+CORE = Device("a core of the host", "cpu", vector_width=8)  # its rates are estimates
+COPIES = 3  # of an op's values, at most: NumPy's operations make new arrays
+CALL_SECONDS = 5e-6  # of an op in NumPy, besides: some calls of Python
+
+
+@dataclass(frozen=True)
+class Host(Untuned):
+    """The op by `clnet.ir.reference`, in the network's dtype."""
+
+    name: str = "host"
+    reach: Reach = "op"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse values larger than a part of the host's memory."""
+        values = {value for op in span.ops for value in (*op.reads, *op.writes)}
+        size = span.batch * sum(value.stride for value in values) * item_size(span)
+        if size * COPIES <= host_memory():
+            return None
+        return f"its values need {size * COPIES} bytes of the host's {host_memory()}"
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count one pass over the parameters on a core: the device's if it is a CPU."""
+        cost = Cost(span_flops(span), span_bytes(span), 0, 0, 1)
+        core = min(device.places, key=lambda unit: unit.compute_units)
+        busy = CALL_SECONDS + modelled(cost, core if device.type == "cpu" else CORE)
+        return replace(cost, efficiency=math.inf, busy=busy)
+
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
+        """Return none: the runtime computes the op in NumPy."""
+        return ()

@@ -1,4 +1,4 @@
-"""sell: products of sliced ELL, and of ELL, on GPUs."""
+"""sell, dia: products by the kernels of formats: sliced ELL and ELL, diagonals."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.product import ApplyT
-from clnet.nn.storage.sparse import SLICE, EllStorage, SellStorage
+from clnet.nn.storage.sparse import SLICE, DiaStorage, EllStorage, SellStorage
 from clnet.opencl.launch import Constant, Launch, Launches
-from clnet.variants.cost import Cost, item_size
+from clnet.variants.base import largest_group
+from clnet.variants.cost import Cost, item_size, span_bytes, span_cost, span_flops
 from clnet.variants.sparse.sparse import (
     UNROLL,
     SparseProduct,
+    csr_runs,
     refuse_unless_product,
     sparse_product,
     team_cost,
     tiled_input,
+    vector_lanes,
 )
 
 if TYPE_CHECKING:
@@ -170,3 +173,107 @@ def _table(storage: EllStorage | SellStorage, name: str) -> NDArray[Any]:
     )
     rows = order if name == "order" else storage.pattern.lengths[order]
     return np.pad(rows, (0, slices * height - storage.n_out)).astype(np.int32)
+
+
+DIA_GROUPS = (128, 256, 64)  # work-items
+DIA_SAMPLES = (8, 4, 2, 1)  # of a work-item
+DIA_VECTORS = 4  # of rows, on CPUs
+
+
+@dataclass(frozen=True)
+class Dia:
+    """Neighbouring rows on neighbouring work-items, or in vectors (``dia.cl``).
+
+    Config on GPUs: ``group``, work-items of a group; ``samples`` of a work-item. On
+    CPUs: ``runs`` of rows.
+    """
+
+    name: str = "dia"
+    reach: Reach = "pair"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse all but sparse products, and other storages."""
+        sentence = refuse_unless_product(span, device)
+        if sentence is None and not isinstance(
+            sparse_product(span).storage, DiaStorage
+        ):
+            return f"it reads dia layers, not {sparse_product(span).storage.name}"
+        return sentence
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """As many samples per work-item as the batch has; on CPUs, runs per core."""
+        product = sparse_product(span)
+        if device.type == "cpu":
+            runs = csr_runs(_dia_blocks(product, span), device)
+            return tuple({"runs": n} for n in runs)
+        groups = dict.fromkeys(largest_group(n, device) for n in DIA_GROUPS)
+        samples = [n for n in DIA_SAMPLES if n <= span.batch][:2]
+        return tuple({"group": g, "samples": n} for n in samples for g in groups)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count the values once per work-item's samples; on CPUs once."""
+        product = sparse_product(span)
+        storage = _diagonals(product)
+        moved = 4 * storage.offsets.size
+        if "runs" in config:
+            units = min(config["runs"], device.compute_units)
+            return Cost(span_flops(span), span_bytes(span) + moved, 1, 0, units)
+        tiles = -(-span.batch // config["samples"])
+        moved += (tiles - 1) * item_size(span) * storage.size
+        groups = tiles * -(-product.rows // config["group"])
+        return span_cost(span, device, moved, groups)
+
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
+        """Return the one launch."""
+        product = sparse_product(span)
+        storage, rows = _diagonals(product), product.rows
+        defines: dict[str, int | str] = {
+            **product.defines(span), "TRANSPOSED": int(product.transposed),
+            "HOLES": int(_has_holes(storage)),
+        }
+        arguments = (
+            *product.parameters(),
+            Constant(
+                f"dia {product.weights.offset} offsets",
+                partial(storage.indices.__getitem__, "offsets"),
+            ),
+            storage.offsets.size, storage.n_out, product.x, product.x.stride,
+            product.columns, *product.outputs(), rows, span.batch,
+        )
+        if "runs" in config:
+            blocks, runs = _dia_blocks(product, span), config["runs"]
+            return (
+                Launch(
+                    "sparse/dia.cl", "dia_blocks",
+                    {
+                        **defines, "GROUP": 1, "LANES": vector_lanes(span),
+                        "VECTORS": DIA_VECTORS,
+                    },
+                    (runs,), (1,), (*arguments, -(-blocks // runs)),
+                ),
+            )
+        group, samples = config["group"], config["samples"]
+        return (
+            Launch(
+                "sparse/dia.cl", "dia", {**defines, "GROUP": group, "SAMPLES": samples},
+                (-(-rows // group) * group * -(-span.batch // samples),), (group,),
+                arguments,
+            ),
+        )
+
+
+def _diagonals(product: SparseProduct) -> DiaStorage:
+    assert isinstance(product.storage, DiaStorage)
+    return product.storage
+
+
+def _dia_blocks(product: SparseProduct, span: Span) -> int:
+    """Return the blocks of rows of a CPU's kernel."""
+    return -(-product.rows // (DIA_VECTORS * vector_lanes(span)))
+
+
+def _has_holes(storage: DiaStorage) -> bool:
+    """Return whether a diagonal lacks an entry between the edges of the matrix."""
+    offsets = storage.offsets
+    lengths = np.minimum(storage.n_out, storage.n_in - offsets) + np.minimum(0, offsets)
+    return int(lengths.sum()) > len(storage.pattern)

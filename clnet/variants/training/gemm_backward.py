@@ -1,9 +1,12 @@
-"""gemm_backward: a dense layer's gradients, by tiles in local memory and registers."""
+"""outer, gemm_backward, mma_backward: the gradients of a dense layer.
+
+By tiles in registers, in local memory too, and on matrix units.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clnet.ir.activation import ActGrad, BiasGrad
@@ -11,27 +14,152 @@ from clnet.ir.op import VALUE_ALIGNMENT, Value
 from clnet.ir.product import ApplyT, Outer
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.layout import Slot, round_up
-from clnet.opencl.launch import GRADIENTS, PARAMETERS, Launch, Launches, Scratch
+from clnet.opencl.launch import (
+    GRADIENTS,
+    PARAMETERS,
+    Argument,
+    Launch,
+    Launches,
+    Scratch,
+)
+from clnet.opencl.program import WARP_GROUP_MMA
 from clnet.variants.base import (
     GROUP,
+    MOST_TERMS,
+    VECTOR_BYTES,
     Config,
     Reach,
     contraction,
+    only_op,
     refuse_long_rows,
     refuse_op,
     stored,
 )
-from clnet.variants.cost import Cost, item_size
+from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.dense.gemm import items, product_of, tile_defines
-from clnet.variants.macros import argument_defines, padded, real
-from clnet.variants.training.backward import gradient_defines, gradient_function
+from clnet.variants.dense.mma import (
+    MmaProduct,
+    configs_of,
+    cost_of,
+    group_of,
+    packed_scratch,
+    refuse_unless_tiles_fit,
+)
+from clnet.variants.macros import (
+    argument_defines,
+    gradient_defines,
+    gradient_function,
+    padded,
+    real,
+)
 
 if TYPE_CHECKING:
     from clnet.ir.op import Op
     from clnet.ir.program import Span
     from clnet.opencl.device import Device
 
-SOURCE = "training/gemm_backward.cl"
+BLOCK = 64  # samples of a partial sum
+MIN_PART = 64  # samples of a part
+# Columns of a work-item, the best first.
+VECTORS: dict[str, tuple[int, ...]] = {"cpu": (8, 4), "gpu": (1, 4, 2)}
+ROWS = (8, 4, 2, 1)
+ITEMS = {"cpu": 8, "gpu": 2048}  # work-items that fill a compute unit
+
+
+@dataclass(frozen=True)
+class TiledOuter:
+    """One work-item per tile of the matrix and part of the batch (``outer.cl``).
+
+    Config: ``vec`` and ``rows``, the tile; ``parts``, of the batch (split-k).
+    """
+
+    name: str = "outer"
+    reach: Reach = "op"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse all but the weight gradient of a dense layer."""
+        verb = "computes weight gradients"
+        return refuse_op(span, device, Outer, verb, RowStorage)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Tiles that fit the layer, and enough parts to fill the device."""
+        op = only_op(span, Outer)
+        type_ = "cpu" if device.type == "cpu" else "gpu"
+        most = min(op.storage.n_in, VECTOR_BYTES // item_size(span))
+        vectors = [v for v in VECTORS[type_] if v <= most] or [1]
+        configs = []
+        for vec in vectors:
+            for rows in sorted(ROWS, key=lambda rows: rows > op.storage.n_out):
+                tiles = -(-op.storage.n_in // vec) * -(-op.storage.n_out // rows)
+                filling = -(-ITEMS[type_] * device.compute_units // tiles)
+                parts = max(1, min(filling, span.batch // MIN_PART))
+                configs.append({"vec": vec, "rows": rows, "parts": parts})
+        return tuple(configs)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count x again for every tile of rows."""
+        op = only_op(span, Outer)
+        rows = -(-op.storage.n_out // config["rows"])
+        columns = -(-op.storage.n_in // config["vec"])
+        parts = config["parts"]
+        # On a CPU the next tile of rows reads x from cache.
+        again = 0 if device.type == "cpu" else span.batch * op.storage.n_in * (rows - 1)
+        return split_k_cost(span, device, again, parts, rows * columns * parts)
+
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
+        """Return the product, and for several parts their sum."""
+        op = only_op(span, Outer)
+        storage = stored(op, RowStorage)
+        vec, rows, parts = config["vec"], config["rows"], config["parts"]
+        defines: dict[str, int | str] = {
+            "REAL": real(span), "VEC": vec, "ROWS": rows, "BLOCK": BLOCK,
+        }
+        partial = Scratch("partial", item_size(span) * storage.size * parts)
+        columns = -(-storage.n_in // vec)
+        # On a CPU a work-item is a task; on a GPU neighbours coalesce their loads.
+        group = 1 if device.type == "cpu" else min(GROUP, device.largest_group)
+        across = round_up(columns, group)
+        target = (GRADIENTS, op.weights.offset) if parts == 1 else (partial, 0)
+        sums = Launch(
+            "training/outer.cl", "outer", defines,
+            (across * -(-storage.n_out // rows) * parts,), (group,),
+            (
+                *target, storage.stride, storage.size, op.dz, op.dz.stride, op.x,
+                op.x.stride, storage.n_in, storage.n_out, span.batch,
+                -(-span.batch // parts), across,
+            ),
+        )
+        if parts == 1:
+            return (sums,)
+        return (sums, add_parts(span, op, partial, parts, device, vec, rows))
+
+
+def split_k_cost(
+    span: Span, device: Device, again: int, parts: int, items: int
+) -> Cost:
+    """Return the cost of `items` work-items that read `again` numbers once more."""
+    storage = contraction(span).storage
+    scratch = item_size(span) * storage.size * parts if parts > 1 else 0
+    moved = item_size(span) * again + 2 * scratch
+    return span_cost(span, device, moved, items, 1 + (parts > 1), scratch, 0.5)
+
+
+def add_parts(
+    span: Span, op: Outer, partial: Scratch, parts: int, device: Device,
+    vec: int = 1, rows: int = 1,
+) -> Launch:
+    """Return the launch that adds partial sums [parts, size] into the gradient."""
+    group = min(GROUP, device.largest_group)
+    size = op.storage.size
+    return Launch(
+        "training/outer.cl", "add_parts",
+        {"REAL": real(span), "VEC": vec, "ROWS": rows, "BLOCK": BLOCK},
+        (round_up(size, group),), (group,),
+        (GRADIENTS, op.weights.offset, partial, size, parts),
+    )
+
+
+GEMM_SOURCE = "training/gemm_backward.cl"
 LEAST_PART = 64  # samples of a split at least
 GROUPS_PER_UNIT = 2  # for occupancy
 
@@ -148,7 +276,7 @@ def _apply_t(span: Span, config: Config, device: Device) -> Launch:
     assert isinstance(op, ApplyT)
     storage = stored(op, RowStorage)
     return Launch(
-        SOURCE, "apply_t",
+        GEMM_SOURCE, "apply_t",
         {
             "REAL": real(span), "OUTER": 0, "X_PADDED": 1,
             **tile_defines(config, device), **to.defines,
@@ -184,7 +312,7 @@ def _outer(span: Span, config: Config, device: Device) -> Launches:
         "X_PADDED": padded(op.x), **tile_defines(config, device),
     }
     product = Launch(
-        SOURCE, "outer", defines, (*product_of(span).grid(config), parts),
+        GEMM_SOURCE, "outer", defines, (*product_of(span).grid(config), parts),
         (items(config), 1, 1),
         (
             partial if several else GRADIENTS, pitch if several else 0,
@@ -201,8 +329,145 @@ def _outer(span: Span, config: Config, device: Device) -> Launches:
     return (
         product,
         Launch(
-            SOURCE, "add_splits", defines, (round_up(reduced // 4, group),), (group,),
+            GEMM_SOURCE, "add_splits", defines, (round_up(reduced // 4, group),),
+            (group,),
             (GRADIENTS, weights, bias, partial, storage.size, pitch, parts,
              storage.n_out if fused else 0),
         ),
     )
+
+
+MMA_SOURCE = "training/mma_backward.cl"
+OUTER, APPLY_T = 1, 2  # of the macro PRODUCTS
+BOTH = (Outer, BiasGrad, ApplyT, ActGrad)  # ops of the longest span
+
+
+@dataclass(frozen=True)
+class MmaBackward:
+    """The products of a dense layer's backward pass (``mma_backward.cl``).
+
+    Each alone, or with the op that follows, as `GemmBackward`; or both with these ops,
+    in one launch.
+
+    Config: as `Mma`'s; ``parts`` is 1.
+    """
+
+    name: str = "mma_backward"
+    reach: Reach = "quad"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse what `GemmBackward` refuses, and devices without matrix units."""
+        types = tuple(map(type, span.ops))
+        if len(types) > 2 and types != BOTH:
+            return "it computes both gradients of a layer, and these ops are others"
+        if types == BOTH and span.ops[0].reads[0] != span.ops[2].reads[0]:
+            return "it computes gradients of one layer, and these ops are of two"
+        for half in _halves(span):
+            refusal = GemmBackward().refuse(half, device)
+            if refusal is not None:
+                return refusal
+        if span.batch > MOST_TERMS:
+            return f"it sums over {MOST_TERMS} samples at most, not {span.batch}"
+        return refuse_unless_tiles_fit(span, device)
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Tiles, the best by the model first."""
+        return configs_of(_products(span), device)
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count operands once packed, and again for every tile that reads them."""
+        products = _products(span)
+        merged = config["units"] == WARP_GROUP_MMA  # by `merge_packings`
+        packings = 1 if merged else 2 * len(products)
+        return cost_of(products, span, config, device, launches=1 + packings)
+
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
+        """Return the packing of the operands, and the launch of the products."""
+        group, packings = group_of(config), list[Launch]()
+        arguments: list[Argument] = []
+        defines: dict[str, int | str] = {"HAS_BIAS": 0}
+        computed = tiles = 0
+        for half in _halves(span):
+            outer = isinstance(half.ops[0], Outer)
+            add = _mma_outer if outer else _mma_apply_t
+            packing, operands, macros = add(half, config)
+            packings += packing
+            arguments += operands
+            defines.update(macros)
+            computed |= OUTER if outer else APPLY_T
+            tiles += _product(half).tiles(config)
+        storage = contraction(span).storage
+        return (
+            *packings,
+            Launch(
+                MMA_SOURCE, "products",
+                {
+                    "REAL": real(span), **_product(span).defines(config), **defines,
+                    "PRODUCTS": computed,
+                },
+                (tiles * group,), (group,),
+                (storage.n_in, storage.n_out, span.batch, *arguments),
+            ),
+        )
+
+
+def _halves(span: Span) -> tuple[Span, ...]:
+    """Return the span of each product, with the op that follows."""
+    if len(span.ops) <= 2:
+        return (span,)
+    return replace(span, ops=span.ops[:2]), replace(span, ops=span.ops[2:])
+
+
+def _products(span: Span) -> list[MmaProduct]:
+    return [_product(half) for half in _halves(span)]
+
+
+def _product(span: Span) -> MmaProduct:
+    return MmaProduct.of(contraction(span), span)
+
+
+_Added = tuple[tuple[Launch, Launch], tuple[Argument, ...], dict[str, int | str]]
+"""A product's packings, and its arguments and macros of the kernel."""
+
+
+def _mma_apply_t(span: Span, config: Config) -> _Added:
+    op, to, product = span.ops[0], carried(span), _product(span)
+    assert isinstance(op, ApplyT)
+    first, second = product.a(config), product.b(config)
+    ds, a = packed_scratch("ds", first), packed_scratch("A", second)
+    packings = (
+        first.launch(
+            op.dz, 0, op.dz.stride, *ds, second=False, source_padded=padded(op.dz)
+        ),
+        second.launch(
+            PARAMETERS, op.weights.offset, stored(op, RowStorage).stride, *a,
+            second=True, transposed=True,
+        ),
+    )
+    arguments = (
+        *ds, *a, first.blocks, to.out, to.out.stride, to.kept, to.kept.stride,
+        PARAMETERS, 0 if to.bias is None else to.bias.offset,
+    )
+    return packings, arguments, to.defines
+
+
+def _mma_outer(span: Span, config: Config) -> _Added:
+    op, *fused = span.ops
+    assert isinstance(op, Outer)
+    storage, product = stored(op, RowStorage), _product(span)
+    first, second = product.a(config), product.b(config)
+    ds, x = packed_scratch("dsT", first), packed_scratch("xT", second)
+    totals = None
+    for other in fused:
+        assert isinstance(other, BiasGrad)
+        totals = GRADIENTS, other.bias.offset
+    packings = (
+        first.launch(
+            op.dz, 0, op.dz.stride, *ds, second=False, transposed=True, totals=totals
+        ),
+        second.launch(op.x, 0, op.x.stride, *x, second=True, transposed=True),
+    )
+    arguments = (
+        *ds, *x, first.blocks, GRADIENTS, op.weights.offset, storage.stride,
+    )
+    return packings, arguments, {}

@@ -26,9 +26,8 @@ from clnet.variants.base import (
     unsupported_dtype,
 )
 from clnet.variants.cost import Cost, item_size, span_cost
-from clnet.variants.macros import number, padded, real
+from clnet.variants.macros import loss_defines, number, padded, real
 from clnet.variants.packing import WARP
-from clnet.variants.training.backward import loss_defines
 from clnet.variants.training.gemm_backward import GemmBackward, carried
 
 if TYPE_CHECKING:

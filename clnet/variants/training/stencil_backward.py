@@ -32,7 +32,7 @@ from clnet.variants.base import (
 )
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import real
-from clnet.variants.training.outer import (
+from clnet.variants.training.gemm_backward import (
     BLOCK,
     ITEMS,
     MIN_PART,

@@ -19,10 +19,10 @@ from clnet.ir.update import GradientNorm, Update
 from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import PARAMETER_ALIGNMENT, round_up
 from clnet.opencl.launch import EPOCH_TABLE, GRADIENTS, Argument, Scalar
-from clnet.variants.macros import kernel_function
-from clnet.variants.training.backward import (
+from clnet.variants.macros import (
     gradient_defines,
     gradient_function,
+    kernel_function,
     loss_defines,
 )
 from clnet.variants.training.optimisers import (

@@ -28,11 +28,13 @@ from clnet.variants.base import (
     unsupported_dtype,
 )
 from clnet.variants.cost import Cost, item_size, span_cost
-from clnet.variants.macros import function_defines, number, real
-from clnet.variants.training.backward import (
+from clnet.variants.macros import (
+    function_defines,
     gradient_defines,
     gradient_function,
     loss_defines,
+    number,
+    real,
 )
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from clnet.runtime.executable import Executable
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.variants.dense import fused_mma, mma, mma_chain, persistent_mma
-from clnet.variants.training.mma_backward import MmaBackward
+from clnet.variants.training.gemm_backward import MmaBackward
 
 TINY = float(np.finfo(np.float32).tiny)  # below it, devices may flush to zero
 SAMPLES = {

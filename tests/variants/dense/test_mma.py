@@ -29,7 +29,7 @@ from clnet.variants.dense.mma import (
     tile_memory,
 )
 from clnet.variants.packing import SPLITS, Packing
-from clnet.variants.training.mma_backward import MmaBackward
+from clnet.variants.training.gemm_backward import MmaBackward
 
 EPS = {"highest": 2.0**-23, "high": 2.0**-12, "medium": 2.0**-8}
 

@@ -10,8 +10,7 @@ from clnet.nn.optimisers import SGD, Adam, Rprop
 from clnet.nn.regularisation import Regularisation
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
-from clnet.variants.members.members import TrainMembers
-from clnet.variants.members.vector_members import VectorMembers
+from clnet.variants.members.members import TrainMembers, VectorMembers
 
 
 def group(count, samples, subsets):

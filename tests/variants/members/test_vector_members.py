@@ -12,7 +12,7 @@ from clnet import Network, Population
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Adam, Sarprop
-from clnet.variants.members.vector_members import VectorMembers
+from clnet.variants.members.members import VectorMembers
 from clnet.variants.training.whole_step import LANES
 
 if DEVICE.type != "cpu":

@@ -21,8 +21,8 @@ from clnet.opencl.session import session
 from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.variants.mixed import persistent_mixed
+from clnet.variants.mixed.fused_sparse import layers_of
 from clnet.variants.mixed.persistent_mixed import PersistentMixed, ranges_of
-from clnet.variants.mixed.products import layers_of
 
 MIXED = PersistentMixed()
 RNG = np.random.default_rng(3)

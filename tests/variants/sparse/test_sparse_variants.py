@@ -14,11 +14,9 @@ from clnet.ir import reference
 from clnet.ir.activation import BiasAct
 from clnet.ir.product import ApplyT, Outer
 from clnet.ir.program import Span
-from clnet.variants.sparse.dia import Dia
-from clnet.variants.sparse.sell import Sell
-from clnet.variants.sparse.sparse import Csr
+from clnet.variants.sparse.sell import Dia, Sell
+from clnet.variants.sparse.sparse import Csr, SparseTeam
 from clnet.variants.sparse.sparse_outer import SparseOuter
-from clnet.variants.sparse.sparse_team import SparseTeam
 
 RNG = np.random.default_rng(1)
 LENGTHS = np.array([0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 0])

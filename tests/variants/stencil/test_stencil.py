@@ -24,8 +24,7 @@ from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.variants.reference.generic import MAX_ENTRIES, Generic, GenericBackward
 from clnet.variants.stencil.stencil import Stencil, StencilReduction, streams
-from clnet.variants.stencil.stencil_cpu import StencilCpu
-from clnet.variants.stencil.trapezoid import Trapezoid
+from clnet.variants.stencil.trapezoid import StencilCpu, Trapezoid
 from clnet.variants.training.stencil_backward import StencilBackward
 
 DEVICE = clnet.device()

@@ -41,9 +41,8 @@ from clnet.runtime.train_state import TrainState
 from clnet.training import plans
 from clnet.variants.cost import span_flops
 from clnet.variants.training import epoch, group_step
-from clnet.variants.training.epoch import TiledEpoch
+from clnet.variants.training.epoch import Sequential, TiledEpoch
 from clnet.variants.training.group_step import GroupStep
-from clnet.variants.training.sequential import Sequential
 
 DEVICE = device()
 SESSION = session(DEVICE)
