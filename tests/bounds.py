@@ -260,3 +260,11 @@ def assert_right(network, x, y):
     assert y.dtype == network.dtype
     assert y.shape == exact[name].shape
     assert (np.abs(y - exact[name]) <= bound[name]).all()
+
+
+def close(result: NDArray[Any], expected: NDArray[Any], sizes: Any, terms: Any) -> None:
+    """Assert that sums are within rounding; sizes: sums of the terms' magnitudes."""
+    unit = np.finfo(result.dtype).eps
+    allowed = unit * (LAMBDA * np.sqrt(terms) + 16) * (sizes + 1)
+    assert not np.isnan(result).any()
+    assert (np.abs(result - expected) <= allowed).all()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from devices import LaunchesFor
 
 from clnet.ir.program import Program, Span
 from clnet.opencl.device import Device
-from clnet.opencl.launch import Launch
 from clnet.planning.candidates import eligible
 from clnet.planning.training_planner import TRAINING_VARIANTS
 from clnet.runtime.binding import PlanStep
@@ -29,25 +29,6 @@ SPLIT_VARIANTS = ("mma", "mma_chain", "fused_mma", "persistent_mma", "mma_backwa
 SAME = 0.75  # share of spans that another batch computes by the same variant
 PREFERRED = 0.7  # share of steps in one of the season's preferred configurations
 LARGEST_GROUP = 256  # of configurations for GPUs on a CPU, where a build takes long
-
-
-@dataclass(frozen=True)
-class Posing:
-    """A variant with the launches that it describes for another device."""
-
-    variant: Variant  # The variant
-    face: Device  # The other device
-
-    @property
-    def name(self) -> str:
-        """The variant's name."""
-        return self.variant.name
-
-    def launches(
-        self, span: Span, config: Config, device: Device
-    ) -> tuple[Launch, ...]:
-        """Return the launches for the other device."""
-        return self.variant.launches(span, config, self.face)
 
 
 def faces(device: Device) -> tuple[Device, ...]:
@@ -86,7 +67,7 @@ def candidates(
             if step.device is face and face is not device:
                 variant = step.variant
                 if face.compute_capability is None:
-                    variant = Posing(variant, face)
+                    variant = LaunchesFor(variant, face)
                 step = replace(step, variant=variant, device=device)
             key = (candidate.start, candidate.stop, step.variant.name,
                    *sorted(step.config.items()), step.device)

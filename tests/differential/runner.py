@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from guarded_memory import GuardedMemory
+from memory import GuardedMemory
 
 import clnet
 from clnet import Network

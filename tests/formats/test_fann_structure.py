@@ -216,24 +216,3 @@ def test_malformed_files(tmp_path, kind, old, new, message):
     with pytest.raises(FormatError, match=re.escape(message)) as caught:
         clnet.load(tmp_path / "a.net")
     assert re.search(r"a\.net, line \d+: ", str(caught.value))
-
-
-def test_layers_without_connections(tmp_path):
-    (tmp_path / "a.net").write_text(
-        "FANN_FLO_1.1\n2 0.7 0.5 0 5 3 0.5 0.5\n3 2\n0 0 0 1 0\n(2 1)\n"
-    )
-    with pytest.raises(FormatError, match="layer 0 has only biases"):
-        clnet.load(tmp_path / "a.net")
-
-
-@pytest.mark.parametrize(("layers", "message"), [
-    ([Dense(2), Dense(2), Dense(1, sources=(1, 2))], "layer 2 reads (1, 2), but"),
-    ([Dense(2, sources=(0,)), Sparse(2, density=0.5, sources=(0, 1))],
-     "layer 1 is sparse, but FANN's shortcut networks are not"),
-    ([Sparse(2, density=0.5, bias=False)], "layer 0 has no bias"),
-])
-def test_networks_that_fann_cannot_express(tmp_path, layers, message):
-    network = Network(3, layers, fann_compatible=True)
-    with pytest.raises(FormatError, match=re.escape(message)):
-        network.save(tmp_path / "a.net")
-    assert not (tmp_path / "a.net").exists()

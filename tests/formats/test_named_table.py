@@ -1,9 +1,8 @@
 """Tables by the names of their columns: files, DataFrames, and what networks keep."""
 
-import json
-
 import numpy as np
 import pytest
+from tensor_files import changed, rewrite
 
 import clnet
 from clnet import (
@@ -287,18 +286,6 @@ def test_bad_column(arguments, sentence):
         Column(*arguments)
 
 
-def described(path, change):
-    """Change the description of a .safetensors file."""
-    content = path.read_bytes()
-    size = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + size])
-    description = json.loads(header["__metadata__"]["clnet"])
-    description.update(change)
-    header["__metadata__"]["clnet"] = json.dumps(description)
-    made = json.dumps(header).encode()
-    path.write_bytes(len(made).to_bytes(8, "little") + made + content[8 + size :])
-
-
 @pytest.mark.parametrize("columns", [
     7, {}, {"inputs": []}, {"inputs": [["a"]]}, {"inputs": [{"name": 1}]},
     {"inputs": [{"name": "a"}]}, {"inputs": [{"name": "a", "categories": ["x", "x"]}]},
@@ -310,7 +297,7 @@ def test_damaged_columns(tmp_path, columns):
     kept = Columns((Column("a", ("x", "y")),), ("t",))
     Network(2, [Dense(1)], seed=0, columns=kept).save(path)
     assert clnet.load(path).columns == kept
-    described(path, {"columns": columns})
+    rewrite(path, describe=changed(columns=columns))
     with pytest.raises(FormatError, match=r"a\.safetensors"):
         clnet.load(path)
 

@@ -1,9 +1,8 @@
 """Files whose samples are read by parts."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
+from memory import peak_of
 
 from clnet import FormatError, InputError, Network, open_data
 
@@ -71,13 +70,12 @@ def test_text_is_no_input(tmp_path):
 
 def test_a_long_header_takes_no_memory(tmp_path):
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\2\0\0\0\0\x20{}")  # of 512 MiB
-    tracemalloc.start()
-    try:
+
+    def read():
         with pytest.raises(FormatError, match=r"is not a \.npy file"):
             open_data(tmp_path / "a.npy")
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
+
+    assert peak_of(read) < 1 << 20
 
 
 def test_sizes_are_of_the_file(tmp_path, path):

@@ -5,10 +5,10 @@ import json
 
 import numpy as np
 import pytest
-import safetensors
 import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
+from tensor_files import changed, rewrite
 
 import clnet
 from clnet import Dense, FormatError, Network, Scaling
@@ -86,22 +86,6 @@ def test_round_trip_bit_for_bit(tmp_path):
     check()
 
 
-def test_the_payload_of_a_nan_survives(tmp_path):
-    network = Network.mlp([1, 1], seed=0)
-    bits = network.parameters.view(np.uint32).copy()
-    bits[0] = 0x7FC12345
-    network.parameters = bits.view(np.float32)
-    network.save(tmp_path / "x.safetensors")
-    back = clnet.load(tmp_path / "x.safetensors")
-    assert back.parameters.view(np.uint32)[0] == 0x7FC12345
-
-
-def test_steepness_of_a_numpy_type(tmp_path):
-    network = Network(1, [Dense(np.int64(1), "tanh", np.float32(0.25))], seed=0)
-    network.save(tmp_path / "x.safetensors")
-    assert clnet.load(tmp_path / "x.safetensors").layers == network.layers
-
-
 def test_fanns_networks_survive(fann_datasets, tmp_path):
     for name in ("act_all_s0.net", "scaled.net"):
         original = fann_datasets / "nets" / name
@@ -138,20 +122,6 @@ def refusal(path):
     assert "x.safetensors" in sentence
     assert "\n" not in sentence
     return sentence
-
-
-def rewrite(path, tensors=None, describe=None, metadata=None):
-    """Rewrite a file with changed tensors (None: removed) or description."""
-    found = safetensors.numpy.load_file(path)
-    with safetensors.safe_open(path, framework="numpy") as file:
-        description = json.loads(file.metadata()["clnet"])
-    found = {name: tensor for name, tensor in {**found, **(tensors or {})}.items()
-             if tensor is not None}
-    if describe is not None:
-        describe(description)
-    if metadata is None:
-        metadata = {"clnet": json.dumps(description)}
-    safetensors.numpy.save_file(found, path, metadata)
 
 
 def test_truncation_at_every_byte(path):
@@ -192,10 +162,6 @@ def test_safetensors_of_others(path):
 def test_wrong_tensors(path, tensors, message):
     rewrite(path, tensors)
     assert message in refusal(path)
-
-
-def changed(**changes):
-    return lambda description: description.update(changes)
 
 
 @pytest.mark.parametrize(("describe", "message"), [
@@ -246,20 +212,6 @@ def test_wrong_descriptions(path, describe, message):
 def test_a_description_of_nothing(path, text):
     rewrite(path, metadata={"clnet": text})
     assert "a description that is not clnet's" in refusal(path)
-
-
-def test_a_damaged_file_is_read_or_refused(path):
-    content = path.read_bytes()
-
-    @given(st.integers(0, len(content) - 1), st.integers(0, 255))
-    def check(at, byte):
-        path.write_bytes(content[:at] + bytes([byte]) + content[at + 1 :])
-        try:
-            assert clnet.load(path).n_in >= 1
-        except FormatError as error:
-            assert "x.safetensors" in str(error)
-
-    check()
 
 
 def test_the_library_reads_what_is_written():

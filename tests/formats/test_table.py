@@ -105,15 +105,6 @@ def test_bad_tables(csv, text, options, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_table_cut_at_any_line(csv):
-    text = "x0,t0\n" + "".join(f"{n},{n}\n" for n in range(5))
-    lines = text.splitlines(keepends=True)
-    for n in range(1, len(lines)):
-        cut = "".join(lines[:n]) + lines[n].split(",", maxsplit=1)[0]
-        with pytest.raises(FormatError, match=f"line {n + 1}: found 1 cells"):
-            csv(cut)
-
-
 def test_the_layout_of_a_table(tmp_path):
     save_data(tmp_path / "x.csv", [[1, 0.1]], [[-3]])
     assert (tmp_path / "x.csv").read_text() == "x0,x1,t0\n1,0.1,-3\n"
@@ -171,15 +162,6 @@ def test_wrong_arrays(npz, arrays, message):
     with pytest.raises(FormatError, match=message) as caught:
         npz(**arrays)
     assert "\n" not in str(caught.value)
-
-
-def test_an_archive_cut_or_damaged_anywhere(npz):
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, x=np.ones((30, 2)), t=np.ones((30, 1)))
-    content = buffer.getvalue()
-    for end in range(1, len(content)):
-        with pytest.raises(FormatError, match=r"file\.npz"):
-            npz(content[:end])
 
 
 def test_foreign_files(npz):

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from safetensors import safe_open
+from tensor_files import changed, rewrite
 
 import clnet
 from clnet import ClnetWarning, Dense, FormatError, InputError, Network
@@ -217,14 +218,7 @@ def test_files_without_classes_are_as_before(tmp_path):
 def test_damaged_classes(tmp_path, classes):
     path = tmp_path / "a.safetensors"
     net(classes=("a", "b", "c")).save(path)
-    content = path.read_bytes()
-    size = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + size])
-    described = json.loads(header["__metadata__"]["clnet"])
-    described["classes"] = classes
-    header["__metadata__"]["clnet"] = json.dumps(described)
-    made = json.dumps(header).encode()
-    path.write_bytes(len(made).to_bytes(8, "little") + made + content[8 + size :])
+    rewrite(path, describe=changed(classes=classes))
     with pytest.raises(FormatError, match="classes"):
         clnet.load(path)
 

@@ -4,8 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensor_files import rewrite
 
 import clnet
 from clnet import Dense, InputError, Network, Pattern, Sparse
@@ -389,17 +391,8 @@ def test_safetensors_of_several_sources(tmp_path):
     ("2.weight.col_indices", lambda a: None),
 ])
 def test_damaged_safetensors(tmp_path, name, change):
-    safetensors = pytest.importorskip("safetensors.numpy")
-    from safetensors import safe_open
-
     path = tmp_path / "a.safetensors"
     sparse_net().save(path)
-    with safe_open(path, "numpy") as file:
-        metadata = file.metadata()
-    tensors = safetensors.load_file(path)
-    changed = change(tensors.pop(name))
-    if changed is not None:
-        tensors[name] = changed
-    path.write_bytes(safetensors.save(tensors, metadata))
+    rewrite(path, {name: change(safetensors.numpy.load_file(path)[name])})
     with pytest.raises(clnet.FormatError, match=r"a\.safetensors"):
         clnet.load(path)

@@ -1,11 +1,10 @@
 """Models: their parameters, how they are replaced, and the memory that takes."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory import peak_of
 
 from clnet import Dense, Local, Network, Sparse
 from clnet.errors import InputError
@@ -17,16 +16,6 @@ CONSTANT = 8 * (4 * CHUNK)  # bytes: some draws in float64, and small objects
 LAYERS = [Dense(n, initialiser="uniform") for n in SIZES[1:]]
 
 
-def peak(work):
-    """Return the peak of bytes that a call allocates."""
-    tracemalloc.start()
-    try:
-        work()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 @pytest.mark.parametrize("make", [
     lambda: Network.mlp(SIZES),
     lambda: Network.mlp(SIZES, initialiser="he"),
@@ -36,7 +25,7 @@ def peak(work):
 def test_constructing_allocates_the_networks_bytes(make):
     nbytes = make().parameters.nbytes
     assert nbytes > 2.5e6
-    assert peak(make) <= nbytes + CONSTANT
+    assert peak_of(make) <= nbytes + CONSTANT
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -57,7 +46,7 @@ def test_replacing_allocates_the_new_bytes(dtype):
         lambda: network.initialise("widrow_nguyen", inputs),
         lambda: Network(SIZES[0], LAYERS, parameters=flat),
     ):
-        assert peak(work) <= network.parameters.nbytes + CONSTANT
+        assert peak_of(work) <= network.parameters.nbytes + CONSTANT
 
 
 @pytest.mark.parametrize("name", sorted(INITIALISERS))

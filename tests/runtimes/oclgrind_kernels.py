@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 import pyopencl as cl
+from devices import LaunchesFor
 from kernel_corpus import KernelCase, cases
 from results import Results, key_of
-from sparse_devices import LaunchesFor
 
 from clnet.ir.update import Update
 from clnet.nn.random import key as order_key

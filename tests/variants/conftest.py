@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from guarded_memory import GuardedMemory
+from memory import GuardedMemory
 
 from clnet.opencl.discovery import device
 

@@ -6,8 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from bounds import close
+from devices import CPU, DEVICE, GPU, LaunchesFor
 from spans import program_of, results_of
-from sparse_devices import CPU, DEVICE, GPU, LaunchesFor, close
 
 from clnet import Dense, Network, Sparse
 from clnet.ir import reference

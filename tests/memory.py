@@ -1,9 +1,10 @@
-"""Bytes behind every buffer of a device, which no kernel may write."""
+"""Memory: bytes behind buffers, which no kernel may write; what a call allocates."""
 
 from __future__ import annotations
 
+import tracemalloc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -70,3 +71,13 @@ class GuardedMemory:
                 del self._made[memory]
         self._new.clear()
         return found
+
+
+def peak_of(call: Callable[[], object]) -> int:
+    """Return the most bytes that a call allocates."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
