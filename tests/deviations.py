@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import reduce
 from typing import Any
@@ -19,6 +19,7 @@ from bounds import (
 )
 from numpy.typing import NDArray
 
+from clnet import Network
 from clnet.ir.activation import ActGrad, BiasAct, BiasGrad
 from clnet.ir.loss import Loss, Tally
 from clnet.ir.op import Op
@@ -26,6 +27,7 @@ from clnet.ir.product import Apply, ApplyT, Outer
 from clnet.ir.update import GradientNorm, Update
 from clnet.nn.losses import FANN_TANH_LIMIT, loss_function, sigmoid, softmax
 from clnet.nn.optimisers import DECAYS, Optimiser
+from clnet.nn.storage.layout import live_elements
 
 DRAWS = 16  # a power of two
 # Column c of an orthogonal array of two levels and strength two: the parities of the
@@ -294,3 +296,19 @@ def _with_rounded_constants(
     return replace(
         op, regularisation=regularisation, optimiser=rounded(op.optimiser)
     )
+
+
+def differences(network: Network, loss: Callable[[], float]) -> NDArray[Any]:
+    """Return the gradient of a loss by central differences, element by element."""
+    before, step = network.parameters.copy(), 1e-6
+    found = np.zeros_like(before)
+    for i in np.flatnonzero(live_elements(network.layout, network.storages)):
+        ends = []
+        for sign in (1, -1):
+            moved = before.copy()
+            moved[i] += sign * step
+            network.parameters = moved
+            ends.append(loss())
+        found[i] = (ends[0] - ends[1]) / (2 * step)
+    network.parameters = before
+    return found

@@ -21,7 +21,7 @@ from clnet.benchmarks.baselines import dense
 from clnet.benchmarks.cases import dense as cases
 from clnet.benchmarks.report import metrics, plots, standings, tables
 from clnet.benchmarks.studies import dispatch, local, scaling_models
-from studies import BRIEF, CPU, GPU, TINY
+from studies import BRIEF, CPU, GPU, TINY, rows_of
 
 import clnet
 from clnet import FormatError
@@ -33,11 +33,9 @@ pytestmark = pytest.mark.usefixtures("hurried")
 
 @pytest.fixture(scope="module")
 def row():
-    kept = []
-    bench = harness.Harness("dispatch", GPU, BRIEF, ("wall",), kept.append)
-    case = replace(TINY, name="10")
-    bench.run(harness.Trial("sizes", case, (dense.NumPy(),)))
-    return kept[0]
+    trial = harness.Trial("sizes", replace(TINY, name="10"), (dense.NumPy(),))
+    (row,) = rows_of(trial, GPU, study="dispatch")
+    return row
 
 
 def rows_like(row, times):
@@ -271,10 +269,8 @@ def test_a_baseline_that_ends_its_process_is_a_row(monkeypatch):
     monkeypatch.setattr(processes, "TIMEOUT", None)
     path = child_environment()["PYTHONPATH"]
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{path}")
-    kept = []
-    bench = harness.Harness("s", GPU, BRIEF, ("wall",), kept.append)
     crashing = processes.Guarded(Crashing())
-    bench.run(harness.Trial("t", TINY, (crashing, dense.NumPy())))
+    kept = rows_of(harness.Trial("t", TINY, (crashing, dense.NumPy())), GPU)
     assert [r.status for r in kept] == ["failed", "measured"]
     assert "SIGABRT" in kept[0].reason
 

@@ -6,7 +6,8 @@ import pytest
 from clnet.benchmarks import command, harness, measurements
 from clnet.benchmarks.studies import rank_processes, scaling, scaling_devices
 from clnet.benchmarks.studies.rank_model import BLOCKS, Interconnect
-from studies import BRIEF, CPU, GPU
+from studies import CPU, GPU
+from studies import rows_of as measured_rows
 
 import clnet
 from clnet import InputError
@@ -142,12 +143,9 @@ def test_ranks_find_the_oracles_errors(name):
     candidate = scaling.Ranked(name)
     if (missing := candidate.missing()) is not None:
         pytest.skip(missing)
-    rows = []
-    runner = harness.Harness(
-        "scaling", clnet.device("cpu"), BRIEF, ["epoch"], rows.append
-    )
-    runner.run(harness.Trial("strong", case, (candidate,), roofline=False))
-    assert [(row.status, row.threads) for row in rows] == [("measured", ranks)]
+    trial = harness.Trial("strong", case, (candidate,), roofline=False)
+    (row,) = measured_rows(trial, clnet.device("cpu"), ["epoch"], study="scaling")
+    assert (row.status, row.threads) == ("measured", ranks)
 
 
 def test_a_gpu_has_trials_of_its_own(monkeypatch):
@@ -171,13 +169,11 @@ def rows_on_twins(monkeypatch):
     monkeypatch.setattr(inference, "VARIANTS", (Naive(), Host()))
 
     def rows(table):
-        found = []
-        runner = harness.Harness("scaling", TWINS[0], BRIEF, ["step", "epoch"],
-                                 found.append)
-        for trial in scaling.trials(replace(TWINS[0], type="gpu"), Options()):
-            if trial.table == table:
-                runner.run(trial)
-        return found
+        return [
+            row for trial in scaling.trials(replace(TWINS[0], type="gpu"), Options())
+            if trial.table == table
+            for row in measured_rows(trial, TWINS[0], ["step", "epoch"])
+        ]
 
     return rows
 

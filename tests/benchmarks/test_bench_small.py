@@ -12,7 +12,7 @@ from clnet.benchmarks.baselines import training as training_baselines
 from clnet.benchmarks.cases import training as training_cases
 from clnet.benchmarks.studies import small
 from clnet.benchmarks.studies.training_candidates import Fitted
-from studies import BRIEF, CPU, GPU, TINY
+from studies import CPU, GPU, TINY, rows_of
 
 import clnet
 
@@ -161,11 +161,8 @@ def test_the_study_reports_every_basis(device):
                         tables=["rprop", "answer"]),
         small.BASELINES,
     )
-    kept = []
-    bench = harness.Harness("small", device, BRIEF, ("epoch", "fit", "wall"),
-                            kept.append)
-    for trial in chosen:
-        bench.run(trial)
+    bases = "epoch", "fit", "wall"
+    kept = [row for trial in chosen for row in rows_of(trial, device, bases)]
     assert not [row.reason for row in kept if row.status != "measured"]
     assert {(row.table, row.basis) for row in kept} == {
         ("rprop", "epoch"), ("rprop", "fit"), ("answer", "wall")

@@ -22,10 +22,9 @@ from clnet.benchmarks import (
 from clnet.benchmarks.baselines import dense
 from clnet.benchmarks.cases import dense as cases
 from clnet.benchmarks.studies import dispatch, feedforward, local
-from studies import BRIEF, CPU, GPU, TINY
+from studies import BRIEF, CPU, GPU, TINY, rows_of
 
-import clnet
-from clnet import DeviceError, InputError
+from clnet import InputError
 from clnet.cli import bench as cli_bench
 from clnet.cli.main import main
 from clnet.errors import WIDTH, ClnetWarning
@@ -41,13 +40,10 @@ pytestmark = pytest.mark.usefixtures("hurried")
 
 
 @pytest.fixture
-def device(monkeypatch, tmp_path_factory):
+def device(device, monkeypatch, tmp_path_factory):
     folder = tmp_path_factory.getbasetemp() / "times"
     monkeypatch.setenv("CLNET_CACHE_DIR", str(folder))
-    try:
-        return clnet.device()
-    except DeviceError as error:
-        pytest.skip(f"no OpenCL device: {error}")
+    return device
 
 
 # clnet's candidates
@@ -85,8 +81,7 @@ def test_candidates_are_measured_on_every_basis(device):
     trial = harness.Trial(
         "t", TINY, (*ours, own_candidates.Planned(), dense.NumPy()), against=("numpy",)
     )
-    kept = []
-    harness.Harness("s", device, BRIEF, tuple(candidates.BASES), kept.append).run(trial)
+    kept = rows_of(trial, device, candidates.BASES)
     assert not [row for row in kept if row.status != "measured"]
     bases = {
         name: {row.basis for row in kept if row.candidate == name}
@@ -98,11 +93,9 @@ def test_candidates_are_measured_on_every_basis(device):
 
 def test_a_variants_refusal_is_its_sentence(device):
     fused = own_candidates.ByVariant(own_candidates.variant("split"), {"items": 3})
-    kept = []
-    bench = harness.Harness("s", device, BRIEF, ("wall",), kept.append)
-    bench.run(harness.Trial("t", TINY, (fused,)))
-    assert kept[0].status == "refused"
-    assert kept[0].reason == "split has no configuration with items=3 here"
+    (row,) = rows_of(harness.Trial("t", TINY, (fused,)), device)
+    assert row.status == "refused"
+    assert row.reason == "split has no configuration with items=3 here"
 
 
 def test_one_core_is_the_serial_device(device):
@@ -137,11 +130,10 @@ def test_numpy_computes_the_case(activation):
 
 @pytest.mark.parametrize("precision", ["highest", "medium"])
 def test_torch_is_missing_or_right(device, precision):
-    kept = []
-    bench = harness.Harness("s", device, BRIEF, ("wall",), kept.append)
     case = replace(TINY, precision=precision)
-    bench.run(harness.Trial("t", case, dense.dense_baselines(None)[1:6]))
-    for row in kept:  # compiling needs a C compiler
+    for row in rows_of(
+        harness.Trial("t", case, dense.dense_baselines(None)[1:6]), device
+    ):  # compiling needs a C compiler
         compiled = row.candidate in feedforward.COMPILED
         assert row.status in ("measured", "missing", *["failed"] * compiled), row.reason
 
@@ -300,6 +292,11 @@ def test_names_without_a_match_are_errors(options, sentence):
         command.select(trials, Options(**options), feedforward.BASELINES)
 
 
+def bench(line, folder):
+    """Run a command of the bench, whose results go to a folder."""
+    return main(["bench", *line.split(), "--out", str(folder)])
+
+
 @pytest.fixture
 def tiny_study(monkeypatch):
     tiny = {"config-1": (5, 7, 3)}
@@ -319,18 +316,12 @@ def test_a_busy_machine_is_a_warning(
 ):
     monkeypatch.setattr(command, "load", lambda: 1.7)
     with pytest.warns(ClnetWarning, match=r"other programs kept 1\.7 cores busy"):
-        main([
-            "bench", "feedforward", "--out", str(tmp_path), "--baselines", "numpy",
-            "--variants", "none", "--batch", "1",
-        ])
+        bench("feedforward --baselines numpy --variants none --batch 1", tmp_path)
     assert re.search(r"^\d rows in", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_the_command_runs_a_study(tiny_study, device, tmp_path, capsys):
-    status = main([
-        "bench", "feedforward", "--out", str(tmp_path), "--batch", "1", "--variants",
-        "naive,planned,host",
-    ])
+    status = bench("feedforward --batch 1 --variants naive,planned,host", tmp_path)
     out, err = capsys.readouterr()
     assert status == 0, err
     assert max(
@@ -359,11 +350,8 @@ def test_an_interrupted_command_shows_and_keeps_its_rows(
         done(self, trial)
 
     monkeypatch.setattr(harness.Harness, "run", once)
-    status = main([
-        "bench", "feedforward", "--out", str(tmp_path), "--baselines", "numpy",
-        "--variants", "none", "--batch", "1,2",
-    ])
-    assert status == 130
+    options = "--baselines numpy --variants none --batch 1,2"
+    assert bench(f"feedforward {options}", tmp_path) == 130
     out, _ = capsys.readouterr()
     assert "configurations, batch 1, wall" in out
     (path,) = tmp_path.glob("*.csv")
@@ -371,19 +359,20 @@ def test_an_interrupted_command_shows_and_keeps_its_rows(
     assert len(path.read_text().splitlines()) == 2
 
 
-@pytest.mark.parametrize(("arguments", "sentence"), [
-    (["fedforward"], "did you mean 'feedforward'"),
-    (["feedforward", "--device", "abacus"], "no device matches 'abacus'"),
-    (["feedforward", "--basis", "wal"], "did you mean 'wall'"),
-    (["feedforward", "--case", "x"], "unknown case 'x'"),
-    (["feedforward", "--precision", "x"], "unknown float32 precision 'x': known"),
-    (["dispatch", "--batch", "2"], "dispatch takes no --batch, but --fann-library"),
-    (["feedforward", "--batch", "0"], "expected a whole number of at least 1"),
-    (["feedforward", "--quick", "--full"], "not allowed with"),
+@pytest.mark.parametrize(("line", "sentence"), [
+    ("fedforward", "did you mean 'feedforward'"),
+    ("feedforward --device abacus", "no device matches 'abacus'"),
+    ("feedforward --basis wal", "did you mean 'wall'"),
+    ("feedforward --case x", "unknown case 'x'"),
+    ("feedforward --precision x", "unknown float32 precision 'x': known"),
+    ("dispatch --batch 2", "dispatch takes no --batch, but --fann-library"),
+    ("feedforward --batch 0", "expected a whole number of at least 1"),
+    ("feedforward --quick --full", "not allowed with"),
+    ("training --basis wall", "unknown basis 'wall'"),
 ])
-def test_bad_input_is_one_sentence(device, arguments, sentence, tmp_path, capsys):
+def test_bad_input_is_one_sentence(device, line, sentence, tmp_path, capsys):
     try:
-        status = main(["bench", *arguments, "--out", str(tmp_path)])
+        status = bench(line, tmp_path)
     except SystemExit as leaving:
         status = leaving.code
     out, err = capsys.readouterr()

@@ -14,7 +14,7 @@ from clnet.benchmarks.baselines import training as training_baselines
 from clnet.benchmarks.cases import dense as cases
 from clnet.benchmarks.cases import training as training_cases
 from clnet.benchmarks.studies import training, training_candidates
-from studies import BRIEF, CPU, GPU
+from studies import BRIEF, CPU, GPU, rows_of
 
 from clnet import InputError
 from clnet.cli.main import main
@@ -166,11 +166,10 @@ def test_libraries_that_are_not_installed_are_missing(monkeypatch):
 def test_a_file_that_is_no_library_is_a_row(device, tmp_path):
     file = tmp_path / "libfann.so"
     file.write_text("no library")
-    kept = []
-    bench = harness.Harness("s", device, BRIEF, tuple(training.BASES), kept.append)
-    bench.run(harness.Trial("t", RPROP, (named("fann", str(file)),)))
-    assert [row.status for row in kept] == ["failed"]
-    assert str(tmp_path) not in kept[0].reason
+    trial = harness.Trial("t", RPROP, (named("fann", str(file)),))
+    (row,) = rows_of(trial, device, training.BASES)
+    assert row.status == "failed"
+    assert str(tmp_path) not in row.reason
 
 
 # The study
@@ -190,11 +189,9 @@ def test_another_error_is_wrong(device):
                 )
             )
 
-    kept = []
-    harness.Harness("s", device, BRIEF, tuple(training.BASES), kept.append).run(
-        harness.Trial("t", RPROP, (Off(), named("numpy")), against=("numpy",))
-    )
-    assert [row.status for row in kept] == ["wrong", "measured"]
+    trial = harness.Trial("t", RPROP, (Off(), named("numpy")), against=("numpy",))
+    rows = rows_of(trial, device, training.BASES)
+    assert [row.status for row in rows] == ["wrong", "measured"]
 
 
 def test_the_studys_cases():
@@ -235,13 +232,11 @@ def test_planned_is_a_known_candidate():
 
 def test_missing_data_are_one_row(tmp_path, device):
     case = replace(RPROP, file="robot.train", folder=tmp_path)
-    kept = []
-    harness.Harness("s", device, BRIEF, ("epoch",), kept.append).run(
-        harness.Trial("t", case, (named("numpy"), named("planned")))
-    )
-    assert [(row.candidate, row.status) for row in kept] == [("data", "missing")]
-    assert "robot.train" in kept[0].reason
-    assert str(tmp_path) not in kept[0].reason
+    trial = harness.Trial("t", case, (named("numpy"), named("planned")))
+    (row,) = rows_of(trial, device, ("epoch",))
+    assert (row.candidate, row.status) == ("data", "missing")
+    assert "robot.train" in row.reason
+    assert str(tmp_path) not in row.reason
 
 
 def test_data_of_another_shape_are_wrong(tmp_path, device):
@@ -313,19 +308,12 @@ def test_the_command_without_data_says_so(tiny_study, device, capsys):
     assert "adam, step" in out
 
 
-def test_a_basis_of_another_study_is_one_sentence(device, tmp_path, capsys):
-    assert main(["bench", "training", "--basis", "wall", "--out", str(tmp_path)]) == 2
-    assert "unknown basis 'wall'" in capsys.readouterr().err
-
-
 def test_no_row_of_training_names_a_folder(tiny_study, device):
-    kept = []
     case = replace(
         RPROP, sizes=(5, 4, 3), samples=8, batch=8, file="robot.train",
         folder=tiny_study / "data",
     )
-    harness.Harness("s", device, BRIEF, tuple(training.BASES), kept.append).run(
-        harness.Trial("t", case, (named("numpy"),))
-    )
-    assert [row.status for row in kept] == ["measured"]
-    assert not [v for v in vars(kept[0]).values() if isinstance(v, str) and os.sep in v]
+    trial = harness.Trial("t", case, (named("numpy"),))
+    (row,) = rows_of(trial, device, training.BASES)
+    assert row.status == "measured"
+    assert not [v for v in vars(row).values() if isinstance(v, str) and os.sep in v]

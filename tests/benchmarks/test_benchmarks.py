@@ -16,7 +16,7 @@ import pytest
 from clnet.benchmarks import candidates, harness, measurements, roofline, timing
 from clnet.benchmarks.cases import dense as cases
 from clnet.benchmarks.report import tables
-from studies import BRIEF, GPU, TINY
+from studies import BRIEF, GPU, TINY, rows_of
 
 from clnet import DeviceError, FormatError, InputError
 from clnet.errors import WIDTH, ClnetWarning
@@ -57,9 +57,7 @@ class Fake:
 
 def run(trial, effort=BRIEF, bases=("wall",)):
     """Return the rows of a trial on a faked device without OpenCL."""
-    kept = []
-    harness.Harness("study", GPU, effort, bases, kept.append).run(trial)
-    return kept
+    return rows_of(trial, GPU, bases, effort, "study")
 
 
 # Cases

@@ -11,6 +11,14 @@ def ok(result):
     return out
 
 
+def refused(result, sentence):
+    """Check that a command failed, with one sentence."""
+    status, out, err = result
+    assert (status, out) == (2, "")
+    assert err.startswith("clnet: ") and err.count("\n") == 1
+    assert sentence in err
+
+
 def bad(findings):
     """Return the findings that are bad; they have a cure, and good ones none."""
     findings = list(findings)

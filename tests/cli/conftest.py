@@ -1,5 +1,8 @@
 """Fixtures of the command line's tests."""
 
+import json
+import shlex
+
 import numpy as np
 import pytest
 
@@ -34,12 +37,38 @@ def clnet_command(capsys):
     """A function that runs a command: status, stdout, stderr."""
     def command(line):
         try:
-            status = main(line.split())
+            status = main(shlex.split(line))
         except SystemExit as leaving:  # argparse's way
             status = leaving.code
         return status, *capsys.readouterr()
 
     return command
+
+
+@pytest.fixture
+def clnet_json(clnet_command):
+    """A function that runs a command that must succeed, and returns its JSON."""
+    def command(line):
+        status, out, err = clnet_command(f"{line} --json")
+        assert (status, err) == (0, ""), err
+        assert out.count("\n") == 1
+        return json.loads(out)
+
+    return command
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """The present folder: samples for training and tests, and a network for them."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (80, 2))
+    t = (x[:, :1] * x[:, 1:] > 0).astype(float)
+    save_data(tmp_path / "a.train", x[:60], t[:60])
+    save_data(tmp_path / "a.test", x[60:], t[60:])
+    save_data(tmp_path / "bare.npz", x, np.zeros((80, 0)))
+    Network.mlp([2, 4, 1], "sigmoid").save(tmp_path / "a.net")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

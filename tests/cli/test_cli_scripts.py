@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cli_output import ok, refused
 
 import clnet
 from clnet import Dense, Network
@@ -34,79 +35,72 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def shown(capsys, line):
-    """Return the object that a command prints, alone."""
-    assert main([*line.split(), "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert err == "" and out.count("\n") == 1
-    return json.loads(out)
-
-
-def test_predict_and_evaluate(capsys):
-    found = shown(capsys, "predict a.safetensors a.data")
+def test_predict_and_evaluate(clnet_json):
+    found = clnet_json("predict a.safetensors a.data")
     network, (x, t) = clnet.load("a.safetensors"), clnet.load_data("a.data")
     np.testing.assert_allclose(found["outputs"], network.predict(x), rtol=1e-5)
     assert found["labels"] == network.classify(x).tolist()
     assert found["classes"] == ["no", "yes"]
     assert found["accuracy"] == network.evaluate(x, t).accuracy
-    evaluated = shown(capsys, "evaluate a.safetensors a.data")
+    evaluated = clnet_json("evaluate a.safetensors a.data")
     assert "outputs" not in evaluated
     assert evaluated == {name: found[name] for name in evaluated}
     assert np.sum(found["confusion"]) == 10
-    bare = shown(capsys, "predict a.safetensors bare.csv --outputs 0")
+    bare = clnet_json("predict a.safetensors bare.csv --outputs 0")
     assert "mse" not in bare and len(bare["labels"]) == 4
 
 
-def test_evaluate_is_for_targets(capsys):
-    assert main(["evaluate", "a.safetensors", "bare.csv", "--outputs", "0"]) == 2
-    assert "no targets to compare the outputs with" in capsys.readouterr().err
-    assert main(["evaluate", "a.safetensors", "a.data"]) == 0
-    assert "confusion: targets by row" in capsys.readouterr().out
+def test_evaluate_is_for_targets(clnet_command):
+    refused(clnet_command("evaluate a.safetensors bare.csv --outputs 0"),
+            "no targets to compare the outputs with")
+    out = ok(clnet_command("evaluate a.safetensors a.data"))
+    assert "confusion: targets by row" in out
 
 
-def test_train(capsys):
-    found = shown(capsys, "train a.data --layers 3-4-2 --epochs 3 --validation 0.2 "
-                          "--save b.net")
+def test_train(clnet_json):
+    found = clnet_json(
+        "train a.data --layers 3-4-2 --epochs 3 --validation 0.2 --save b.net"
+    )
     assert found["network"] == [3, 4, 2] and found["epochs"] == len(found["loss"]) == 3
     assert (found["training"]["samples"], found["validation"]["samples"]) == (8, 2)
     assert found["written"] == "b.net"
     assert found["stopped"] == "all 3 epochs are done"
 
 
-def test_devices_and_explain(capsys):
-    found = shown(capsys, "devices")["devices"]
+def test_devices_and_explain(clnet_json):
+    found = clnet_json("devices")["devices"]
     assert [one["index"] for one in found] == [d.index for d in clnet.devices()]
-    found = shown(capsys, "explain a.safetensors")
+    found = clnet_json("explain a.safetensors")
     assert found["summary"].startswith("3-4-2, float32, batch 1") and found["chosen"]
 
 
-def test_info(capsys):
-    found = shown(capsys, "info a.safetensors")
+def test_info(clnet_json):
+    found = clnet_json("info a.safetensors")
     assert (found["network"], found["parameters"]) == ([3, 4, 2], 26)
     assert found["classes"] == ["no", "yes"] and found["fann"] is None
     assert [one["activation"] for one in found["layers"]] == ["tanh", "softmax"]
     assert sum(one["bytes"] for one in found["layers"]) == found["bytes"]
     x, _ = clnet.load_data("a.data")
-    found = shown(capsys, "info a.data")
+    found = clnet_json("info a.data")
     assert found["samples"] == 10 and found["outputs"]["columns"] == 2
     assert found["inputs"] == {"columns": 3, "least": pytest.approx(x.min()),
                                "largest": pytest.approx(x.max()), "not_finite": 0}
     Path("table.csv").write_text("a,kind\n1,x\n2,y\n3,y\n")
-    found = shown(capsys, "info table.csv --target kind")
+    found = clnet_json("info table.csv --target kind")
     assert found["classes"] == {"x": 1, "y": 2}
 
 
-def test_convert(capsys):
-    assert shown(capsys, "convert a.safetensors c.safetensors") == {
+def test_convert(clnet_json):
+    assert clnet_json("convert a.safetensors c.safetensors") == {
         "network": [3, 4, 2], "written": "c.safetensors"}
     Network(2, [Dense(1, "tanh")], seed=0).save("b.net")
-    assert shown(capsys, "info b.net")["fann"]["learning_rate"] == pytest.approx(0.7)
-    assert shown(capsys, "convert a.data b.csv") == {
+    assert clnet_json("info b.net")["fann"]["learning_rate"] == pytest.approx(0.7)
+    assert clnet_json("convert a.data b.csv") == {
         "samples": 10, "inputs": 3, "outputs": 2, "written": "b.csv"}
 
 
-def test_tune(capsys):
-    plans = shown(capsys, "tune a.safetensors --batch 1,2")["plans"]
+def test_tune(clnet_json):
+    plans = clnet_json("tune a.safetensors --batch 1,2")["plans"]
     assert [plan["batch"] for plan in plans] == [1, 2]
     assert all(plan["chosen"] for plan in plans)
 
@@ -219,7 +213,7 @@ def test_completion_in_bash(tmp_path):
     ("train a.data --layers 3-2 --clip-norm -1", "clnet: --clip-norm must be"),
     ("evaluate a.safetensors bare.csv", "see --target and --outputs"),
 ])
-def test_messages_name_options(capsys, line, sentence):
-    assert main(line.split()) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and sentence in err and "_" not in err
+def test_messages_name_options(clnet_command, line, sentence):
+    result = clnet_command(line)
+    refused(result, sentence)
+    assert "_" not in result[2]

@@ -1,13 +1,11 @@
 """Files that are read by parts, on the command line."""
 
-import json
-
 import numpy as np
 import pytest
+from cli_output import ok, refused
 
 import clnet
 from clnet import Network
-from clnet.cli.main import main
 
 N = 400
 RNG = np.random.default_rng(0)
@@ -24,28 +22,6 @@ def folder(quick, monkeypatch, tmp_path):
     """Commands run in a folder of their own, with a table."""
     monkeypatch.chdir(tmp_path)
     np.save("a.npy", TABLE)
-
-
-@pytest.fixture
-def run(capsys):
-    """A function that runs a command, and returns its JSON."""
-    def command(line):
-        status = main([*line.split(), "--json"])
-        out, err = capsys.readouterr()
-        assert (status, err) == (0, ""), err
-        return json.loads(out)
-
-    return command
-
-
-@pytest.fixture
-def fails(capsys):
-    """A function that runs a command, and returns its error."""
-    def command(line):
-        assert main(line.split()) == 2
-        return capsys.readouterr().err
-
-    return command
 
 
 def written(kind, folder):
@@ -71,34 +47,36 @@ def written(kind, folder):
     [("npy", "--outputs 1"), ("h5", ""), ("parquet", "--target y --ignore class"),
      ("feather", "--target y --ignore class")],
 )
-def test_train_evaluate_predict(run, tmp_path, kind, options):
+def test_train_evaluate_predict(clnet_json, tmp_path, kind, options):
     name = written(kind, tmp_path)
     found = [
-        run(f"train {name} {options} {more} {TRAIN} --layers 3-8-1 {SAVE}")
+        clnet_json(f"train {name} {options} {more} {TRAIN} --layers 3-8-1 {SAVE}")
         for more in ("", SMALL)
     ]
     assert [one["training"]["samples"] for one in found] == [N, N]
     assert found[0]["scaled"] == found[1]["scaled"] == ("target" in options)
     evaluated = [
-        run(f"evaluate a.safetensors {name} --device cpu {options} {more}")
+        clnet_json(f"evaluate a.safetensors {name} --device cpu {options} {more}")
         for more in ("", SMALL)
     ]
     assert evaluated[0]["mse"] == pytest.approx(evaluated[1]["mse"], rel=1e-6)
     assert evaluated[1]["mse"] == pytest.approx(found[1]["training"]["mse"], rel=1e-4)
     for more in ("", SMALL):
-        run(f"predict a.safetensors {name} --device cpu {options} --out y.npy {more}")
+        given = f"{name} --device cpu {options} --out y.npy {more}"
+        clnet_json(f"predict a.safetensors {given}")
         expected = clnet.load("a.safetensors").predict(
             TABLE[:, :3], "cpu", scale=found[1]["scaled"] or None
         )
         np.testing.assert_allclose(np.load("y.npy"), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_classes(run, tmp_path):
+def test_classes(clnet_json, tmp_path):
     name = written("parquet", tmp_path)
-    found = run(f"train {name} --target class {SMALL} {TRAIN} --save a.safetensors")
+    found = clnet_json(f"train {name} --target class {SMALL} {TRAIN} {SAVE}")
     assert found["classes"] == ["no", "yes"]
     assert found["training"]["accuracy"] > 0.8
-    answers = run(f"predict a.safetensors {name} --device cpu {SMALL} --out y.npy")
+    predict = f"predict a.safetensors {name} --device cpu {SMALL} --out y.npy"
+    answers = clnet_json(predict)
     assert answers["accuracy"] == pytest.approx(found["training"]["accuracy"])
     assert answers["outputs"] is None
 
@@ -122,15 +100,13 @@ def test_scaling_of_parts_is_that_of_the_whole():
     (f"predict a.net a.npy --out y.csv {SMALL}", "is read by parts, whose outputs"),
     ("train a.npy --target 4 --categories 1", "are for tables"),
 ])
-def test_errors(fails, line, message):
+def test_errors(clnet_command, line, message):
     Network.mlp([4, 2, 1], seed=0).save("a.net")
-    assert message in fails(line)
+    refused(clnet_command(line), message)
 
 
-def test_help_names_the_files(capsys):
-    for line in (["--help"], ["train", "--help"], ["predict", "--help"]):
-        with pytest.raises(SystemExit):
-            main(line)
-        out = capsys.readouterr().out
-        assert ".npy" in out
-        assert ".parquet" in out
+@pytest.mark.parametrize("command", ["", "train", "predict"])
+def test_help_names_the_files(clnet_command, command):
+    out = ok(clnet_command(f"{command} --help"))
+    assert ".npy" in out
+    assert ".parquet" in out

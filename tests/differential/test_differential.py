@@ -15,15 +15,18 @@ from devices import H200
 
 from clnet import Dense
 from clnet.nn.activations import ACTIVATIONS
-from clnet.nn.optimisers import SGD
+from clnet.nn.cascade import Shortcut
+from clnet.nn.optimisers import SGD, Rprop
 from clnet.opencl.discovery import device
 from clnet.runtime.executable import Executable
 from clnet.runtime.replay import Replay
 from clnet.training.member_trainer import MemberTrainer
+from clnet.variants.cascade.cascade import NeuronsTraining, NeuronValues
 
 from . import pytorch
 from .__main__ import _todo
 from .cases import (
+    CASCADES,
     FAMILY,
     POPULATIONS,
     SEASON,
@@ -88,11 +91,22 @@ def test_fresh_seeds(runner):
                 break
 
 
+@pytest.mark.parametrize("number", [0, 5, pytest.param(8, marks=pytest.mark.sweep)])
+def test_fixed_seeds_of_cascades(runner, number):
+    cases = list(family(CASCADES + number))[:4]
+    check(runner, cases)
+    for case in cases:
+        steps = runner.run(case).steps
+        assert [name for name, _ in steps] in (["cascade"], ["group_cascade"])
+
+
 def test_a_seed_makes_one_case():
-    for number in (0, 5, 77):
+    for number in (0, 5, 77, CASCADES + 3):
         for one, other in zip(family(number), family(number), strict=True):
             assert one.seed // FAMILY == number
             assert repr(one) == repr(other)
+            if number >= CASCADES:
+                continue
             np.testing.assert_array_equal(
                 one.inputs(3, one.n_in), other.inputs(3, other.n_in)
             )
@@ -300,3 +314,59 @@ def test_cases_are_shrunk(monkeypatch):
 def test_layers_of_a_steepness_each_are_shrunk():
     layer = Dense(3, steepness=(0.5, 1.0, 2.0))
     assert {one.steepness for one in _simpler(layer)} == {layer.steepness, 1.0}
+
+
+def cascade():
+    """Return a cascade training with a rule and functions that tests below change."""
+    case = next(iter(family(CASCADES)))
+    chosen = dataclasses.replace(
+        case.options.chosen, rule=Rprop(), activation_functions=("tanh",),
+        max_out_epochs=3, max_cand_epochs=3,
+    )
+    return dataclasses.replace(case, seed=8, options=dataclasses.replace(
+        case.options, chosen=chosen, neurons=1, samples=40, kernel="gpu",
+    ))
+
+
+@pytest.mark.parametrize(("kind", "wrong", "what"), [
+    (NeuronsTraining, {"INCREASE_FACTOR": "1.20001f"}, "the weights of "),
+    (NeuronsTraining, {"DECREASE_FACTOR": "0.50001f"}, "the weights of "),
+    (NeuronValues, {"act_tanh": "1.0001f * act_tanh"}, "a neuron's values"),
+], ids=["step", "turn", "values"])
+def test_a_wrong_launch_of_a_cascade_is_found(kind, wrong, what, monkeypatch):
+    launch = kind.launch
+
+    def changed(self, device):
+        found = launch(self, device)
+        defines = {
+            name: next((
+                text.replace(old, new) for old, new in wrong.items()
+                if isinstance(text, str) and old in text
+            ), text)
+            for name, text in found.defines.items()
+        }
+        known = {name: text for name, text in wrong.items() if name in defines}
+        return dataclasses.replace(found, defines={**defines, **known})
+
+    assert Runner(device()).run(cascade()).fault is None
+    monkeypatch.setattr(kind, "launch", changed)
+    fault = Runner(device()).run(cascade()).fault
+    assert fault is not None
+    assert what in fault
+    assert "times its bound" in fault
+
+
+def test_a_wrong_network_of_a_cascade_is_found(monkeypatch):
+    grown = Shortcut.network
+
+    def wrong(self, like):
+        found = grown(self, like)
+        found.parameters = found.parameters * np.float32(1.0001)
+        return found
+
+    case = cascade()
+    options = dataclasses.replace(case.options, validation=30)
+    case = dataclasses.replace(case, options=options)
+    assert Runner(device()).run(case).fault is None
+    monkeypatch.setattr(Shortcut, "network", wrong)
+    assert "validation[] is off by" in Runner(device()).run(case).fault

@@ -1,4 +1,7 @@
-"""Scenarios of calls."""
+"""Scenarios of calls.
+
+Functions that return a callable prepare what each call uses.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,6 @@ from faults.setting import (
     CPU,
     NUMBERS,
     TWO,
-    Scenario,
     T,
     X,
     few_variants,
@@ -32,32 +34,23 @@ from faults.setting import (
 
 
 def compiled(
-    *variants: str, make: Callable[[], Network] = mlp, device: Device = CPU
-) -> Scenario:
-    def scenario(folder: Path) -> Callable[[], Any]:
-        def run() -> Any:
-            plan = make().compile(device, 9, variants=list(variants), tune=False)
-            return plan(X).copy()
-
-        return run
-
-    return scenario
+    folder: Path, *variants: str, make: Callable[[], Network] = mlp,
+    device: Device = CPU,
+) -> Any:
+    plan = make().compile(device, 9, variants=list(variants), tune=False)
+    return plan(X).copy()
 
 
-def buffered(folder: Path) -> Callable[[], Any]:
-    def run() -> Any:
-        with device_errors(session(APART)):
-            return Memory(session(APART), 80).read(session(APART), 20, "float32")
-
-    return run
+def buffered(folder: Path) -> Any:
+    with device_errors(session(APART)):
+        return Memory(session(APART), 80).read(session(APART), 20, "float32")
 
 
-def called(*variants: str, device: Device = CPU) -> Scenario:
-    def scenario(folder: Path) -> Callable[[], Any]:
-        plan = mlp().compile(device, 9, variants=list(variants), tune=False)
-        return lambda: plan(X).copy()
-
-    return scenario
+def called(
+    folder: Path, *variants: str, device: Device = CPU
+) -> Callable[[], Any]:
+    plan = mlp().compile(device, 9, variants=list(variants), tune=False)
+    return lambda: plan(X).copy()
 
 
 def started(folder: Path) -> Callable[[], Any]:
@@ -95,41 +88,34 @@ def called_with_new_parameters(folder: Path) -> Callable[[], Any]:
     return run
 
 
-def predicted_in_chunks(device: Devices = CPU) -> Scenario:
-    def scenario(folder: Path) -> Callable[[], Any]:
-        network, x = mlp(), np.tile(X, (3, 1))
+def predicted_in_chunks(folder: Path, device: Devices = CPU) -> Callable[[], Any]:
+    network, x = mlp(), np.tile(X, (3, 1))
 
-        def run() -> Any:
-            with few_variants() as patch:
-                patch.setattr(predictions, "CHUNK", 8)
-                return network.predict(x, device)
-
-        return run
-
-    return scenario
-
-
-def predicted_by_population(device: Device = CPU, members: int = 3) -> Scenario:
-    def scenario(folder: Path) -> Callable[[], Any]:
-        population = Population(mlp(), members)
-
-        def run() -> Any:
-            with few_variants() as patch:
-                patch.setattr(predictions, "CHUNK", 4)  # of the walk, and of one call
-                return population.predict(X, device), population.predict(X[:2], device)
-
-        return run
-
-    return scenario
-
-
-def predicted(folder: Path) -> Callable[[], Any]:
-    """A first call, which measures."""
     def run() -> Any:
-        with few_variants(), without_times(folder):
-            return mlp().predict(X, CPU)
+        with few_variants() as patch:
+            patch.setattr(predictions, "CHUNK", 8)
+            return network.predict(x, device)
 
     return run
+
+
+def predicted_by_population(
+    folder: Path, device: Device = CPU, members: int = 3
+) -> Callable[[], Any]:
+    population = Population(mlp(), members)
+
+    def run() -> Any:
+        with few_variants() as patch:
+            patch.setattr(predictions, "CHUNK", 4)  # of the walk, and of one call
+            return population.predict(X, device), population.predict(X[:2], device)
+
+    return run
+
+
+def predicted(folder: Path) -> Any:
+    """A first call, which measures."""
+    with few_variants(), without_times(folder):
+        return mlp().predict(X, CPU)
 
 
 def evaluated(folder: Path) -> Callable[[], Any]:
@@ -142,31 +128,22 @@ def evaluated(folder: Path) -> Callable[[], Any]:
     return run
 
 
-def tuned(afresh: bool) -> Scenario:
-    def scenario(folder: Path) -> Callable[[], Any]:
-        def run() -> Any:
-            with without_times(folder) if afresh else contextlib.nullcontext():
-                plan = mlp().compile(CPU, 9, variants=["naive", "local"], tune=True)
-            return np.round(plan(X), 5)
-
-        return run
-
-    return scenario
+def tuned(folder: Path, afresh: bool) -> Any:
+    with without_times(folder) if afresh else contextlib.nullcontext():
+        plan = mlp().compile(CPU, 9, variants=["naive", "local"], tune=True)
+    return np.round(plan(X), 5)
 
 
-def on_device_arrays(returned: bool) -> Scenario:
-    def scenario(folder: Path) -> Callable[[], Any]:
-        from pyopencl.array import to_device
+def on_device_arrays(folder: Path, returned: bool) -> Callable[[], Any]:
+    from pyopencl.array import to_device
 
-        # pyopencl takes queues of its present class alone: the injector's.
-        fresh = replace(CPU, index=f"8:{next(NUMBERS)}")
-        plan = mlp().compile(fresh, 9, variants=["naive"], tune=False)
-        x, out = (to_device(plan.queue, rows) for rows in (X, np.empty_like(T)))
+    # pyopencl takes queues of its present class alone: the injector's.
+    fresh = replace(CPU, index=f"8:{next(NUMBERS)}")
+    plan = mlp().compile(fresh, 9, variants=["naive"], tune=False)
+    x, out = (to_device(plan.queue, rows) for rows in (X, np.empty_like(T)))
 
-        def run() -> Any:
-            plan(x) if returned else plan(x, out)
-            return X  # `get` has calls of its own
+    def run() -> Any:
+        plan(x) if returned else plan(x, out)
+        return X  # `get` has calls of its own
 
-        return run
-
-    return scenario
+    return run

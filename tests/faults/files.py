@@ -18,27 +18,20 @@ from clnet.errors import ClnetError
 from clnet.formats import pages
 from clnet.formats.sources import Source
 from clnet.opencl.store import Store, Timing
-from faults.setting import CPU, PARTS, Scenario, T, X, few_variants, mlp, uninterrupted
+from faults.setting import CPU, PARTS, T, X, few_variants, mlp, uninterrupted
 
 
 def of_file(
-    use: Callable[[Network, Source], Any], suffix: str = ".npy"
-) -> Scenario:
+    folder: Path, use: Callable[[Network, Source], Any], suffix: str = ".npy"
+) -> Callable[[], Any]:
     """Samples of a file, read by parts of four rows."""
-    def scenario(folder: Path) -> Callable[[], Any]:
-        path = folder / f"samples{suffix}"
-        table = np.hstack([X, T])
-        if suffix == ".npy":
-            np.save(path, table)
-        else:
-            write_arrow(path, table)
-
-        def run() -> Any:
-            return use(mlp(), clnet.open_data(path, outputs=3))
-
-        return run
-
-    return scenario
+    path = folder / f"samples{suffix}"
+    table = np.hstack([X, T])
+    if suffix == ".npy":
+        np.save(path, table)
+    else:
+        write_arrow(path, table)
+    return lambda: use(mlp(), clnet.open_data(path, outputs=3))
 
 
 def write_arrow(path: Path, table: np.ndarray) -> None:
@@ -75,17 +68,14 @@ def evaluated_on(network: Network, samples: Source) -> Any:
     return network.evaluate(samples, device=CPU, buffer=PARTS).mse
 
 
-def saved(suffix: str) -> Scenario:
-    def scenario(folder: Path) -> Callable[[], Any]:
-        path, network = folder / f"net{suffix}", mlp()
+def saved(folder: Path, suffix: str) -> Callable[[], Any]:
+    path, network = folder / f"net{suffix}", mlp()
 
-        def run() -> Any:
-            network.save(path)
-            return clnet.load(path).parameters
+    def run() -> Any:
+        network.save(path)
+        return clnet.load(path).parameters
 
-        return run
-
-    return scenario
+    return run
 
 
 def population_saved(folder: Path) -> Callable[[], Any]:
@@ -98,60 +88,47 @@ def population_saved(folder: Path) -> Callable[[], Any]:
     return run
 
 
-def data_saved(suffix: str) -> Scenario:
-    def scenario(folder: Path) -> Callable[[], Any]:
-        path = folder / f"data{suffix}"
-
-        def run() -> Any:
-            clnet.save_data(path, X, T)
-            return np.hstack(clnet.load_data(path))
-
-        return run
-
-    return scenario
+def data_saved(folder: Path, suffix: str) -> Any:
+    path = folder / f"data{suffix}"
+    clnet.save_data(path, X, T)
+    return np.hstack(clnet.load_data(path))
 
 
-def stored(folder: Path) -> Callable[[], Any]:
-    def run() -> Any:
-        store = Store(CPU, folder)
-        store.put("span", "key", Timing(1.0, 2.0, 0.5))
-        store.put_fact("probe", True)
-        return [store.get("span", "key"), store.fact("probe")]
-
-    return run
+def stored(folder: Path) -> Any:
+    store = Store(CPU, folder)
+    store.put("span", "key", Timing(1.0, 2.0, 0.5))
+    store.put_fact("probe", True)
+    return [store.get("span", "key"), store.fact("probe")]
 
 
-def commanded(text: str, *results: str) -> Scenario:
+def commanded(folder: Path, text: str, *results: str) -> Callable[[], Any]:
     """The command line, in this process: its files `results` in the end.
 
     Its sentence on stderr becomes an error, as if a function had raised it.
     """
-    def scenario(folder: Path) -> Callable[[], Any]:
-        mlp().save(folder / "net.net")
-        for name in ("data.npz", "data.csv"):
-            clnet.save_data(folder / name, X, T)
-        words = [str(folder / word) if "." in word else word for word in text.split()]
+    mlp().save(folder / "net.net")
+    for name in ("data.npz", "data.csv"):
+        clnet.save_data(folder / name, X, T)
+    words = [str(folder / word) if "." in word else word for word in text.split()]
 
-        def run() -> Any:
-            out, errors = io.StringIO(), io.StringIO()
-            with (
-                few_variants(), contextlib.redirect_stdout(out),
-                contextlib.redirect_stderr(errors),
-            ):
-                status = main(words)
-            sentence = errors.getvalue().removeprefix("clnet: ")
-            if status == 130 or "interrupted" in out.getvalue():
-                raise KeyboardInterrupt
-            if sentence.startswith("not enough memory"):
-                raise MemoryError(sentence)
-            assert not sentence.startswith("cannot write the output")  # stdout is right
-            if status:
-                raise ClnetError(sentence)
-            return [
-                np.hstack(clnet.load_data(folder / name)) if name.startswith("data")
-                else clnet.load(folder / name).parameters for name in results
-            ]
+    def run() -> Any:
+        out, errors = io.StringIO(), io.StringIO()
+        with (
+            few_variants(), contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(errors),
+        ):
+            status = main(words)
+        sentence = errors.getvalue().removeprefix("clnet: ")
+        if status == 130 or "interrupted" in out.getvalue():
+            raise KeyboardInterrupt
+        if sentence.startswith("not enough memory"):
+            raise MemoryError(sentence)
+        assert not sentence.startswith("cannot write the output")  # stdout is right
+        if status:
+            raise ClnetError(sentence)
+        return [
+            np.hstack(clnet.load_data(folder / name)) if name.startswith("data")
+            else clnet.load(folder / name).parameters for name in results
+        ]
 
-        return run
-
-    return scenario
+    return run

@@ -35,87 +35,105 @@ from faults.files import (
     trained_on,
     trained_past_the_cache,
 )
-from faults.setting import APART, GROUPS, TWO, Scenario, T, X, mlp
+from faults.setting import (
+    APART,
+    GROUPS,
+    TWO,
+    Scenario,
+    T,
+    X,
+    each_time,
+    mlp,
+    prepared,
+)
 from faults.trainings import cascaded, checkpointed, fitted, resumed, together
 
 SCENARIOS: dict[str, Scenario] = {
-    "naive": compiled("naive"),
-    "naive, host": compiled("naive", "host"),
-    "cpu": compiled("cpu"),
-    "naive apart": compiled("naive", device=APART),
-    "split, host apart": compiled("split", "host", device=APART),
-    "generic float64": compiled("generic", make=lambda: mlp(dtype="float64")),
-    "csr": compiled(
-        "csr", make=lambda: Network(6, [Sparse(3, density=0.5, seed=1)], seed=1)
+    "naive": each_time(compiled, "naive"),
+    "naive, host": each_time(compiled, "naive", "host"),
+    "cpu": each_time(compiled, "cpu"),
+    "naive apart": each_time(compiled, "naive", device=APART),
+    "split, host apart": each_time(compiled, "split", "host", device=APART),
+    "generic float64": each_time(
+        compiled, "generic", make=lambda: mlp(dtype="float64")
     ),
-    "buffer": buffered,
-    "called": called("naive"),
-    "called apart": called("naive", device=APART),
+    "csr": each_time(
+        compiled, "csr",
+        make=lambda: Network(6, [Sparse(3, density=0.5, seed=1)], seed=1),
+    ),
+    "buffer": each_time(buffered),
+    "called": prepared(called, "naive"),
+    "called apart": prepared(called, "naive", device=APART),
     "called on two": called_on_two,
     "started": started,
     "new parameters": called_with_new_parameters,
-    "chunks": predicted_in_chunks(),
-    "chunks apart": predicted_in_chunks(APART),
-    "chunks of two": predicted_in_chunks(TWO),
-    "predicted": predicted,
-    "ensemble": predicted_by_population(),
-    "ensemble apart": predicted_by_population(APART),
-    "ensemble one by one": predicted_by_population(members=1),
+    "chunks": prepared(predicted_in_chunks),
+    "chunks apart": prepared(predicted_in_chunks, APART),
+    "chunks of two": prepared(predicted_in_chunks, TWO),
+    "predicted": each_time(predicted),
+    "ensemble": prepared(predicted_by_population),
+    "ensemble apart": prepared(predicted_by_population, APART),
+    "ensemble one by one": prepared(predicted_by_population, members=1),
     "evaluated": evaluated,
-    "tuned": tuned(afresh=False),
-    "tuned afresh": tuned(afresh=True),
-    "device arrays": on_device_arrays(returned=False),
-    "device arrays returned": on_device_arrays(returned=True),
-    "fit": fitted(optimiser="adam", batch_size=4),
-    "fit apart": fitted(APART, optimiser="adam", batch_size=4),
-    "fit rprop": fitted(optimiser="rprop", validation=(X, T)),
-    "fit of steps": fitted(
-        variants=("generic", "generic_backward", "optimisers"), optimiser="adam",
-        batch_size=4,
+    "tuned": each_time(tuned, afresh=False),
+    "tuned afresh": each_time(tuned, afresh=True),
+    "device arrays": prepared(on_device_arrays, returned=False),
+    "device arrays returned": prepared(on_device_arrays, returned=True),
+    "fit": each_time(fitted, optimiser="adam", batch_size=4),
+    "fit apart": each_time(fitted, APART, optimiser="adam", batch_size=4),
+    "fit rprop": each_time(fitted, optimiser="rprop", validation=(X, T)),
+    "fit of steps": each_time(
+        fitted, variants=("generic", "generic_backward", "optimisers"),
+        optimiser="adam", batch_size=4,
     ),
-    "fit on two": fitted(TWO),
-    "fit the best": fitted(
-        validation=(X, T), callbacks=[EarlyStopping(patience=1)]
+    "fit on two": each_time(fitted, TWO),
+    "fit the best": each_time(
+        fitted, validation=(X, T), callbacks=[EarlyStopping(patience=1)]
     ),
-    "fit of a file": of_file(trained_on),
-    "fit of a file apart": of_file(partial(trained_on, device=APART)),
-    "fit of a large file": of_file(trained_past_the_cache),
-    "predict a file": of_file(predicted_of),
-    "predict a file apart": of_file(partial(predicted_of, device=APART)),
-    "evaluate a file": of_file(evaluated_on),
-    "population": together(),
-    "population apart": together(APART),
-    "population by groups": together(APART, groups=True),
+    "fit of a file": prepared(of_file, trained_on),
+    "fit of a file apart": prepared(of_file, partial(trained_on, device=APART)),
+    "fit of a large file": prepared(of_file, trained_past_the_cache),
+    "predict a file": prepared(of_file, predicted_of),
+    "predict a file apart": prepared(of_file, partial(predicted_of, device=APART)),
+    "evaluate a file": prepared(of_file, evaluated_on),
+    "population": each_time(together),
+    "population apart": each_time(together, APART),
+    "population by groups": each_time(together, APART, groups=True),
     "save population": population_saved,
-    "cascade": cascaded(),
-    "cascade apart": cascaded(APART),
-    "cascade by groups": cascaded(GROUPS),
-    "checkpoint": checkpointed,
+    "cascade": each_time(cascaded),
+    "cascade apart": each_time(cascaded, APART),
+    "cascade by groups": each_time(cascaded, GROUPS),
+    "checkpoint": each_time(checkpointed),
     "resumed": resumed,
-    **{f"save {suffix}": saved(suffix) for suffix in (".net", ".safetensors")},
+    "save .net": prepared(saved, ".net"),
+    "save .safetensors": prepared(saved, ".safetensors"),
     **{
-        f"data {suffix}": data_saved(suffix)
+        f"data {suffix}": each_time(data_saved, suffix)
         for suffix in (".data", ".data.gz", ".csv", ".npz")
     },
-    "store": stored,
-    "clnet devices": commanded("devices"),
-    "clnet info": commanded("info net.net"),
-    "clnet predict": commanded(
-        "predict net.net data.npz --device cpu --out data-out.csv", "data-out.csv"
+    "store": each_time(stored),
+    "clnet devices": prepared(commanded, "devices"),
+    "clnet info": prepared(commanded, "info net.net"),
+    "clnet predict": prepared(
+        commanded, "predict net.net data.npz --device cpu --out data-out.csv",
+        "data-out.csv",
     ),
-    "clnet train": commanded(
-        "train data.csv --network net.net --optimiser rprop --epochs 2 --seed 1 "
-        "--device cpu --save net-out.safetensors", "net-out.safetensors",
+    "clnet train": prepared(
+        commanded, "train data.csv --network net.net --optimiser rprop --epochs 2 "
+        "--seed 1 --device cpu --save net-out.safetensors", "net-out.safetensors",
     ),
-    "clnet convert": commanded("convert net.net net-out.safetensors",
-                               "net-out.safetensors"),
-    "clnet convert data": commanded("convert data.csv data-out.data", "data-out.data"),
-    "clnet explain": commanded("explain net.net --device cpu"),
+    "clnet convert": prepared(
+        commanded, "convert net.net net-out.safetensors", "net-out.safetensors"
+    ),
+    "clnet convert data": prepared(
+        commanded, "convert data.csv data-out.data", "data-out.data"
+    ),
+    "clnet explain": prepared(commanded, "explain net.net --device cpu"),
 }
 
 
 if find_spec("pyarrow") is not None:  # an extra
-    SCENARIOS["fit of a table"] = of_file(trained_on, ".arrow")
+    SCENARIOS["fit of a table"] = prepared(of_file, trained_on, ".arrow")
 
 
 def same(found: Any, expected: Any) -> bool:

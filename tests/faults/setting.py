@@ -33,7 +33,19 @@ X = RNG.uniform(-1, 1, (9, 6)).astype(np.float32)
 T = RNG.uniform(-1, 1, (9, 3)).astype(np.float32)
 NUMBERS = itertools.count()
 PARTS = BLOCKS * 4 * (6 + 3) * 4  # bytes of a buffer whose blocks have four samples
-Scenario = Callable[[Path], Callable[[], Any]]
+Scenario = Callable[[Path], Callable[[], Any]]  # of a folder: makes what each call does
+
+
+def each_time(run: Callable[..., Any], *arguments: Any, **options: Any) -> Scenario:
+    """Return a scenario that has nothing to prepare: a function of its folder."""
+    return lambda folder: partial(run, folder, *arguments, **options)
+
+
+def prepared(
+    make: Callable[..., Callable[[], Any]], *arguments: Any, **options: Any
+) -> Scenario:
+    """Return a scenario of a function that takes a folder, and returns each call."""
+    return lambda folder: make(folder, *arguments, **options)
 
 
 def mlp(**options: Any) -> Network:

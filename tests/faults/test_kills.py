@@ -7,6 +7,7 @@ from children import child_environment, run_python
 
 import clnet
 from faults.kills import FILES, HEAD, WORK, outcome
+from faults.resumed import differences
 
 
 @pytest.mark.parametrize("work", FILES)
@@ -74,3 +75,12 @@ def test_on_a_full_disk_files_stay_as_they_were(limit, tmp_path):
     assert warned.count("measured times are not remembered") == 1
     assert [path.read_bytes() for path in files] == before
     assert list(tmp_path.glob(".clnet-*")) == []
+
+
+@pytest.mark.parametrize(("case", "every"), [
+    ("shuffled", 1), pytest.param("sparse", 3, marks=pytest.mark.sweep),
+])
+def test_a_killed_training_that_resumes_ends_with_the_same_bits(case, every, tmp_path):
+    """``python -m tests.faults.resumed`` kills many more, in all cases."""
+    _, wrong = differences(case, tmp_path, every, 24, 1)
+    assert wrong == []

@@ -17,88 +17,61 @@ from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
 from clnet.training import member_trainer, plans
 from clnet.training.history import TrainingState
 from clnet.variants.members.group_members import GroupMembers
-from faults.setting import CPU, Scenario, T, X, few_variants, mlp, uninterrupted
+from faults.setting import CPU, T, X, few_variants, mlp, uninterrupted
 
 
 def fitted(
-    devices: Devices = CPU, variants: Sequence[str] = (), **options: Any
-) -> Scenario:
+    folder: Path, devices: Devices = CPU, variants: Sequence[str] = (), **options: Any
+) -> Any:
     chosen = [one for one in TRAINING_VARIANTS if one.name in variants] or None
     plan = partial(plan_training, tune=False, variants=chosen)
-
-    def scenario(folder: Path) -> Callable[[], Any]:
-        def run() -> Any:
-            network = mlp()
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(plans, "plan_training", plan)
-                history = uninterrupted(network.fit(
-                    X, T, devices=devices, epochs=3, seed=1, **options
-                ))
-            return np.array([*history.loss, *network.parameters])
-
-        return run
-
-    return scenario
+    network = mlp()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plans, "plan_training", plan)
+        history = uninterrupted(network.fit(
+            X, T, devices=devices, epochs=3, seed=1, **options
+        ))
+    return np.array([*history.loss, *network.parameters])
 
 
-def together(device: Device = CPU, *, groups: bool = False) -> Scenario:
+def together(folder: Path, device: Device = CPU, *, groups: bool = False) -> Any:
     """A population: in one launch, by workers or a work-group each."""
     rows = [np.arange(9), np.arange(2, 9), np.arange(5)]
-
-    def scenario(folder: Path) -> Callable[[], Any]:
-        def run() -> Any:
-            made = Population(mlp(), 3)
-            with pytest.MonkeyPatch.context() as patch:
-                if groups:
-                    patch.setattr(
-                        member_trainer, "members_variants",
-                        lambda device, members, samples, subsets, alike: (
-                            GroupMembers(members, subsets),
-                        ),
-                    )
-                histories = made.fit(
-                    X, T, device=device, epochs=[3, 2, 4], seed=1, optimiser="adam",
-                    batch_size=4, rows=rows, validation=(X, T), patience=2,
-                )
-            losses = [uninterrupted(one).loss for one in histories]
-            return np.hstack([*losses, made.parameters.reshape(-1)])
-
-        return run
-
-    return scenario
+    made = Population(mlp(), 3)
+    with pytest.MonkeyPatch.context() as patch:
+        if groups:
+            patch.setattr(
+                member_trainer, "members_variants",
+                lambda device, members, samples, subsets, alike: (
+                    GroupMembers(members, subsets),
+                ),
+            )
+        histories = made.fit(
+            X, T, device=device, epochs=[3, 2, 4], seed=1, optimiser="adam",
+            batch_size=4, rows=rows, validation=(X, T), patience=2,
+        )
+    losses = [uninterrupted(one).loss for one in histories]
+    return np.hstack([*losses, made.parameters.reshape(-1)])
 
 
-def cascaded(device: Device = CPU) -> Scenario:
+def cascaded(folder: Path, device: Device = CPU) -> Any:
     """A cascade training, which adds neurons."""
     few = Cascade(activation_functions=["tanh"], max_cand_epochs=6, max_out_epochs=6)
-
-    def scenario(folder: Path) -> Callable[[], Any]:
-        def run() -> Any:
-            network = Network(6, [Dense(3, sources=(0,))], seed=1)
-            history = uninterrupted(network.fit(
-                X, T, device=device, optimiser=few, max_neurons=2, seed=1,
-                desired_error=0,
-            ))
-            return np.array([*history.loss, *network.parameters])
-
-        return run
-
-    return scenario
+    network = Network(6, [Dense(3, sources=(0,))], seed=1)
+    history = uninterrupted(network.fit(
+        X, T, device=device, optimiser=few, max_neurons=2, seed=1, desired_error=0,
+    ))
+    return np.array([*history.loss, *network.parameters])
 
 
-def checkpointed(folder: Path) -> Callable[[], Any]:
-    network_file = folder / "net.safetensors"
-
-    def run() -> Any:
-        network = mlp()
-        with few_variants():
-            uninterrupted(network.fit(
-                X, T, device=CPU, epochs=2, seed=1, optimiser="adam",
-                callbacks=[Checkpoint(network_file)],
-            ))
-        return clnet.load(network_file).parameters
-
-    return run
+def checkpointed(folder: Path) -> Any:
+    path, network = folder / "net.safetensors", mlp()
+    with few_variants():
+        uninterrupted(network.fit(
+            X, T, device=CPU, epochs=2, seed=1, optimiser="adam",
+            callbacks=[Checkpoint(path)],
+        ))
+    return clnet.load(path).parameters
 
 
 def resumed(folder: Path) -> Callable[[], Any]:

@@ -16,15 +16,12 @@ GERMAN = "größe;Preis;Straße\n" + "".join(
 
 
 @pytest.fixture
-def table(tmp_path):
+def table(read):
     """A function that reads the content of a file."""
+    def load(content, name="a.csv", **options):
+        return read(load_table, content, name, dtype="float64", **options)
 
-    def read(content, name="a.csv", **options):
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return load_table(path, dtype="float64", **options)
-
-    return read
+    return load
 
 
 def names(table):

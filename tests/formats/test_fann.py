@@ -1,6 +1,7 @@
 """FANN's network files, with their training parameters and scaling."""
 
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -43,15 +44,9 @@ def text(tmp_path):
 
 
 @pytest.fixture
-def parsed(tmp_path):
+def parsed(read):
     """A function that reads a text as a network file."""
-
-    def read(content, **options):
-        path = tmp_path / "file.net"
-        path.write_bytes(content.encode())
-        return clnet.load(path, **options)
-
-    return read
+    return partial(read, clnet.load, name="file.net")
 
 
 def refusal(parsed, content):

@@ -1,5 +1,7 @@
 """Tables by the names of their columns: files, DataFrames, and what networks keep."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from tensor_files import changed, rewrite
@@ -21,15 +23,9 @@ TEXT = "a,color,b,kind\n1,red,2.5,x\n-3,blue,4,y\n5,red,6,x\n"
 
 
 @pytest.fixture
-def csv(tmp_path):
+def csv(read):
     """A function that reads a text as a table."""
-
-    def read(text, **options):
-        path = tmp_path / "file.csv"
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return load_table(path, **options)
-
-    return read
+    return partial(read, load_table, name="file.csv")
 
 
 def test_numbers_categories_and_labels(csv):
@@ -215,23 +211,6 @@ def test_bad_frames(frame, change, sentence):
 def test_an_empty_frame(frame):
     with pytest.raises(InputError, match="has no sample"):
         load_table(frame[:0], target="kind")
-
-
-def test_networks_take_frames_by_the_names_of_columns(frame, tmp_path):
-    x, t = frame[["a", "b"]], frame["kind"]
-    network = Network.mlp([2, 3, 2], ["tanh", "softmax"], seed=0)
-    network.fit(x, t, epochs=1, validation=(x[["b", "a"]], t))
-    assert network.columns == Columns((Column("a"), Column("b")))
-    assert network.classes == ("x", "y")
-    network.save(tmp_path / "a.safetensors")
-    for one in (network, clnet.load(tmp_path / "a.safetensors")):
-        y = one.predict(x.to_numpy())
-        assert np.array_equal(one.predict(frame), y)
-        assert np.array_equal(one.predict(frame[["b", "a"]]), y)
-        assert one.classify(frame).tolist() == one.classify(x.to_numpy()).tolist()
-        assert one.evaluate(frame, t) == one.evaluate(x.to_numpy(), t.to_numpy())
-    with pytest.raises(InputError, match="x has no column 'b'"):
-        network.predict(frame[["a"]])
 
 
 def test_networks_take_frames_of_categories(frame):

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor_files import changed, rewrite
 
@@ -69,6 +69,7 @@ def networks(draw):
 
 
 def test_round_trip_bit_for_bit(tmp_path):
+    @settings(max_examples=40)
     @given(networks())
     def check(network):
         network.save(tmp_path / "x.safetensors")
@@ -124,9 +125,9 @@ def refusal(path):
     return sentence
 
 
-def test_truncation_at_every_byte(path):
+def test_truncation_at_many_bytes(path):
     content = path.read_bytes()
-    for end in range(len(content)):
+    for end in (*range(9), *range(9, len(content), 13), len(content) - 1):
         path.write_bytes(content[:end])
         sentence = refusal(path)
         assert "is not a complete safetensors" in sentence or "is empty" in sentence

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from deviations import differences
 
-from clnet import Dense, Network, Sparse
+from clnet import Dense, Local, Network, Sparse
 from clnet.errors import InputError
 from clnet.ir import reference
 from clnet.ir.activation import ActGrad, BiasAct, BiasGrad
@@ -30,28 +31,11 @@ def gradient_of(network, loss, x, t, weight=None):
     assert np.isfinite(values["totals"]).all()
     flat = np.zeros(network.layout.size)
     for op in program.ops:
-        slot = {Outer: "weights", BiasGrad: "bias"}.get(type(op))
-        if slot is not None:
-            where = getattr(op, slot)
+        if hasattr(op, "gradient"):
+            where = op.weights if hasattr(op, "weights") else op.bias
             found = values[op.gradient.name][0]
             flat[where.offset : where.offset + where.size] = found
     return values["totals"][0, 0], flat
-
-
-def differences(network, loss, x, t, weight=None, step=1e-6):
-    """Return the gradient by central differences, element by element."""
-    before = network.parameters.copy()
-    found = np.zeros_like(before)
-    for i in np.flatnonzero(before):
-        ends = []
-        for sign in (1, -1):
-            moved = before.copy()
-            moved[i] += sign * step
-            network.parameters = moved
-            ends.append(gradient_of(network, loss, x, t, weight)[0])
-        found[i] = (ends[0] - ends[1]) / (2 * step)
-    network.parameters = before
-    return found
 
 
 def problem(activation, loss, seed=1, **options):
@@ -76,8 +60,41 @@ def test_gradients_by_finite_differences(activation, loss):
     network, x, t = problem(activation, loss)
     total, found = gradient_of(network, loss, x, t)
     assert np.isfinite(total)
-    expected = differences(network, loss, x, t)
+    expected = differences(network, lambda: gradient_of(network, loss, x, t)[0])
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-8)
+
+
+LAYERS = {
+    "an activation a neuron, no bias": (4, [
+        Dense(3, ("tanh", "sin", "relu"), (0.5, -1.5, 2.0), initialiser="uniform"),
+        Dense(2, ("identity", "gelu"), bias=False, initialiser="uniform"),
+    ]),
+    "shortcuts": (4, [
+        Dense(6, "tanh", sources=(0,)), Dense(5, "sigmoid", sources=(0, 1)),
+        Dense(3, "tanh", sources=(0, 1, 2)),
+    ]),
+    "sparse": (4, [
+        Dense(6, "tanh"), Sparse(5, "tanh", density=0.5, format="hyb", sources=(0, 1)),
+        Dense(3, "sigmoid", sources=(1, 2)),
+    ]),
+    **{
+        f"windows of {window}": (12, [
+            Local(window, "tanh"), Local(2, "gelu", bias="neuron"), Dense(11, "tanh"),
+            Local(window, "sigmoid", bias=None), Local(2, "gaussian"), Dense(2),
+        ]) for window in (1, 3, 4)
+    },
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_of_layers_by_finite_differences(name):
+    n_in, layers = LAYERS[name]
+    network = Network(n_in, layers, seed=3, dtype="float64")
+    rng = np.random.default_rng(3)
+    x, t = rng.uniform(-1, 1, (6, n_in)), rng.uniform(-1, 1, (6, network.n_out))
+    _, found = gradient_of(network, "mse", x, t)
+    expected = differences(network, lambda: gradient_of(network, "mse", x, t)[0])
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -101,19 +118,6 @@ def test_a_sample_of_weight_0_counts_for_nothing(loss):
     rest, expected = gradient_of(network, loss, x[1:], t[1:])
     assert total == pytest.approx(rest, rel=1e-12)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
-
-
-def test_one_activation_a_neuron_and_no_bias():
-    layers = [
-        Dense(3, ("tanh", "sin", "relu"), (0.5, -1.5, 2.0), initialiser="uniform"),
-        Dense(2, ("identity", "gelu"), bias=False, initialiser="uniform"),
-    ]
-    network = Network(4, layers, seed=3, dtype="float64")
-    rng = np.random.default_rng(3)
-    x, t = rng.uniform(-1, 1, (6, 4)), rng.uniform(-1, 1, (6, 2))
-    _, found = gradient_of(network, "mse", x, t)
-    expected = differences(network, "mse", x, t)
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
 
 
 FANN_DERIVATIVES = {  # section 6 of FANN's reference manual, as d(v, y, s)
@@ -236,7 +240,8 @@ def test_layers_without_a_connection_to_the_output_train_as_not_there():
     rng = np.random.default_rng(2)
     x, t = rng.uniform(-1, 1, (6, 4)), rng.uniform(-1, 1, (6, 3))
     _, flat = gradient_of(network, "mse", x, t)
-    np.testing.assert_allclose(flat, differences(network, "mse", x, t), atol=1e-7)
+    expected = differences(network, lambda: gradient_of(network, "mse", x, t)[0])
+    np.testing.assert_allclose(flat, expected, atol=1e-7)
     before = network.parameters.copy()
     network.fit(x, t, optimiser="rprop", epochs=2)
     moved = network.parameters != before

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from clnet import InputError, Network, Population
+from clnet.checks import as_array, as_numbers
+from clnet.training.data_set import data_set
 
 CPU = "cpu"
 WHOLE = np.array([[1, 2, 3], [0, -1, 2], [4, 0, 1], [2, 2, 0]])
@@ -32,6 +34,27 @@ class ByInterface:
 
     def __init__(self, array):
         self.array, self.__array_interface__ = array, array.__array_interface__
+
+
+class ByDLPack:
+    """An array that has the DLPack protocol alone."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+class OnDevice(ByDLPack):
+    def __dlpack__(self, **options):
+        raise BufferError("the array is on a device")
+
+    def __dlpack_device__(self):
+        return 2, 0
 
 
 def with_ml_dtypes(name):
@@ -85,6 +108,9 @@ KINDS = {
     "memory map": in_a_file,
     "h5py": by_h5py,
     "torch": by_torch,
+    "torch, gradient": lambda x, _: by_torch(x, _).requires_grad_(),
+    "memoryview": lambda x, _: memoryview(x),
+    "__dlpack__": lambda x, _: ByDLPack(x),
     "__array__": lambda x, _: ByArray(x),
     "__array_interface__": lambda x, _: ByInterface(x),
     "scipy.sparse": by_scipy,
@@ -265,3 +291,67 @@ def test_plans_are_neither_pickled_nor_copied():
             call(plan)
     network = pickle.loads(pickle.dumps(NETWORK))
     np.testing.assert_array_equal(network.predict(X, CPU), NETWORK.predict(X, CPU))
+
+
+# Read where they lie ----------------------------------------------------------------
+
+
+READ_WHERE_THEY_LIE = [
+    "__dlpack__", "__array_interface__", "memoryview", "torch", "torch, gradient",
+]
+
+
+@pytest.mark.parametrize("kind", READ_WHERE_THEY_LIE)
+def test_arrays_of_others_are_read_without_a_copy(kind, monkeypatch, tmp_path):
+    x = X.copy()
+    other = KINDS[kind](x, tmp_path)
+    assert np.shares_memory(as_numbers("x", other, "float32"), x)
+    seen = []
+    network = Network.mlp([3, 2], seed=1)
+    monkeypatch.setattr(
+        network._plans, "plan",
+        lambda *_: lambda chunk: seen.append(chunk) or np.zeros((4, 2), np.float32),
+    )
+    network.predict(other)
+    assert np.shares_memory(seen[0], x)
+    assert np.shares_memory(data_set(NETWORK, other, other[:, :2]
+                                     if "torch" in kind else x[:, :2]).x, x)
+
+
+def test_jax_arrays_are_read_without_a_copy():
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    x = jax.device_put(X, jax.devices("cpu")[0])  # by default a GPU has it
+    found = as_numbers("x", x, "float32")
+    assert found.ctypes.data == x.unsafe_buffer_pointer()
+    half = as_numbers("x", x.astype(jnp.bfloat16))
+    assert half.dtype == np.float32
+    np.testing.assert_array_equal(half, np.asarray(x.astype(jnp.bfloat16), np.float32))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_tensors_of_other_types_and_layouts():
+    torch = pytest.importorskip("torch")
+    tensor = torch.from_numpy(X)
+    for other in (tensor.bfloat16(), tensor.half(), tensor.double(), tensor.to_sparse(),
+                  tensor.to_sparse_csr(), torch.nn.Parameter(tensor), tensor.T.mT):
+        found = as_numbers("x", other, "float32")
+        np.testing.assert_array_equal(found, other.detach().to_dense().float().numpy())
+    assert as_array("t", torch.tensor([3, 1], dtype=torch.int16)).dtype == np.int16
+
+
+def test_labels_are_tensors_too():
+    torch = pytest.importorskip("torch")
+    network = Network.mlp([3, 2], "softmax", seed=1)
+    network.fit(torch.from_numpy(X), torch.tensor([0, 1, 1, 0]), epochs=1, device=CPU)
+
+
+def test_arrays_of_a_device_are_refused():
+    torch = pytest.importorskip("torch")
+    for x in (OnDevice(X), torch.empty(4, 3, device="meta")):
+        for use in (lambda x: NETWORK.predict(x, CPU),
+                    lambda x: NETWORK.fit(x, X[:, :2], epochs=1, device=CPU),
+                    lambda x: NETWORK.fit(X, x, epochs=1, device=CPU)):
+            with pytest.raises(InputError, match=r"^\w is a \w+ that the host cannot "
+                                                 "read, expected an array in host"):
+                use(x)

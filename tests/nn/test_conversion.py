@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_layers import SHORTCUT, by_hand, sparse_net
+from test_layers import SHORTCUT, check_by_hand, sparse_net
 
 from clnet import Dense, Network
 from clnet.errors import InputError
@@ -57,7 +57,6 @@ def test_pruned_networks_train():
     ({"density": "half"}, "density must be a number, not 'half'"),
     ({"threshold": -1}, "threshold must be at least 0, not -1"),
     ({"density": 0.5, "layers": [2]}, "layer 2 of 2 does not exist"),
-    ({"density": 0.5, "layers": "a"}, "layer 'a' of 2 does not exist"),
     ({"density": 0.5, "format": "hyp"}, "did you mean 'hyb'"),
 ])
 def test_bad_pruning(options, sentence):
@@ -95,11 +94,6 @@ def test_conversions_of_chosen_layers():
 def test_pruning_of_shortcut_networks():
     network = Network(4, SHORTCUT, seed=1)
     pruned = network.prune(density=0.5)
-    x = np.random.default_rng(0).standard_normal((7, 4)).astype("float32")
-    np.testing.assert_allclose(
-        pruned.predict(x), by_hand(pruned, x), rtol=1e-5, atol=1e-6
-    )
-    np.testing.assert_array_equal(
-        pruned.to_dense().weights(2), pruned.weights(2)
-    )
+    check_by_hand(pruned, 7)
+    np.testing.assert_array_equal(pruned.to_dense().weights(2), pruned.weights(2))
     assert [layer.sources for layer in pruned.layers] == [(0,), (0, 1), (0, 1, 2)]

@@ -45,22 +45,10 @@ def test_layers_may_come_from_a_generator():
     assert Network(2, (Dense(n) for n in (3, 4))).sizes == (2, 3, 4)
 
 
-def test_numpys_numbers_are_numbers():
-    network = Network(np.int64(2), [Dense(np.int32(3), steepness=np.float32(0.5))])
-    assert network.sizes == (2, 3)
-    assert type(network.n_in) is int
-
-
 BAD_DENSE = [
     ({"n_out": 0}, "n_out must be a whole number of at least 1, not 0"),
-    ({"n_out": -3}, "n_out"),
-    ({"n_out": 2.0}, "n_out"),
-    ({"n_out": True}, "n_out"),
-    ({"n_out": "3"}, "n_out"),
     ({"n_out": None}, "n_out"),
     ({"n_out": 2, "activation": "tahn"}, "did you mean 'tanh'"),
-    ({"n_out": 2, "activation": None}, "activation"),
-    ({"n_out": 2, "activation": 3}, "activation"),
     ({"n_out": 2, "activation": ("tanh",)}, "activation has 1 entries for 2 neurons"),
     ({"n_out": 2, "activation": ("tanh", "softmax")}, "softmax"),
     ({"n_out": 2, "activation": ("tanh", 7)}, "unknown activation 7"),
@@ -74,8 +62,6 @@ BAD_DENSE = [
     ({"n_out": 2, "steepness": (1.0, "2")}, "steepness"),
     ({"n_out": 2, "steepness": 1j}, "steepness"),
     ({"n_out": 2, "initialiser": "golrot"}, "did you mean 'glorot'"),
-    ({"n_out": 2, "initialiser": None}, "initialiser"),
-    ({"n_out": 2, "initialiser": ["glorot"]}, "initialiser"),
 ]
 
 
@@ -88,20 +74,12 @@ def test_bad_layers(arguments, sentence):
 
 BAD_NETWORK = [
     ((0, [Dense(1)]), {}, "n_in"),
-    ((2.5, [Dense(1)]), {}, "n_in"),
-    (("2", [Dense(1)]), {}, "n_in"),
     ((2, []), {}, "at least one layer"),
-    ((2, None), {}, "layer"),
     ((2, Dense(3)), {}, "layer"),
-    ((2, "tanh"), {}, "layer"),
     ((2, [3]), {}, "3 is not a layer"),
     ((2, [Dense]), {}, "is not a layer"),
     ((2, [Dense(1)]), {"dtype": "float16"}, "did you mean 'float"),
     ((2, [Dense(1)]), {"dtype": np.float32}, "unknown dtype"),
-    ((2, [Dense(1)]), {"dtype": ["float32"]}, "unknown dtype"),
-    ((2, [Dense(1)]), {"seed": -1}, "seed"),
-    ((2, [Dense(1)]), {"seed": "one"}, "seed"),
-    ((2, [Dense(1)]), {"seed": 1.5}, "seed"),
     ((2, [Dense(1)]), {"parameters": [1, 2, 3]}, r"shape \[3\], expected \[64\]"),
     ((2, [Dense(1)]), {"parameters": "many"}, "parameters"),
 ]
@@ -117,13 +95,10 @@ def test_bad_networks(arguments, options, sentence):
 @pytest.mark.parametrize(("sizes", "activation", "sentence"), [
     ([3], "tanh", r"at least one layer, not \[3\]"),
     ([], "tanh", "at least one layer"),
-    (5, "tanh", "sizes"),
-    (None, "tanh", "sizes"),
     ([3, 0], "tanh", "n_out"),
     ([0, 3], "tanh", "n_in"),
     ([3, 2.5], "tanh", "n_out"),
     ([3, 4, 5], ["tanh"], "1 activations for 2 layers"),
-    ([3, 4], 7, "activation"),
     ([3, 4], "nothing", "unknown activation"),
 ])
 def test_bad_mlps(sizes, activation, sentence):

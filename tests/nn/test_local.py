@@ -10,8 +10,6 @@ import clnet
 from clnet import Dense, InputError, Local, Network, Sparse
 from clnet.cli.summary import network_text
 from clnet.ir import reference
-from clnet.ir.lowering import lower_training
-from clnet.nn.losses import loss_function
 from clnet.nn.storage.layout import live_elements
 from clnet.nn.storage.local import LocalStorage
 
@@ -150,45 +148,6 @@ def test_reference(data):
         reference.run(network.program, x, network.parameters), spelled_out(network, x),
         atol=1e-12,
     )
-
-
-def gradients(network, x, t):
-    """Return the oracle's gradient and loss, in float64."""
-    program = lower_training(network, loss_function("mse"), None)
-    values = {"x": x, "t": t, "batch": np.array(len(x))}
-    reference.run_ops(program.ops, values, network.parameters)
-    flat = np.zeros(network.layout.size)
-    for op in program.ops:
-        for name in ("weights", "bias"):
-            if hasattr(op, "gradient") and hasattr(op, name):
-                slot = getattr(op, name)
-                part = slice(slot.offset, slot.offset + slot.size)
-                flat[part] = values[op.gradient.name][0]
-    return flat, values["totals"][0, 0]
-
-
-@pytest.mark.parametrize("window", [1, 3, 4])
-def test_gradients_by_finite_differences(window):
-    network = Network(
-        12, [
-            Local(window, "tanh"), Local(2, "gelu", bias="neuron"), Dense(11, "tanh"),
-            Local(window, "sigmoid", bias=None), Local(2, "gaussian"), Dense(2),
-        ], seed=3, dtype="float64",
-    )
-    x, t = RNG.standard_normal((5, 12)), RNG.standard_normal((5, 2))
-    flat, _ = gradients(network, x, t)
-    live = np.flatnonzero(live_elements(network.layout, network.storages))
-    assert not np.delete(flat, live).any()
-    start = network.parameters.copy()
-    for element in RNG.choice(live, 40, replace=False).tolist() + live[-3:].tolist():
-        sides = []
-        for step in (1e-5, -1e-5):
-            moved = start.copy()
-            moved[element] += step
-            network.parameters = moved
-            sides.append(gradients(network, x, t)[1])
-        network.parameters = start
-        assert flat[element] == pytest.approx((sides[0] - sides[1]) / 2e-5, abs=1e-7)
 
 
 # Devices ----------------------------------------------------------------------------

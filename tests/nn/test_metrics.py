@@ -31,19 +31,24 @@ def test_exact_outputs():
     assert evaluate(t, t) == Evaluation(0.0, 0, 1.0)
 
 
-def test_one_output_is_right_on_the_targets_side_of_the_middle():
-    t = [[-1.0], [1.0], [1.0], [-1.0]]
-    y = [[-0.2], [0.1], [-0.1], [0.3]]
-    assert evaluate(y, t, middles=[0.0]).accuracy == 0.5
-    t = [[0.0], [1.0], [1.0], [0.0]]
-    y = [[0.4], [0.6], [0.2], [0.7]]
-    assert evaluate(y, t, middles=[0.5]).accuracy == 0.5
+COLUMN = [[0.4], [0.6], [0.9], [1.0]]
+PAIRS = [[3.0, -1.0], [0.0, 9.0], [2.0, 1.0]]
 
 
-@pytest.mark.parametrize("target", [0.0, 1.0])
-def test_targets_of_one_class_need_right_outputs(target):
-    y, t = [[0.4], [0.6], [0.9], [1.0]], np.full((4, 1), target)
-    assert evaluate(y, t, middles=[0.5]).accuracy == (0.75 if target else 0.25)
+@pytest.mark.parametrize(("y", "t", "middles", "accuracy"), [
+    # One output is right on the target's side of the middle, also of one class.
+    ([[-0.2], [0.1], [-0.1], [0.3]], [[-1], [1], [1], [-1]], [0.0], 0.5),
+    ([[0.4], [0.6], [0.2], [0.7]], [[0], [1], [1], [0]], [0.5], 0.5),
+    (COLUMN, np.zeros((4, 1)), [0.5], 0.25), (COLUMN, np.ones((4, 1)), [0.5], 0.75),
+    # One-hot targets are classes, whatever the outputs.
+    (PAIRS, [[1, 0], [0, 1], [0, 1]], None, 2 / 3),
+    (PAIRS, [[1, -1], [-1, 1], [1, -1]], None, 1),
+    (PAIRS, [[1, 1], [0, 1], [0, 1]], None, None),
+    (PAIRS, [[1, 0], [0, 2], [0, 1]], None, None), (PAIRS, np.ones((3, 2)), None, None),
+])
+def test_accuracy(y, t, middles, accuracy):
+    options = {"middles": middles} if middles else {}
+    assert evaluate(y, t, **options).accuracy == accuracy
 
 
 def test_regression_has_no_accuracy():
@@ -106,15 +111,6 @@ def test_r2_is_the_mean_over_outputs():
     assert evaluate(y, t).r2 == pytest.approx((0.75 + 0 + 1) / 3)
     assert evaluate(t, t).r2 == 1
     assert np.isnan(evaluate([[np.nan], [1.0]], [[0.0], [1.0]]).r2)
-
-
-def test_one_hot_targets_are_classes_whatever_the_outputs():
-    y = [[3.0, -1.0], [0.0, 9.0], [2.0, 1.0]]
-    assert evaluate(y, [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]).accuracy == 2 / 3
-    assert evaluate(y, [[1.0, -1.0], [-1.0, 1.0], [1.0, -1.0]]).accuracy == 1
-    for none in ([[1.0, 1.0], [0.0, 1.0], [0.0, 1.0]],
-                 [[1.0, 0.0], [0.0, 2.0], [0.0, 1.0]], np.ones((3, 2))):
-        assert evaluate(y, none).accuracy is None
 
 
 def test_an_error_of_the_limit_counts_as_failed():

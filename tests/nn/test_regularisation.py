@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from deviations import differences
 
 from clnet import Dense, Network
 from clnet.errors import InputError
@@ -34,19 +35,8 @@ def minimised(network, x, t, l1=0.0, l2=0.0):
     return loss
 
 
-def differences(network, x, t, **options):
-    before = network.parameters.copy()
-    found = np.zeros_like(before)
-    for i in np.flatnonzero(before):
-        ends = []
-        for sign in (1, -1):
-            moved = before.copy()
-            moved[i] += sign * 1e-6
-            network.parameters = moved
-            ends.append(minimised(network, x, t, **options))
-        found[i] = (ends[0] - ends[1]) / 2e-6
-    network.parameters = before
-    return found
+def whole_gradient(network, x, t, **options):
+    return differences(network, lambda: minimised(network, x, t, **options))
 
 
 def moved(network, x, t, **options):
@@ -67,13 +57,13 @@ def moved(network, x, t, **options):
 ], ids=str)
 def test_a_step_is_down_the_whole_gradient(options):
     network, x, t = problem()
-    expected = differences(network, x, t, **options)
+    expected = whole_gradient(network, x, t, **options)
     np.testing.assert_allclose(moved(network, x, t, **options), expected, atol=1e-9)
 
 
 def test_clipping_by_the_norm():
     network, x, t = problem()
-    whole = differences(network, x, t, l2=0.2)
+    whole = whole_gradient(network, x, t, l2=0.2)
     norm = np.linalg.norm(whole)
     found = moved(network, x, t, l2=0.2, clip_norm=norm / 3)
     np.testing.assert_allclose(found, whole / 3, atol=1e-9)
@@ -83,7 +73,7 @@ def test_clipping_by_the_norm():
 
 def test_clipping_by_value():
     network, x, t = problem()
-    whole = differences(network, x, t, l1=0.05)
+    whole = whole_gradient(network, x, t, l1=0.05)
     limit = np.abs(whole).max() / 2
     found = moved(network, x, t, l1=0.05, clip_value=limit)
     np.testing.assert_allclose(found, np.clip(whole, -limit, limit), atol=1e-9)

@@ -289,7 +289,7 @@ def test_indices_take_16_bits_where_they_fit():
             assert columns.max() == n_in - 1
 
 
-@pytest.mark.parametrize("n", [50, 1000])
+@pytest.mark.parametrize("n", [50, 300])
 def test_hyb_is_smaller_than_dense_below_some_density(n):
     """By the studies' formulas, without 16-bit indices."""
     smaller = {}

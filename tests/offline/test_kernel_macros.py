@@ -38,6 +38,9 @@ CHOICES = {
 }
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 TEXT = re.compile(r'"(?:\\.|[^"\\])*"')
+KERNEL = re.compile(
+    r"__kernel\s+(?:__attribute__\s*\(\(.*?\)\)\)\s*)?void\s+(\w+)\s*\("
+)
 WORD = re.compile(r"\b[A-Za-z_]\w*")
 ABSENT = re.compile(r"!\s*defined\((\w+)\)|#\s*ifndef\s+(\w+)")
 ASKED = re.compile(r"defined\((\w+)\)|#\s*ifn?def\s+(\w+)")
@@ -92,6 +95,17 @@ def host_macros():
     for launch in sampled_launches():
         found[launch.source] |= {name.partition("(")[0] for name in launch.defines}
     return found
+
+
+def test_every_kernel_is_in_a_case_of_the_corpus():
+    texts = {
+        file: (kernel_directory() / file).read_text(encoding="utf-8")
+        for file in KERNELS
+    }
+    kernels = {(path, name) for path in texts for name in KERNEL.findall(texts[path])}
+    assert len(kernels) == sum(text.count("__kernel ") for text in texts.values())
+    found = {(launch.source, launch.kernel) for launch in sampled_launches()}
+    assert kernels - found == set()
 
 
 @pytest.mark.parametrize("source", KERNELS)

@@ -35,7 +35,7 @@ WEIGHTINGS = [
 
 
 def pair(target, **options):
-    """Our estimator and scikit-learn's, for a kind of target."""
+    """Return our estimator and scikit-learn's, for a kind of target."""
     kind = "MLPRegressor" if "numbers" in target else "MLPClassifier"
     options = {
         "random_state": 0, "max_iter": 20, "shuffle": False, "hidden_layer_sizes": 20,
@@ -58,13 +58,21 @@ def assert_alike(ours, theirs, rtol=1e-7):
         assert getattr(ours, name) == getattr(theirs, name)
 
 
+def fitted_alike(target, x=X, weights=None, rtol=1e-7, **options):
+    """Return both estimators, which are fitted and alike."""
+    ours, theirs = pair(target, **options)
+    for one in (ours, theirs):
+        one.fit(x, TARGETS[target], sample_weight=weights)
+    assert_alike(ours, theirs, rtol)
+    return ours, theirs
+
+
 @pytest.mark.parametrize("weights", WEIGHTINGS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_step_is_scikit_learns(target, weights):
-    ours, theirs = pair(target, solver="sgd", learning_rate_init=0.01, alpha=0.1)
-    for one in (ours, theirs):
-        one.fit(X, TARGETS[target], sample_weight=weights)
-    assert_alike(ours, theirs)
+    ours, theirs = fitted_alike(
+        target, weights=weights, solver="sgd", learning_rate_init=0.01, alpha=0.1
+    )
     np.testing.assert_array_equal(ours.predict(X).dtype, theirs.predict(X).dtype)
 
 
@@ -74,10 +82,8 @@ def test_a_step_is_scikit_learns(target, weights):
     name for name in TARGETS if name != "rows of numbers"
 ])
 def test_lbfgs_is_scikit_learns(target, weights):
-    ours, theirs = pair(target, solver="lbfgs", alpha=0.1)
-    for one in (ours, theirs):
-        one.fit(X, TARGETS[target], sample_weight=weights)
-    assert_alike(ours, theirs, 1e-5)  # rounding errors grow from step to step
+    # Rounding errors grow from step to step.
+    fitted_alike(target, weights=weights, rtol=1e-5, solver="lbfgs", alpha=0.1)
 
 
 @pytest.mark.parametrize(("rate", "nesterov"), [
@@ -87,13 +93,10 @@ def test_lbfgs_is_scikit_learns(target, weights):
     pytest.param("invscaling", True, marks=pytest.mark.sweep),
 ])
 def test_schedules_are_scikit_learns(rate, nesterov):
-    ours, theirs = pair(
+    ours, theirs = fitted_alike(
         "classes", solver="sgd", learning_rate=rate, batch_size=50, tol=1e-2, alpha=0,
         nesterovs_momentum=nesterov, n_iter_no_change=3, max_iter=60,
     )
-    for one in (ours, theirs):
-        one.fit(X, Y)
-    assert_alike(ours, theirs)
     assert ours._optimizer.learning_rate == theirs._optimizer.learning_rate
 
 
@@ -114,13 +117,10 @@ def test_shuffled_mini_batches_are_scikit_learns(monkeypatch):
 
 @pytest.mark.parametrize("target", ["two classes", "numbers"])
 def test_early_stopping_is_scikit_learns(target):
-    ours, theirs = pair(
+    ours, theirs = fitted_alike(
         target, solver="sgd", learning_rate_init=0.1, early_stopping=True, alpha=0,
         batch_size=45, n_iter_no_change=3,
     )
-    for one in (ours, theirs):
-        one.fit(X, TARGETS[target])
-    assert_alike(ours, theirs)
     np.testing.assert_allclose(ours.validation_scores_, theirs.validation_scores_)
     assert ours.best_validation_score_ == pytest.approx(theirs.best_validation_score_)
 
@@ -192,12 +192,9 @@ def test_weights_of_a_sparse_matrix_are_those_of_the_whole_set(monkeypatch, batc
 @pytest.mark.parametrize("target", ["classes", "numbers"])
 def test_steps_on_a_wide_sparse_matrix_are_scikit_learns(target):
     matrix = scipy.sparse.random(len(X), 1500, 0.01, "csr", random_state=0)
-    ours, theirs = pair(
-        target, solver="sgd", learning_rate_init=0.01, alpha=0.0, batch_size=50
+    fitted_alike(
+        target, matrix, solver="sgd", learning_rate_init=0.01, alpha=0.0, batch_size=50
     )
-    for one in (ours, theirs):
-        one.fit(matrix, TARGETS[target])
-    assert_alike(ours, theirs)
 
 
 @pytest.mark.parametrize("solver", ["adam", "sgd", "lbfgs"])

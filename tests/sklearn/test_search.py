@@ -49,8 +49,9 @@ def alone(monkeypatch):
     return found
 
 
-def compare(estimator, grid, alone, singles=0, x=X, y=Y, exact=True, **options):
+def compare(grid, alone, model=None, singles=0, x=X, y=Y, **options):
     """Compare with scikit-learn's search; `singles` candidates train one by one."""
+    estimator = MLPClassifier(**FEW) if model is None else model
     options = {"cv": 3, "return_train_score": True, **options}
     ours = GridSearchCV(estimator, grid, **options).fit(x, y)
     fits = 1 + singles * ours.n_splits_  # the last one is the best on all samples
@@ -76,21 +77,48 @@ def compare(estimator, grid, alone, singles=0, x=X, y=Y, exact=True, **options):
     return ours
 
 
-def test_a_classifier(alone):
-    grid = {"alpha": [0, 0.1], "learning_rate_init": [1e-3, 0.05],
-            "solver": ["adam", "sgd"]}
-    compare(MLPClassifier(**FEW), grid, alone)
+RATES = {"learning_rate_init": [1e-3, 0.05]}
+REGRESSION = {"model": MLPRegressor(**FEW), "x": X_REGRESSION, "y": Y_REGRESSION}
+THIRDS = np.arange(len(X)) % 3
+SEARCHES = {
+    "a classifier": ({"alpha": [0, 0.1], "solver": ["adam", "sgd"], **RATES}, {}),
+    "shapes and activations": (
+        {"hidden_layer_sizes": [4, (6, 5)], "activation": ["tanh", "relu"],
+         "batch_size": [20, "auto"]}, {},
+    ),
+    "dropout": (
+        {"dropout": [0, 0.1, 0.4], "hidden_layer_sizes": [8, (12, 6)]}, {},
+    ),
+    "a regressor": (
+        [{"learning_rate_init": [1e-3, 0.02], "loss": ["squared_error", "huber"]},
+         {"momentum": [0, 0.5], "solver": ["sgd"], "alpha": [1e-3]}], REGRESSION,
+    ),
+    "two classes": (RATES, {"y": Y > 0}),
+    "strings": (RATES, {"y": np.array(["a", "b", "c"])[Y]}),
+    "labels": (RATES, {"y": np.stack([Y > 0, Y == 1], axis=1).astype(int)}),
+    "candidates that train alone": (
+        [{"early_stopping": [True]}, {"solver": ["lbfgs"]},
+         {"solver": ["sgd"], "learning_rate": ["adaptive", "invscaling"]},
+         {"class_weight": ["balanced"]}, {"dtype": ["float64"]}, {"alpha": [0.1]}],
+        {"singles": 6},
+    ),
+    "sparse inputs, which train alone": (
+        {"alpha": [0.1, 0]}, {"singles": 2, "x": scipy.sparse.csr_array(X)},
+    ),
+    "lists": ({"alpha": [0.1, 0]}, {"x": X.tolist(), "y": Y.tolist()}),
+    "folds by masks": (
+        {"alpha": [0, 1]}, {"cv": [(k != THIRDS, k == THIRDS) for k in (0, 1)]},
+    ),
+    "several scores": (
+        RATES, {"scoring": ["accuracy", "neg_log_loss"], "refit": "neg_log_loss"},
+    ),
+}
 
 
-def test_shapes_and_activations(alone):
-    grid = {"hidden_layer_sizes": [4, (6, 5)], "activation": ["tanh", "relu"],
-            "batch_size": [20, "auto"]}
-    compare(MLPClassifier(**FEW), grid, alone)
-
-
-def test_dropout(alone):
-    grid = {"dropout": [0, 0.1, 0.4], "hidden_layer_sizes": [8, (12, 6)]}
-    compare(MLPClassifier(**FEW), grid, alone)
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_search_is_scikit_learns(name, alone):
+    grid, options = SEARCHES[name]
+    compare(grid, alone, **options)
 
 
 def test_estimators_keep_their_dropout(alone):
@@ -103,21 +131,6 @@ def test_estimators_keep_their_dropout(alone):
     assert [one.layers[0].dropout for one in networks] == [0.0, 0.2, 0.5, 0.2]
     assert networks[1] is networks[3]
     assert not alone
-
-
-def test_a_regressor(alone):
-    grid = [{"learning_rate_init": [1e-3, 0.02], "loss": ["squared_error", "huber"]},
-            {"momentum": [0, 0.5], "solver": ["sgd"], "alpha": [1e-3]}]
-    compare(MLPRegressor(**FEW), grid, alone, x=X_REGRESSION, y=Y_REGRESSION)
-
-
-@pytest.mark.parametrize("target", [
-    Y > 0, np.array(["a", "b", "c"])[Y], np.stack([Y > 0, Y == 1], axis=1).astype(int)
-], ids=["two classes", "strings", "labels"])
-def test_targets(target, alone):
-    compare(
-        MLPClassifier(**FEW), {"learning_rate_init": [1e-3, 0.05]}, alone, y=target
-    )
 
 
 def test_the_stop_rule_stops_each_by_itself(alone):
@@ -143,41 +156,22 @@ def test_the_stop_rule_stops_each_by_itself(alone):
     assert len({one.estimator.n_iter_ for one in fits}) > 1
 
 
-def test_candidates_that_train_alone(alone):
-    grid = [{"early_stopping": [True]}, {"solver": ["lbfgs"]},
-            {"solver": ["sgd"], "learning_rate": ["adaptive", "invscaling"]},
-            {"class_weight": ["balanced"]}, {"dtype": ["float64"]}, {"alpha": [0.1]}]
-    compare(MLPClassifier(**FEW), grid, alone, singles=6)
-
-
-def test_sparse_inputs_train_alone(alone):
-    compare(
-        MLPClassifier(**FEW), {"alpha": [0.1, 0]}, alone, singles=2,
-        x=scipy.sparse.csr_array(X),
-    )
-
-
-def test_tables_and_lists(alone):
+def test_tables(alone):
     pd = pytest.importorskip("pandas")
-    table, grid = pd.DataFrame(X, columns=list("abcd")), {"alpha": [0.1, 0]}
-    found = compare(MLPClassifier(**FEW), grid, alone, x=table, y=pd.Series(Y))
+    table = pd.DataFrame(X, columns=list("abcd"))
+    found = compare({"alpha": [0.1, 0]}, alone, x=table, y=pd.Series(Y))
     assert list(found.feature_names_in_) == list("abcd")
-    alone.clear()
-    compare(MLPClassifier(**FEW), grid, alone, x=X.tolist(), y=Y.tolist())
 
 
-def test_scoring_by_several_names_and_by_a_function(alone):
-    model, grid = MLPClassifier(**FEW), {"learning_rate_init": [1e-3, 0.05]}
-    scoring = ["accuracy", "neg_log_loss"]
-    compare(model, grid, alone, scoring=scoring, refit="neg_log_loss")
+def test_scoring_by_a_function():
     kept = []
 
     def score(estimator, x, y):
         kept.append((estimator, accuracy_score(y, estimator.predict(x))))
         return kept[-1][1]
 
-    GridSearchCV(model, grid, cv=[(np.arange(100), np.arange(50))], scoring=score) \
-        .fit(X, Y)
+    cv = [(np.arange(100), np.arange(50))]
+    GridSearchCV(MLPClassifier(**FEW), RATES, cv=cv, scoring=score).fit(X, Y)
     for estimator, expected in kept:  # which are as they were
         assert accuracy_score(Y[:50], estimator.predict(X[:50])) == expected
 
@@ -203,11 +197,6 @@ def test_folds_that_are_read_once():
     np.testing.assert_allclose(
         ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"]
     )
-
-
-def test_folds_by_masks(alone):
-    masks = [(np.arange(len(X)) % 3 != k, np.arange(len(X)) % 3 == k) for k in (0, 1)]
-    compare(MLPClassifier(**FEW), {"alpha": [0, 1]}, alone, cv=masks)
 
 
 def test_an_unknown_device_fails_as_alone():

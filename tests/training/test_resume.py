@@ -92,7 +92,7 @@ def assert_same(whole, expected, rest, found):
     (lambda: mlp(dropout=0.2), {"devices": TWINS, "optimiser": "rprop"}),
 ], ids=lambda value: value if isinstance(value, str) else None)
 def test_a_resumed_training_ends_as_an_uninterrupted_one(make, options, tmp_path):
-    """``tests/faults/test_resumed.py`` kills processes."""
+    """``tests/faults/test_kills.py`` kills processes."""
     assert_same(*whole_and_parts(make, tmp_path / "x.safetensors", **options))
 
 
