@@ -5,7 +5,15 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from clnet import Columns, FormatError, InputError, Network, Population, load_table
+from clnet import (
+    Columns,
+    FormatError,
+    InputError,
+    Network,
+    Population,
+    load,
+    load_table,
+)
 from clnet.formats.data_frame import frame_source, named_inputs
 
 pandas = pytest.importorskip("pandas")
@@ -37,10 +45,13 @@ TABLES = {
 
 
 @pytest.fixture(scope="module")
-def network():
+def network(tmp_path_factory):
+    """A network that has the names of its training, saved and loaded."""
     network = Network.mlp([3, 4, 2], ["tanh", "softmax"], seed=0)
-    network.fit(FRAME, T, epochs=1)
-    return network
+    network.fit(FRAME, pandas.Series(T), epochs=1)
+    path = tmp_path_factory.mktemp("network") / "a.safetensors"
+    network.save(path)
+    return load(path)
 
 
 @pytest.mark.parametrize("name", TABLES)
