@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect, bisect_left
-from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from copy import copy
 from functools import partial
@@ -41,7 +41,7 @@ from clnet.formats.named_table import (
     texts_of,
     write_inputs,
 )
-from clnet.formats.sources import Order, Part, Source
+from clnet.formats.sources import Order, Part, Source, ahead
 from clnet.nn.columns import Columns
 from clnet.nn.copies import by_threads
 
@@ -330,10 +330,10 @@ class TableSource(Source):
             units[number] for number in order(len(units))
         )
         direct, stopped = self._file.is_direct(wanted), Event()
-        with ThreadPoolExecutor(1, "clnet-touch") as ahead:  # the disk reads meanwhile
+        with ThreadPoolExecutor(1, "clnet-touch") as pool:  # the disk reads meanwhile
             try:
-                for unit, coming in _ahead(
-                    lambda unit: ahead.submit(self._file.fetch, unit, wanted, stopped),
+                for unit, coming in ahead(
+                    lambda unit: pool.submit(self._file.fetch, unit, wanted, stopped),
                     ordered, -(-rows // self._longest),
                 ):
                     fetched = None
@@ -369,18 +369,6 @@ class TableSource(Source):
                 f"{self._starts[unit + 1] - self._starts[unit]} rows from row "
                 f"{self._starts[unit]} on", first,
             )
-
-
-def _ahead(
-    read: Callable[[int], Future[Any]], units: Iterable[int], count: int
-) -> Iterator[tuple[int, Future[Any]]]:
-    """Yield units, each with what comes of it; `read` is called for so many more."""
-    held: deque[tuple[int, Future[Any]]] = deque()
-    for unit in units:
-        held.append((unit, read(unit)))
-        if len(held) > count:
-            yield held.popleft()
-    yield from held
 
 
 def _column(batch: Any, name: str) -> Any:

@@ -6,16 +6,14 @@ zarr. Iterables of batches are read in their own order. `arrow` and `hdf5` open 
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from copy import copy
 from functools import partial
-from itertools import chain, pairwise
-from queue import SimpleQueue
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -199,16 +197,11 @@ class ArraySource(Source):
                 read = reader.read
                 stack.callback(reader.close)
             # The disk reads meanwhile.
-            ahead = stack.enter_context(ThreadPoolExecutor(1, "clnet-touch"))
-            first = next(slices)
-            coming = ahead.submit(read, first)
+            pool = stack.enter_context(ThreadPoolExecutor(1, "clnet-touch"))
             used: deque[tuple[Any, ...]] = deque()
-            for current, following in pairwise(chain([first], slices, [None])):
-                assert current is not None
+            for current, coming in ahead(lambda rows: pool.submit(read, rows), slices):
                 with reading(f"{self.name}row {current.start} cannot be read"):
                     read_arrays = coming.result()
-                if following is not None:
-                    coming = ahead.submit(read, following)
                 x, *others = (
                     piece if piece is not None or array is None else
                     _slice(array, current)
@@ -217,7 +210,7 @@ class ArraySource(Source):
                 used.append((x, *others))
                 yield Part(current.start, x, *others)
                 if len(used) > held:
-                    ahead.submit(_forget_all, used.popleft())
+                    pool.submit(_forget_all, used.popleft())
             for old in used:
                 _forget_all(old)
 
@@ -388,37 +381,27 @@ def joined(held: Sequence[Part]) -> Part:
     ))
 
 
+def ahead(
+    read: Callable[[T], Future[Any]], units: Iterable[T], count: int = 1
+) -> Iterator[tuple[T, Future[Any]]]:
+    """Yield units, each with what comes of it; `read` is called for so many more."""
+    held: deque[tuple[T, Future[Any]]] = deque()
+    for unit in units:
+        held.append((unit, read(unit)))
+        if len(held) > count:
+            yield held.popleft()
+    yield from held
+
+
 def read_ahead(items: Iterator[T]) -> Generator[T, None, None]:
     """Yield items that another thread makes, one ahead of the one in use."""
-    wanted, ready = threading.Semaphore(0), SimpleQueue[Any]()
-    end, stopped = object(), threading.Event()
-
-    def read() -> None:
-        try:
-            for item in items:
-                ready.put((item, None))
-                wanted.acquire()
-                if stopped.is_set():
-                    return
-            ready.put((end, None))
-        except BaseException as error:  # the other thread raises it
-            ready.put((end, error))
-
-    thread = threading.Thread(target=read, name="clnet-read", daemon=True)
-    thread.start()
-    try:
-        while True:
-            item, error = ready.get()
-            if error is not None:
-                raise error
+    end = object()
+    with ThreadPoolExecutor(1, "clnet-read") as pool:
+        for _, coming in ahead(lambda _: pool.submit(next, items, end), repeat(None)):
+            item = coming.result()
             if item is end:
                 return
-            wanted.release()
             yield item
-    finally:
-        stopped.set()
-        wanted.release()
-        thread.join()
 
 
 def _forget_all(arrays: Iterable[Any]) -> None:
