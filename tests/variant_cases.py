@@ -212,12 +212,15 @@ def check(network, span, variant, config, where, seed, missing=np.nan):
 
 
 def alternate(*axes: Iterable[Any]) -> list[Any]:
-    """Return the product of values; the quick run has every other one, as a chessboard.
+    """Return the product of values; the quick run has each value of each axis.
 
-    So it has each value of each axis, with half of the values of the others.
+    The values of shorter axes recur along the longest.
     """
     named = [{str(getattr(v, "name", v)): v for v in axis} for axis in axes]
-    return selected(*named, quick=lambda *at: sum(at) % 2 == 0)
+    quick = {
+        tuple(i % len(axis) for axis in named) for i in range(max(map(len, named)))
+    }
+    return selected(*named, quick=lambda *at: at in quick)
 
 
 def selected(*axes: Mapping[str, Any], quick: Callable[..., bool]) -> list[Any]:

@@ -337,14 +337,14 @@ def main(folder):
         steps = Generic(), GenericBackward()
         patch.setattr(training_planner, "TRAINING_VARIANTS", steps)
         results["in_pieces"] = in_pieces()
-    results["by_parts"], results["losses"] = by_parts(folder), losses()
-    results["exact_losses"] = exact_losses()
-    results["ignored"] = ignored()
-    results["population"], results["restored"] = population(), restored()
+    results["by_parts"], results["population"] = by_parts(folder), population()
+    if COMM.size == 1:
+        results["exact_losses"] = exact_losses()
     if COMM.size < 4:
+        results["losses"], results["ignored"] = losses(), ignored()
         results["command_line"] = command_line(folder)
     if COMM.size == 2:
-        results["exact"] = exact()
+        results["restored"], results["exact"] = restored(), exact()
         results["predictions"] = predictions(folder)
         results["errors"] = errors()
     if COMM.rank == 0:

@@ -39,7 +39,7 @@ def each(*cases):
 
 @pytest.mark.unoptimised
 @pytest.mark.parametrize("rule", [Adam(), SGD(momentum=0.9), Rprop()])
-@each((group, [6, 20, 4], 50), (LaneMembers, [4, 6, 2], 25), (vector, [4, 6, 2], 25))
+@each((group, [4, 17, 3], 35), (LaneMembers, [4, 17, 3], 35), (vector, [4, 17, 3], 35))
 def test_rules_in_mini_batches(kernel, sizes, samples, rule):
     check(kernel, sizes, samples, rule,
           samples if isinstance(rule, Rprop) else samples // 3)
@@ -59,7 +59,7 @@ def test_networks_with_rows_of_their_own(kernel, sizes, samples):
     (["gelu", "softmax"], "categorical_cross_entropy"), ("elliot", "huber"),
     ("elu", "mae"), (["relu", "sigmoid"], "binary_cross_entropy"),
 ])
-@each((group, [7, 18, 5], 40), (LaneMembers, [4, 5, 3], 10), (vector, [4, 5, 3], 10))
+@each((group, [4, 17, 3], 10), (LaneMembers, [4, 17, 3], 10), (vector, [4, 17, 3], 10))
 def test_functions(kernel, sizes, samples, activation, loss):
     check(kernel, sizes, samples, activation=activation, loss=loss)
 
