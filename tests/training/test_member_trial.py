@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from variant_cases import selected
 
 from clnet import Network, Population
 from clnet.errors import ClnetWarning
@@ -91,8 +92,11 @@ def compared(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("name", "options"), selected(
+    {name: name for name in KERNELS},
+    {str(number): options for number, options in enumerate(OPTIONS)},
+    quick=lambda kernel, options: kernel == 0 or options < 2,
+))
 def test_right_kernels_train(name, options, monkeypatch, compared):
     forced(monkeypatch, KERNELS[name])
     _, histories = fit(**options)

@@ -13,6 +13,7 @@ from training_oracle import (
     run_step,
     state_of,
 )
+from variant_cases import alternate
 
 from clnet import Dense, Network
 from clnet.ir import reference
@@ -66,8 +67,8 @@ def test_mini_batches_are_gathered(shuffled, planned):
         )
 
 
-@pytest.mark.parametrize("shuffled", [False, True])
-@pytest.mark.parametrize("n_in", [5, 70, 4200])
+@pytest.mark.unoptimised
+@pytest.mark.parametrize(("n_in", "shuffled"), alternate([5, 70, 4200], [False, True]))
 def test_a_packing_gathers_its_batch(n_in, shuffled, monkeypatch):
     """Steps of a launch less, with the bits of two launches."""
     network = Network(n_in, [Dense(40, "tanh"), Dense(2)], seed=5)

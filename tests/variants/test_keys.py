@@ -174,11 +174,10 @@ def test_equal_keys_mean_equal_content(name, which, most):
             assert len(found) == 1, labels
 
 
-@pytest.mark.parametrize("dtype", [
-    pytest.param("float32", marks=pytest.mark.unoptimised), "float64",
-])
-@pytest.mark.parametrize(("form", "order"), alternate(
+@pytest.mark.unoptimised
+@pytest.mark.parametrize(("form", "order", "dtype"), alternate(
     ["ell", "sell", "hyb"], [("csr", "sell"), ("sell", "sparse_team")],
+    ["float32", "float64"],
 ))
 def test_plans_of_one_network_share_correct_tables(order, form, dtype):
     network = Network(

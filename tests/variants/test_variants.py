@@ -114,10 +114,10 @@ def test_edges(variant, case, place):
     check_case(variant, case, place, lambda listed: listed[:1])
 
 
-def half(found):
-    """Skip every other case of a variant, and every other variant of a case."""
+def some(found):
+    """Take two of seven cases of a variant, and two of seven variants of a case."""
     return [
-        case if (number + ALL_VARIANTS.index(case.values[0])) % 2
+        case if (number + ALL_VARIANTS.index(case.values[0])) % 7 in (0, 3)
         else pytest.param(*case.values, id=case.id, marks=pytest.mark.sweep)
         for number, case in enumerate(found)
     ]
@@ -133,7 +133,7 @@ def check_in_turn(variant, case, place):
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize(("variant", "case"), half(pairs((), FUNCTIONS)))
+@pytest.mark.parametrize(("variant", "case"), some(pairs((), FUNCTIONS)))
 def test_functions(variant, case, place):
     """Every activation, and every other feature."""
     check_in_turn(variant, case, place)

@@ -179,9 +179,7 @@ def one_poll(monkeypatch):
     monkeypatch.setattr(cpu, "SPIN_POLLS", 200)
 
 
-@pytest.mark.parametrize("group", [1, 4])
-@pytest.mark.parametrize("mode", SEVERAL)
-@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize(("mode", "group", "batch"), alternate(SEVERAL, [1, 4], [1, 5]))
 def test_tasks_may_be_computed_twice(one_poll, mode, group, batch):
     many_calls(EDGES, batch, mode, group, 150)
     many_calls(WIDE, batch, mode, group, 100)
@@ -201,14 +199,13 @@ def test_atomics_between_workers_are_ordered(source):
     assert not re.search(r"while \(\*", text)
 
 
-@pytest.mark.parametrize("group", [1, 4])
-@pytest.mark.parametrize("mode", SEVERAL)
+@pytest.mark.parametrize(("mode", "group"), alternate(SEVERAL, [1, 4]))
 def test_a_compiler_without_ordered_atomics(monkeypatch, mode, group):
     def without(*parts):
         return program.source_text(*parts).replace("__CLANG_ATOMIC", "NONE_HERE")
 
     monkeypatch.setattr("clnet.opencl.session.source_text", without)
-    many_calls(EDGES, 2, mode, group, 100)
+    many_calls(EDGES, 2, mode, group, 50)
 
 
 @pytest.mark.parametrize("mode", SEVERAL)

@@ -83,7 +83,7 @@ def matrix_units_anywhere(monkeypatch):
 
 @pytest.mark.unoptimised
 @pytest.mark.parametrize(("config", "precision", "hidden", "scale"), [
-    (SPLIT, "highest", "relu", 1.0),
+    pytest.param(SPLIT, "highest", "relu", 1.0, marks=pytest.mark.sweep),
     (FUSED, "medium", "silu", 1e-6),
     pytest.param(SPLIT, "medium", "silu", 1e-6, marks=pytest.mark.sweep),
     pytest.param(FUSED, "highest", "tanh", 1.0, marks=pytest.mark.sweep),
