@@ -29,18 +29,26 @@ SECONDS = 10 * PROCESSOR_SECONDS  # of the wait, for a child that computes nothi
 UNTRIED = "the call was not made"
 
 
+def child_environment(**environment: str) -> dict[str, str]:
+    """Return the variables of a child, which finds this clnet even if not installed.
+
+    And not another one in the folder where it is started, from Python 3.11 on.
+    """
+    path = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    paths = os.pathsep.join(filter(None, path))
+    safe = {"PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
+    return {**os.environ, **safe, **environment}
+
+
 def run_child(
     command: Sequence[str], written: bytes = b"", seconds: float = CHILD_SECONDS,
     **environment: str,
 ) -> str:
     """Run a command with further environment variables."""
-    # The child finds this clnet even if it is not installed.
-    path = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
-    paths = os.pathsep.join(filter(None, path))
     try:
         done = subprocess.run(
             command,
-            env={**os.environ, "PYTHONPATH": paths, **environment},
+            env=child_environment(**environment),
             input=written,
             capture_output=True,
             timeout=seconds,

@@ -86,18 +86,24 @@ class Store:
         """Return the remembered time of `key` for a span's signature, or None."""
         return self.times_of(span).get(key)
 
-    def times_of(self, span: str) -> Mapping[str, Timing]:
+    def refresh(self) -> None:
+        """Read times anew when they are needed: other processes measure too."""
+        if self._readable and self._writable:  # else they are of this process alone
+            self._spans = {}
+
+    def times_of(self, span: str) -> dict[str, Timing]:
         """Return the remembered times of a span by their keys, read once."""
-        if span not in self._spans:
+        spans = self._spans  # another thread may refresh them
+        if span not in spans:
             rows = self._read(
                 "SELECT key, seconds, latency, spread FROM times "
                 "WHERE device = ? AND span = ?", span,
             )
-            self._spans[span] = {
+            spans[span] = {
                 key: Timing(*times) for key, *times in rows
                 if all(isinstance(t, float) and 0 <= t < math.inf for t in times)
             }
-        return self._spans[span]
+        return spans[span]
 
     def put(self, span: str, key: str, timing: Timing) -> None:
         """Remember a time, at once.
@@ -107,8 +113,7 @@ class Store:
         ClnetWarning
             Once, if the file cannot be written: times then last for this process.
         """
-        self.get(span, key)  # reads the span's other times
-        self._spans[span][key] = timing
+        self.times_of(span)[key] = timing
         self._write("times", span, key, *map(float, astuple(timing)))
 
     def fact(self, name: str) -> bool | None:

@@ -23,6 +23,8 @@ from clnet.ir.sparse_input import SparseShape
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import ALL, FASTEST, Devices, device_list, is_fastest
 from clnet.opencl.discovery import device as find_device
+from clnet.opencl.store import store_of
+from clnet.planning.background import BackgroundSearch
 from clnet.planning.format_planner import best_format, fastest_planner
 from clnet.planning.planner import Planner
 from clnet.planning.tuning.budget import Budget
@@ -42,6 +44,8 @@ Where = str | tuple[Device, ...]
 """`FASTEST`, or the devices of a plan."""
 
 SEARCH_SECONDS = 5.0  # limit of measuring for `predict`, which then takes the best
+HOST_SECONDS = 0.2  # of first calls by NumPy, beyond which to build a kernel pays
+LOOK_SECONDS = 0.1  # of calls, between two looks at the search beside them
 CALL_SECONDS = 2e-5  # of a call by NumPy, at least: some operations of 5 us each
 MAX_CACHED_PLANS = 16  # of a network's predictions
 
@@ -84,8 +88,7 @@ def plan_on(
     """Return the plan of a device, or of several that share the batch.
 
     Times that are not remembered are measured, for `SEARCH_SECONDS`; but not for the
-    first calls on one device, until these have taken as long. They are answered by
-    kernels of remembered times, or by NumPy, for which nothing is built.
+    first calls on one device.
     """
     if isinstance(batch, SparseShape):
         from clnet.planning.sparse_plan import SparsePlan
@@ -94,10 +97,8 @@ def plan_on(
         return SparsePlan(network, where[0], batch, precision, calls)
     batch = as_whole("batch", batch, most=INT_MAX)
     if calls < inf and not isinstance(where, str) and len(where) == 1:
-        first, seconds = _first_plan(network, where[0], batch, precision)
-        most = SEARCH_SECONDS // max(seconds, CALL_SECONDS)
-        if calls <= most:
-            first.calls_left = most
+        first = _first_plan(network, where[0], batch, precision, calls)
+        if first is not None:
             return first
     with Budget(SEARCH_SECONDS) as budget:
         plan = partial(compile_network, network, precision=precision, budget=budget)
@@ -107,20 +108,40 @@ def plan_on(
 
 
 def _first_plan(
-    network: Model, device: Device, batch: int, precision: str
-) -> tuple[Plan, float]:
-    """Return a plan for which nothing is measured, and the seconds of a call.
+    network: Model, device: Device, batch: int, precision: str, calls: float
+) -> Plan | None:
+    """Return a plan for so many calls and some more, for which nothing is measured.
 
-    By remembered times if they make a plan, else by NumPy on the host.
+    It is of remembered times if they make one, of a search that has ended for all
+    calls. Else NumPy answers, for which nothing is built; but where searches are beside
+    the calls, kernels chosen by the model if NumPy takes longer than a build. None:
+    calls take so long that a search before them pays.
     """
-    program = lower(network).at(precision)
-    planner = Planner(
-        network, device, batch, False, _searched(network), program, file_times=False
-    )
-    if not planner.remembers:
+    program, beside = lower(network).at(precision), searches_beside(device)
+    searched = _searched(network)
+    planner = Planner(network, device, batch, False, searched, program, None, False)
+    if planner.remembers:
+        plan, seconds = planner.plan(), planner.report.covers[0].seconds
+        if planner.times.searched:
+            return plan
+    else:
         planner = Planner(network, device, batch, False, (Host(),), program)
-    plan = planner.plan()
-    return plan, planner.report.covers[0].seconds
+        plan, seconds = planner.plan(), planner.report.covers[0].seconds
+        if beside and calls * seconds > HOST_SECONDS:
+            planner = Planner(network, device, batch, False, searched, program)
+            plan, seconds = planner.plan(), planner.report.covers[0].seconds
+    seconds = max(seconds, CALL_SECONDS)
+    if beside:
+        plan.calls_a_look = LOOK_SECONDS // seconds
+        plan.calls_left = max(calls, plan.calls_a_look)
+        return plan
+    plan.calls_left = SEARCH_SECONDS // seconds
+    return plan if calls <= plan.calls_left else None
+
+
+def searches_beside(device: Device) -> bool:
+    """Return whether calls and a search beside them disturb each other little."""
+    return device.type != "cpu"  # else they take each other's cores
 
 
 class PlanCache:
@@ -132,6 +153,7 @@ class PlanCache:
         # By shape, device and precision of the inputs, without resolving anything:
         # those used since the last plan was made.
         self.recent: dict[tuple[Any, ...], Plan] = {}
+        self._searches: dict[tuple[Any, ...], BackgroundSearch] = {}  # beside calls
         # Whether devices compute an ensemble in one launch; see `of_members`.
         self.takes: dict[Where, bool] = {}
 
@@ -152,8 +174,7 @@ class PlanCache:
         key = (resolve_devices(devices), batch, precision)
         plan = self.plans.get(key)
         if plan is None or plan.calls_left < calls:
-            expected = calls if plan is None else inf
-            plan = plan_on(self.network, key[0], batch, precision, expected)
+            plan = self._next_plan(plan, calls, *key)
             self.plans[key] = plan
             self.recent.clear()
         plan.calls_left -= calls
@@ -164,10 +185,58 @@ class PlanCache:
         try:
             self.plans.move_to_end(key)
             while len(self.plans) > MAX_CACHED_PLANS:
-                self.plans.popitem(last=False)
+                oldest, _ = self.plans.popitem(last=False)
+                self._searches.pop(oldest, None)
         except KeyError:  # another thread has evicted it
             pass
         return plan
+
+
+    def _next_plan(
+        self, plan: AnyPlan | None, calls: float, where: Where,
+        batch: int | SparseShape, precision: str,
+    ) -> AnyPlan:
+        """Return the first plan, or the one after it, which may be the same for now."""
+        network = self.network
+        if plan is None:
+            return plan_on(network, where, batch, precision, calls)
+        if not (isinstance(plan, Plan) and searches_beside(plan.device)):
+            return plan_on(network, where, batch, precision, inf)
+        key = where, batch, precision
+        search = self._searches.get(key)
+        if search is None:
+            search = self._searches[key] = BackgroundSearch(
+                partial(_measure, network, plan.device, plan.batch, precision),
+                partial(_remembered_plan, plan, precision),
+            )
+        better = search.take()
+        if search.ended:
+            del self._searches[key]
+            return better or plan_on(network, where, batch, precision, inf)
+        plan = better or plan
+        plan.calls_left = max(calls, plan.calls_a_look)
+        return plan
+
+
+def _measure(
+    network: Model, device: Device, batch: int, precision: str, seconds: float
+) -> None:
+    """Measure as `compile` does, for so many seconds at most."""
+    budget = Budget(seconds)
+    compile_network(network, device, batch, precision=precision, budget=budget)
+
+
+def _remembered_plan(plan: Plan, precision: str) -> Plan:
+    """Return the plan of remembered times that is to replace another one."""
+    store_of(plan.device).refresh()
+    compiled = compile_network(
+        plan.network, plan.device, plan.batch, tune=False, precision=precision,
+        budget=Budget(),
+    )
+    compiled.calls_a_look = plan.calls_a_look
+    if plan.has_twin:
+        compiled.twin()
+    return compiled
 
 
 def _searched(network: Model) -> tuple[Variant, ...]:

@@ -128,7 +128,9 @@ class Planner:
     def plan(self) -> Plan:
         """Return the plan of calls, or raise DeviceError if no cover exists."""
         best = self.right_cover()
-        if self.tune is not False and not self.budget.pays(best.seconds):
+        if self.tune is not False and self.budget.pays(best.seconds):
+            self.times.note_searched()
+        elif self.tune is not False:
             self.report.unmeasured = (
                 f"pruned, or the search's limit of {self.budget.seconds:g} s was over; "
                 "`compile` and `clnet tune` search to the end"

@@ -90,6 +90,8 @@ class Plan:
         Of a shape of host arrays, the shortest way to their outputs: a ``DirectCall``.
     calls_left : float
         Calls by `Network.predict` until it measures and plans anew; infinite: it has.
+    calls_a_look : float
+        Those from one look at a search beside them to the next.
 
     Examples
     --------
@@ -101,6 +103,7 @@ class Plan:
     """
 
     calls_left = inf
+    calls_a_look = inf
 
     def __init__(
         self,
@@ -351,6 +354,11 @@ class Plan:
         """Raise InputError if this thread has started a call: it would wait forever."""
         if self._turn.is_mine:
             raise InputError("this plan has started a call: finish it before the next")
+
+    @property
+    def has_twin(self) -> bool:
+        """Whether calls of this plan and its `twin` have overlapped."""
+        return self._twin is not None
 
     def twin(self) -> Plan:
         """Return a second plan of the same steps, for double buffering.

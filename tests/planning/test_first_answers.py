@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 from bounds import assert_right
 from training_lab import PLAIN
+from waits import HANG_SECONDS, until
 
 import clnet
 from clnet import Dense, Network
@@ -13,13 +22,15 @@ from clnet.errors import InputError
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Rprop
+from clnet.opencl.child_trial import child_environment
 from clnet.opencl.store import Timing
-from clnet.planning import inference, planner, training_planner
+from clnet.planning import background, inference, planner, training_planner
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import budget as budgeting
 from clnet.planning.tuning import times
 from clnet.planning.tuning.budget import CANDIDATE_SECONDS, SHARE, Budget
 from clnet.planning.tuning.calls import CallTrial
+from clnet.planning.tuning.times import Times
 from clnet.planning.tuning.trial import StepTrial
 from clnet.training import plans
 from clnet.variants.dense.naive import Naive
@@ -217,3 +228,122 @@ def test_calls_that_take_long_measure_at_once(calls, monkeypatch):
     monkeypatch.setattr(inference, "CALL_SECONDS", 10.0)
     net().predict(SAMPLES[0][:3], CPU)
     assert calls
+
+
+# A search beside the calls ------------------------------------------------------
+
+
+@pytest.fixture
+def beside(monkeypatch):
+    """Searches of a child process for the CPU's plans; what this process measures."""
+    measured = []
+    monkeypatch.setattr(inference, "searches_beside", lambda device: True)
+    monkeypatch.setattr(inference, "LOOK_SECONDS", inference.CALL_SECONDS)
+    monkeypatch.setattr(
+        Times, "measured", lambda self, candidate: measured.append(candidate))
+    return measured
+
+
+def predict_until_searched(network, x):
+    """Predict until the last plan answers."""
+    def answered():
+        assert_right(network, x, network.predict(x, CPU))
+        plan = network.plan_for(CPU, len(x))
+        return plan.calls_left == np.inf
+
+    assert until(answered)
+
+
+def test_a_child_measures_beside_the_calls(beside):
+    network, x = net(), SAMPLES[0][:3]
+    assert_right(network, x, network.predict(x, CPU))
+    assert not network._plans._searches
+    assert variants(network) == {"host"}  # this is the second call
+    (search,) = network._plans._searches.values()
+    predict_until_searched(network, x)
+    assert search.ended and not beside
+    assert network.plan_for(CPU, 3).calls_left == np.inf
+    other = net(seed=2)  # the search is known to have ended
+    assert_right(other, x, other.predict(x, CPU))
+    assert variants(other) == variants(network)
+    assert other.plan_for(CPU, 3).calls_left == np.inf
+
+
+def test_long_calls_are_answered_by_kernels_from_the_first_on(beside, monkeypatch):
+    monkeypatch.setattr(inference, "HOST_SECONDS", 0.0)
+    network, x = net(), SAMPLES[0][:3]
+    assert_right(network, x, network.predict(x, CPU))
+    assert variants(network) != {"host"} and not beside
+
+
+@pytest.mark.parametrize("fault", ["no interpreter", "an application", "no network"])
+def test_calls_measure_themselves_where_no_child_can(calls, monkeypatch, fault):
+    monkeypatch.setattr(Budget, "pays", lambda self, seconds: True)
+    monkeypatch.setattr(inference, "searches_beside", lambda device: True)
+    monkeypatch.setattr(inference, "LOOK_SECONDS", inference.CALL_SECONDS)
+    if fault == "no interpreter":
+        monkeypatch.setattr(sys, "executable", str(Path("none", "python")))
+    elif fault == "an application":
+        monkeypatch.setattr(sys, "frozen", True, raising=False)
+    else:
+        monkeypatch.setattr(pickle, "dumps", lambda order: b"none")
+    network, x = net(), SAMPLES[0][:3]
+    network.predict(x, CPU)
+    assert not calls
+    for _ in range(9):
+        assert_right(network, x, network.predict(x, CPU))
+        if network._plans._searches:
+            (search,) = network._plans._searches.values()
+            assert until(lambda search=search: search.ended)
+    assert calls and variants(network) == {"naive"} and not network._plans._searches
+
+
+def test_a_search_ends_with_its_network_and_not_with_a_fork(beside):
+    search = background.BackgroundSearch(time.sleep, net)
+    child = search._child
+    background._end(child, os.getpid() + 1)
+    assert child.poll() is None and search.take() is None
+    del search
+    gc.collect()
+    assert child.wait(HANG_SECONDS) < 0
+
+
+ENDS = """
+import sys, time
+import numpy as np
+import clnet
+from clnet.planning import inference
+
+inference.searches_beside = lambda device: True
+inference.LOOK_SECONDS = inference.CALL_SECONDS
+network = clnet.Network.mlp([4, 5, 2], seed=0)
+while not network._plans._searches:
+    network.predict(np.zeros((3, 4)), "cpu")
+(search,) = network._plans._searches.values()
+print(search._child.pid, flush=True)
+if sys.argv[1] == "killed":
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="no signals")
+@pytest.mark.parametrize("end", ["returns", "killed"])
+def test_a_search_ends_with_the_process(end):
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", ENDS, end], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env=child_environment(), text=True,
+    ) as process:
+        child = int(process.stdout.readline())
+        if end == "killed":
+            process.kill()
+        _, errors = process.communicate(timeout=HANG_SECONDS)
+    assert not errors
+    assert until(lambda: not _runs(child))
+
+
+def _runs(pid):
+    """Return whether a process runs: one that has ended may wait to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] not in "ZX"
+    except FileNotFoundError:
+        return False

@@ -53,6 +53,21 @@ class Times:
         """Return ops start … stop-1 at the measured batch."""
         return self.trial.program.span(start, stop, self.batch)
 
+    @property
+    def searched(self) -> bool:
+        """Whether a search for the program has come to its end on this device."""
+        return bool(self._store.fact(self._search_name))
+
+    def note_searched(self) -> None:
+        """Remember that the search has come to its end."""
+        if not self.searched:
+            self._store.put_fact(self._search_name, True)
+
+    @property
+    def _search_name(self) -> str:
+        whole = self.span(0, len(self.trial.program.ops))
+        return f"searched {whole.signature}"
+
     def lookup(self, step: PlanStep, span: Span) -> Timing | None:
         """Return the remembered time of a step, whose `span` has the measured batch."""
         signature = self.trial.signature(step, span)
