@@ -71,8 +71,8 @@ class ArrowRows(NamedTable):
         """Return a column's array; a batch has those that are read."""
         return _column(self._batch, self.names[at])
 
-    def kind(self, column: int) -> str:
-        """Return the kind of a column's values."""
+    def value_type(self, column: int) -> str:
+        """Return the type of a column's values: `NUMBER`, `TEXT` or `DATE`."""
         dtype = self.column(column).type
         if str(dtype) == "null":
             return NUMBER
@@ -294,7 +294,7 @@ class TableSource(Source):
         texts = rows.texts(self._label)
         if self._choice.known:
             check_known(rows, self._label, texts)
-        return np.array(texts.found, object)[texts.codes]
+        return np.array(texts.different, object)[texts.codes]
 
     def _number_type(self, at: int) -> np.dtype[Any]:
         """Return NumPy's type for a column of numbers or dates."""

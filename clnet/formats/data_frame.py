@@ -69,8 +69,8 @@ class FrameSource(NamedTable):
     def __len__(self) -> int:
         return self._samples
 
-    def kind(self, column: int) -> str:
-        """Return the kind of a column's values."""
+    def value_type(self, column: int) -> str:
+        """Return the type of a column's values: `NUMBER`, `TEXT` or `DATE`."""
         letter = self._array(column).dtype.kind
         return NUMBER if letter in "iuf" else DATE if letter == "M" else TEXT
 

@@ -122,8 +122,8 @@ class DelimitedSource(NamedTable):
     def __len__(self) -> int:
         return len(self._columns[0])
 
-    def kind(self, column: int) -> str:
-        """Return the kind of a column's values."""
+    def value_type(self, column: int) -> str:
+        """Return the type of a column's values: `NUMBER`, `TEXT` or `DATE`."""
         return TEXT if self._values[column] is None else NUMBER
 
     def numbers(self, column: int, dates: bool = False) -> NDArray[np.float64]:

@@ -46,6 +46,11 @@ class Structure:
         return self.rate < 1
 
     @property
+    def described(self) -> str:
+        """The words for it in errors."""
+        return "shortcut" if self.shortcut else "fully connected"
+
+    @property
     def layers(self) -> range:
         """The numbers of the layers after the input."""
         return range(1, len(self.sizes))
@@ -104,8 +109,8 @@ def check_incoming(
         neuron = wrong[0]
         same = least[neuron] == most[neuron]
         count = f"{most[neuron]:.0f}" if same else f"1 to {most[neuron]:.0f}"
-        kind = "shortcut" if structure.shortcut else "fully connected"
-        why = f", which a {kind} network has" if same and not structure.sparse else ""
+        told = bool(same) and not structure.sparse
+        why = f", which a {structure.described} network has" * told
         raise text.error(
             f"{count} connections into neuron {neuron}{why}",
             items.offset(text.text, start, neuron),
@@ -149,10 +154,10 @@ def read_connections(
             expected = np.tile(neurons, n_out)
             other = np.flatnonzero(current[:, 0] != expected)
             if other.size:
-                kind = "shortcut" if structure.shortcut else "fully connected"
                 raise wrong(
                     end + int(other[0]),
-                    f"neuron {expected[other[0]]}, as in a {kind} network",
+                    f"neuron {expected[other[0]]}, as in a {structure.described} "
+                    "network",
                 )
             weights = current[:, 1].reshape(n_out, neurons.size)
             layers.append(

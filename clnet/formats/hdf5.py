@@ -68,7 +68,7 @@ class Hdf5Array:
                     "expected a multiple"
                 )
         self.name: str = f"{path}:{name}"
-        self._found = data_set.asstr() if text else data_set
+        self._data_set = data_set.asstr() if text else data_set
         self.shape: tuple[int, ...] = data_set.shape
         self.dtype: Any = np.dtype(object) if text else data_set.dtype
         self.chunks: Any = data_set.chunks
@@ -80,14 +80,14 @@ class Hdf5Array:
 
     def __getitem__(self, rows: slice) -> Array:
         with reading(lambda: self._damaged(*rows.indices(self.shape[0])[:2])):
-            return np.asarray(self._found[rows])
+            return np.asarray(self._data_set[rows])
 
     def _damaged(self, start: int, stop: int) -> str:
         """Name the first row that cannot be read, one of these, by bisection."""
         while stop - start > 1:
             middle = (start + stop) // 2
             try:
-                self._found[start:middle]
+                self._data_set[start:middle]
             except Exception:
                 stop = middle
             else:

@@ -40,7 +40,7 @@ MISSING = ("mean", "refuse")
 UNKNOWN = ("zeros", "refuse")
 """Categories that a network does not know."""
 NUMBER, TEXT, DATE = "number", "text", "date"
-"""Kinds of columns; booleans are text."""
+"""Types of a column's values; booleans are text."""
 OR_TEXT = ", or text in a column that is named as the target or as a category"
 MICROSECONDS = 86_400 * 1_000_000  # of a day
 MANY = 20  # different texts that are no chance
@@ -87,16 +87,16 @@ class Options:
 class Texts(NamedTuple):
     """A column of text."""
 
-    found: list[str]  # The different ones as they occur; a missing one is empty
+    different: list[str]  # The different ones as they occur; a missing one is empty
     codes: NDArray[np.intp]  # Each sample's position among them
-    common: list[str]  # As `found`, but numbers and booleans as in all tables
+    common: list[str]  # As `different`, but numbers and booleans as in all tables
 
     @property
     def names(self) -> list[str]:
         """The texts: in their common form if all are numbers, or booleans."""
         known = {text for text in self.common if text}
         numbers = all(map(is_decimal, known))
-        return self.common if numbers or known <= {_FALSE, _TRUE} else self.found
+        return self.common if numbers or known <= {_FALSE, _TRUE} else self.different
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ class NamedTable(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def kind(self, column: int) -> str:
-        """Return the kind of a column's values."""
+    def value_type(self, column: int) -> str:
+        """Return the type of a column's values: `NUMBER`, `TEXT` or `DATE`."""
 
     @abstractmethod
     def numbers(self, column: int, dates: bool = False) -> NDArray[np.float64]:
@@ -211,8 +211,8 @@ def choose(
         for at in (*inputs, *targets):  # a network keeps their names
             index.of(source.names[at])
         for at in inputs if learn else ():
-            if at not in coded | dated and (value_kind := source.kind(at)) != NUMBER:
-                if value_kind == DATE:
+            if at not in coded | dated and source.value_type(at) != NUMBER:
+                if source.value_type(at) == DATE:
                     raise source.error(
                         "holds dates: name it by dates, or leave it out by ignore",
                         column=at,
@@ -228,7 +228,7 @@ def choose(
         dated.update(at for at, column in pairs if column.date)
     labels = [
         at for at in targets
-        if at in coded or (at not in dated and source.kind(at) != NUMBER)
+        if at in coded or (at not in dated and source.value_type(at) != NUMBER)
     ]
     if labels and len(targets) > 1:
         if known:
@@ -260,9 +260,9 @@ def read_table(
         if arrays:
             chosen_columns = [Column(source.names[at]) for at in inputs]
         else:
-            chosen_columns, inputs, found = learnt(
+            chosen_columns, inputs, learnt_notes = learnt(
                 source, [source], choice, options.missing, means=True)
-            notes += found
+            notes += learnt_notes
         names = tuple(source.names[at] for at in choice.targets)
         columns = Columns(tuple(chosen_columns), names, decimal)
     source.check_size(len(source) * columns.n_in * np.dtype(dtype).itemsize)
@@ -292,7 +292,7 @@ def learnt(
         for at in choice.inputs:
             if at in texts:
                 part = rows.texts(at)
-                texts[at].update(zip(part.found, part.common, strict=True))
+                texts[at].update(zip(part.different, part.common, strict=True))
                 if at in choice.by_default:
                     _check_words(rows, at, part)
             elif at in sums:
@@ -337,14 +337,14 @@ def learnt(
 
 def _check_words(source: NamedTable, at: int, texts: Texts) -> None:
     """Raise the error of a text among numbers that makes its column one of text."""
-    odd = [number for number, text in enumerate(texts.found)
+    odd = [number for number, text in enumerate(texts.different)
            if text and not is_decimal(text)]
-    numbers = sum(map(is_decimal, texts.found))
+    numbers = sum(map(is_decimal, texts.different))
     if odd and numbers > max(len(odd), MANY):
         row = int((texts.codes == odd[0]).argmax())
         raise source.error(
-            f"found {quoted(texts.found[odd[0]])}, expected a number as most others of "
-            "the column, or its name among the categories", row, at,
+            f"found {quoted(texts.different[odd[0]])}, expected a number as most "
+            "others of the column, or its name among the categories", row, at,
         )
 
 
@@ -423,7 +423,7 @@ def _write_one_hot(
     of_numbers = all(is_decimal(text) for text in column.categories if text)
     numbers = np.array([
         index.get(text, index.get(other, -1) if other or of_numbers else -1)
-        for text, other in zip(texts.found, texts.common, strict=True)
+        for text, other in zip(texts.different, texts.common, strict=True)
     ], np.intp)
     positions = numbers[texts.codes]
     known = positions >= 0
@@ -433,7 +433,7 @@ def _write_one_hot(
     if options.unknown != UNKNOWN[0]:
         row = int((~known).argmax())
         raise rows.error(
-            f"found {quoted(texts.found[texts.codes[row]])}, expected one of the "
+            f"found {quoted(texts.different[texts.codes[row]])}, expected one of the "
             f"categories {quoted(list(column.categories))}", row, at,
         )
     x[known.nonzero()[0], positions[known]] = 1

@@ -83,7 +83,7 @@ _PARAMETERS = {
 """Arguments of functions in their order, and attributes of modules."""
 
 
-def own_activation(name: str) -> str | None:
+def clnet_activation(name: str) -> str | None:
     """Return clnet's name of PyTorch's module or function, if there is one."""
     names = {**ALIASES[ACTIVATION][PYTORCH], "clamp": "clamp", "clip": "clamp"}
     return names.get(name, name if name in names.values() else None)
@@ -303,7 +303,7 @@ class _Reader:
             return self.outputs_of(_NODES[name], operands)
         if name in _SAME and not others:
             return value
-        ours = own_activation(name)
+        ours = clnet_activation(name)
         arguments = (*(_PARAMETERS.get(name) or _arguments(ours or "")), "inplace")
         if node.op == "call_module":
             module = self.probe.module.get_submodule(node.target)

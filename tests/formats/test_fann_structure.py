@@ -18,7 +18,7 @@ import clnet
 from clnet import Dense, FormatError, Network, Sparse
 from clnet.formats.fann_structure import Structure
 from clnet.ir.lowering import lower_training
-from clnet.training.options import default_loss, rule_of
+from clnet.training.options import loss_of, rule_of
 
 DATA = Path(__file__).parents[1] / "data"
 KINDS = ("sparse", "shortcut")
@@ -82,7 +82,7 @@ def test_training_is_that_of_fann(kind, algorithm, tmp_path):
         3, first.layers, fann_compatible=True, fann=fann, parameters=first.parameters
     )
     rule, n = rule_of(network, "fann"), len(x)
-    program = lower_training(network, default_loss(network, "fann"), rule)
+    program = lower_training(network, loss_of(network, "fann"), rule)
     state = np.broadcast_to(np.reshape(rule.initial, (-1, 1)),
                             (rule.slots, network.layout.size))
     inputs = {"x": x, "t": t, "state": state, "seed": 0, "rate": rule.rate}

@@ -8,13 +8,14 @@ until a matrix reads them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+A = TypeVar("A", bound="Affine")
 
 NONE = -1  # atom of a constant element
 
@@ -27,7 +28,7 @@ def scaled(bias: Array, scale: Any, atoms: Array) -> Array:
 
 @dataclass(frozen=True)
 class Affine:
-    """Numbers of each sample, ``scale * atom + bias``; three arrays [n]."""
+    """Numbers ``scale * atom + bias``; three arrays of one shape."""
 
     atoms: Array
     scale: Array
@@ -57,10 +58,26 @@ class Affine:
         """Whether the atoms are as they are."""
         return bool((self.scale == 1).all() and (self.bias == 0).all())
 
-    def affine(self, scale: Any, bias: Any = 0.0) -> Affine:
-        """Return ``scale * self + bias``."""
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the arrays."""
+        return self.atoms.shape
+
+    @property
+    def T(self: A) -> A:  # noqa: N802  as NumPy's
+        """The numbers of a matrix, transposed."""
+        return replace(self, atoms=self.atoms.T, scale=self.scale.T, bias=self.bias.T)
+
+    def affine(self: A, scale: Any, bias: Any = 0.0) -> A:
+        """Return ``scale * self + bias``; arrays broadcast as NumPy's."""
+        scale, bias = (np.asarray(constant, np.float64) for constant in (scale, bias))
+        shape = np.broadcast_shapes(self.shape, scale.shape, bias.shape)
+        atoms = np.broadcast_to(self.atoms, shape)
         bias = scaled(self.bias, scale, self.atoms) + bias
-        return Affine(self.atoms, self.scale * scale, bias)
+        return replace(
+            self, atoms=atoms, scale=np.broadcast_to(self.scale * scale, shape),
+            bias=np.broadcast_to(bias, shape),
+        )
 
 
 def spread(matrix: Array, columns: Array, scale: Array, n_in: int) -> Array:

@@ -113,7 +113,7 @@ def largest(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor
     for tensor in inputs[1:]:
         other = (tensor.affine(sign) if isinstance(tensor, Tracer) else
                  sign * as_float(tensor))
-        trace.take(total.codes.size)
+        trace.take(total.atoms.size)
         difference = total_of(trace, [other, total], [1.0, -1.0])
         above = of_terms(trace, difference, [(1, "relu", 1.0, 0.0)])
         total = total_of(trace, [total, above], [1.0, 1.0])

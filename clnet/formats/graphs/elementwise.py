@@ -46,10 +46,7 @@ def of_terms(trace: GraphTrace, value: Tracer, terms: Sequence[Term]) -> Tracer:
     for factor, name, scale, shift in terms:
         part = activated(trace, rows.affine(scale, shift), name)
         factors = np.broadcast_to(np.asarray(factor, np.float64), value.shape)
-        flat = np.moveaxis(factors, axis, 0).reshape(trace.batch, -1)
-        if (flat != flat[0]).any():
-            raise RefusalError("treats samples differently")
-        parts.append(part.affine(flat[0]))
+        parts.append(part.affine(trace.records.shared(factors, axis)))
     total = parts[0] if len(parts) == 1 else trace.sum_rows(parts)
     return trace.records.value(total, shape, axis)
 
@@ -57,12 +54,9 @@ def of_terms(trace: GraphTrace, value: Tracer, terms: Sequence[Term]) -> Tracer:
 def clipped(trace: GraphTrace, value: Tracer, low: Array, high: Array) -> Tracer:
     """Return a value between bounds of each element, arrays of its shape."""
     rows, shape, axis = trace.records.layout(value)
-    bounds = [np.moveaxis(bound, axis, 0).reshape(trace.batch, -1)
-              for bound in (low, high)]
-    if any((bound != bound[0]).any() for bound in bounds):
-        raise RefusalError("treats samples differently")
-    names = tuple(with_parameters("clip", *pair) for pair in zip(
-        *(bound[0].tolist() for bound in bounds), strict=True))
+    bounds = (trace.records.shared(bound, axis).tolist() for bound in (low, high))
+    names = tuple(
+        with_parameters("clip", *pair) for pair in zip(*bounds, strict=True))
     record = Activated(trace.text, len(rows), rows, names)
     return trace.records.value(trace.records.add(record), shape, axis)
 
@@ -160,7 +154,7 @@ def by_rule(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor
     if not varying[0] or any(varying[1:]):
         raise RefusalError("has parameters that depend on the input")
     terms = RULES[node.op](node.options, *others)
-    trace.take(value.codes.size * len(terms))
+    trace.take(value.atoms.size * len(terms))
     return [of_terms(trace, value, terms)]
 
 
@@ -168,7 +162,7 @@ def composed(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tenso
     """Return the output of a node that is a function of one variable."""
     arrays = [tensor for tensor in inputs if tensor is not None]
     shape = np.broadcast_shapes(*(tensor.shape for tensor in arrays))
-    trace.take(int(np.prod(shape, dtype=object)) + trace.room.found // 1000)
+    trace.take(int(np.prod(shape, dtype=object)) + trace.room.file_size // 1000)
     curves, constants, layouts = [], {}, []
     for position, tensor in enumerate(arrays):
         if isinstance(tensor, Tracer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,10 +70,10 @@ def copied(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]
               for tensor in inputs[:data]]
     numbers, at = [], 1  # 0: of an element that no input has
     for value in values:
-        numbers.append(np.arange(at, at + value.codes.size).reshape(value.shape))
-        at += value.codes.size
+        numbers.append(np.arange(at, at + value.atoms.size).reshape(value.shape))
+        at += value.atoms.size
     arrays: list[Array] = []
-    for start, parts in (([NONE], [value.codes for value in values]),
+    for start, parts in (([NONE], [value.atoms for value in values]),
                          ([0.0], [value.scale for value in values]),
                          ([fill], [value.bias for value in values])):
         arrays.append(np.concatenate([np.asarray(start), *map(np.ravel, parts)]))
@@ -113,7 +114,7 @@ def cast(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
             raise RefusalError("casts to whole numbers, expected floats")
     elif node.options.get("to") not in (1, 11):  # float32, float64
         raise RefusalError("casts to a type other than float32 and float64")
-    return [Tracer(value.codes, value.scale, value.bias)]
+    return [replace(value, whole=False)]
 
 
 def shape_of(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
@@ -169,11 +170,7 @@ def scaler(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]
     options = node.options
     scale, offset = (as_float(options.get(name, default))
                      for name, default in (("scale", [1.0]), ("offset", [0.0])))
-    return [_as_floats(inputs[0]).affine(scale, -offset * scale)]
-
-
-def _as_floats(value: Tracer) -> Tracer:
-    return Tracer(value.codes, value.scale, value.bias)
+    return [replace(inputs[0], whole=False).affine(scale, -offset * scale)]
 
 
 def normalizer(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
@@ -197,7 +194,7 @@ def normalizer(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Ten
 def linear_model(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return the scores of a LinearRegressor or LinearClassifier, and refuse labels."""
     options = node.options
-    value = _as_floats(inputs[0])
+    value = replace(inputs[0], whole=False)
     regressor = node.op == f"{ML}:LinearRegressor"
     weights = as_float(options.get("coefficients", []))
     if len(value.shape) != 2 or not value.shape[1] or weights.size % value.shape[1]:

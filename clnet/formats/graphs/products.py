@@ -55,7 +55,7 @@ def gemm(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return ``alpha A B + beta C``."""
     options = node.options
     a, b = (
-        _transposed(tensor) if options.get(name) else tensor
+        tensor.T if options.get(name) else tensor
         for tensor, name in zip(inputs, ("transA", "transB"), strict=False)
     )
     c = inputs[2] if len(inputs) > 2 else None
@@ -85,20 +85,13 @@ def _product_of(trace: GraphTrace, a: Any, b: Any, alpha: float) -> Tracer:
         return product(trace, a, _scaled(b, alpha))
     if len(a.shape) != 2:
         raise RefusalError("multiplies from the left by more than a matrix")
-    right = product(trace, _transposed(b), _scaled(a, alpha).T)
-    return Tracer(right.codes.T, right.scale.T, right.bias.T)
+    return product(trace, b.T, _scaled(a, alpha).T).T
 
 
 def _scaled(matrix: Array, alpha: float) -> Array:
     if matrix.dtype.kind != "f":
         raise RefusalError("multiplies by a matrix of other than floats")
     return matrix if alpha == 1 else matrix.astype(np.float64) * alpha
-
-
-def _transposed(tensor: Any) -> Any:
-    if isinstance(tensor, Tracer):
-        return Tracer(tensor.codes.T, tensor.scale.T, tensor.bias.T)
-    return tensor.T
 
 
 MOST_PRODUCTS = 1 << 22  # entries of a matrix that is found by evaluating

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,14 @@ class Room:
     """The memory that a file may take; see `check_memory`."""
 
     path: Path
-    found: int
+    file_size: int
     limit: int | None
     used: int = 0
 
     def take(self, nbytes: int) -> None:
         """Count bytes; raise FormatError if they are too many in all."""
         self.used += nbytes
-        check_memory(self.path, self.used, self.found, self.limit)
+        check_memory(self.path, self.used, self.file_size, self.limit)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class GraphTrace:
             part = slice(at, at := at + graph_input.size)
             value = self.records.value(rows[part], graph_input.shape)
             if graph_input.dtype == "int64":
-                value = Tracer(value.codes, value.scale, value.bias, whole=True)
+                value = replace(value, whole=True)
             self.tensors[graph_input.name] = value
 
     def take(self, elements: int) -> None:

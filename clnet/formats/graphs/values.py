@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.formats.graphs.affine import NONE, Affine, scaled
+from clnet.formats.graphs.affine import NONE, Affine
 from clnet.formats.graphs.algebra import EXACT, NEAR
 from clnet.formats.graphs.piecewise import IDENTITY, Piecewise
 
@@ -30,28 +30,10 @@ class RefusalError(Exception):
 
 
 @dataclass(frozen=True)
-class Tracer:
-    """A tensor of the graph for some samples: ``scale * atom + bias``."""
+class Tracer(Affine):
+    """A tensor of the graph; each atom's number is ``atom * batch + sample``."""
 
-    codes: Array  # `atom * batch + sample` of each element; `NONE`: a constant
-    scale: Array  # Constants
-    bias: Array
     whole: bool = False  # Whether its type is one of whole numbers
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The tensor's shape."""
-        return self.codes.shape
-
-    def affine(self, scale: Any, bias: Any = 0.0) -> Tracer:
-        """Return ``scale * self + bias``; arrays broadcast as NumPy's."""
-        scale, bias = (np.asarray(constant, np.float64) for constant in (scale, bias))
-        shape = np.broadcast_shapes(self.shape, scale.shape, bias.shape)
-        return Tracer(
-            np.broadcast_to(self.codes, shape),
-            np.broadcast_to(self.scale * scale, shape),
-            np.broadcast_to(scaled(self.bias, scale, self.codes) + bias, shape),
-        )
 
 
 @dataclass(frozen=True)
@@ -179,7 +161,7 @@ class AtomTable:
             if size != self.batch:
                 continue
             parts = [np.moveaxis(array, axis, 0).reshape(size, -1)
-                     for array in (value.codes, value.scale, value.bias)]
+                     for array in (value.atoms, value.scale, value.bias)]
             codes, scale, bias = parts
             known = codes != NONE
             samples = np.arange(size)[:, None]
@@ -192,6 +174,13 @@ class AtomTable:
                 atoms = np.where(known[0], codes[0] // self.batch, NONE)
                 return Affine(atoms, scale[0], bias[0]), shape, axis
         raise RefusalError("mixes samples, or treats them differently")
+
+    def shared(self, constants: Array, axis: int) -> Array:
+        """Return constants of each sample's elements [n], the same for all samples."""
+        flat = np.moveaxis(constants, axis, 0).reshape(self.batch, -1)
+        if (flat != flat[0]).any():
+            raise RefusalError("treats samples differently")
+        return np.asarray(flat[0])
 
     def samples(self, value: Tracer) -> Affine:
         """Return the rows of each sample of an output, whose first axis they are."""

@@ -89,7 +89,7 @@ def _array(path: Path, tensor: Any, room: Room) -> Array:
     with reading(f"{path}: tensor {quoted(tensor.name)} cannot be read"):
         if external_data_helper.uses_external_data(tensor):
             external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
-            room.found += len(tensor.raw_data)
+            room.file_size += len(tensor.raw_data)
         size = int(np.prod(list(tensor.dims), dtype=object))
         room.take(0 if size < 0 else size * 8)
         return np.asarray(numpy_helper.to_array(tensor, str(path.parent)))
