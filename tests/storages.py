@@ -13,10 +13,9 @@ import numpy as np
 
 def entry_matrix(storage, values):
     """Return A [n_out, n_in] by adding up the live entries of any storage."""
-    entries = storage.entries()
+    rows, columns, slots = storage.entries()
     matrix = np.zeros((storage.n_out, storage.n_in), values.dtype)
-    live = entries.live
-    np.add.at(matrix, (entries.rows[live], entries.columns[live]), values[live])
+    np.add.at(matrix, (rows, columns), values[slots])
     return matrix
 
 

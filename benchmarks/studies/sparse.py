@@ -13,7 +13,15 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from clnet.nn.layers import Sparse
-from clnet.nn.storage.formats import AUTO, DEFAULT_FORMAT, FORMATS, memory_table, nbytes
+from clnet.nn.storage.dense import MaskedStorage
+from clnet.nn.storage.formats import (
+    AUTO,
+    DEFAULT_FORMAT,
+    FORMATS,
+    Parts,
+    hyb,
+    nbytes,
+)
 from clnet.nn.storage.pattern import Pattern
 from clnet.opencl.device import Device
 from clnet.planning.format_planner import is_auto
@@ -66,34 +74,34 @@ class Stored(Candidate):
             layer = plan.network.layers[0]
             assert isinstance(layer, Sparse)
             chosen = DEFAULT_FORMAT if is_auto(layer) else layer.format
-        found = Planned(self.tune).prepare(replace(case, stored=chosen), device)
+        planned = Planned(self.tune).prepare(replace(case, stored=chosen), device)
         if self.name == AUTO:
-            found = replace(found, config=f"{chosen}: {found.config}")
-        return found
+            planned = replace(planned, config=f"{chosen}: {planned.config}")
+        return planned
 
 
 def trials(device: Device, options: Options) -> tuple[Trial, ...]:
     """Return the trials, small networks first; see `command.Study`."""
     quick = options.effort == "quick"
     neurons, layers, density = BASE
-    found = [
+    trials = [
         ("neurons", sparse_case(n, layers, density))
         for n in (QUICK_NEURONS if quick else NEURONS)
     ]
-    found += [
+    trials += [
         ("layers", sparse_case(neurons, n, density))
         for n in (QUICK_LAYERS if quick else LAYERS)
     ]
-    found += [
+    trials += [
         ("density", sparse_case(neurons, layers, d))
         for d in (QUICK_DENSITIES if quick else DENSITIES)
     ]
-    found += [
+    trials += [
         ("large", sparse_case(n, 1, d, batch))
         for n, d in (QUICK if quick else LARGE)
         for batch in options.batches or ((1,) if quick else BATCHES)
     ]
-    return tuple(_trial(table, case, device, options.tune) for table, case in found)
+    return tuple(_trial(table, case, device, options.tune) for table, case in trials)
 
 
 def _trial(table: str, case: SparseCase, device: Device, tune: bool) -> Trial:
@@ -120,34 +128,48 @@ def report(rows: pd.DataFrame) -> str:
     if (rows["table"] == "density").any():
         parts += [
             f"memory of a layer of {BASE[0]} neurons, bytes as stored\n\n"
-            f"{text(memory('nbytes'))}",
-            f"the same by the study's formulas\n\n{text(memory('study_bytes'))}",
+            f"{text(memory(stored_bytes))}",
+            f"the same by the study's formulas\n\n{text(memory(study_bytes))}",
             f"density from which a layer needs as much memory as dense, %\n\n"
             f"{text(break_even())}",
         ]
     return "\n\n".join(part for part in parts if part)
 
 
-def memory(count: str) -> pd.DataFrame:
-    """Return the bytes of a layer of the study by density and format.
+def stored_bytes(storages: Parts) -> int:
+    """Return the bytes of storages in float32."""
+    return nbytes(storages, 4)
 
-    They are counted as stored, ``"nbytes"``, or by the study's formulas.
+
+def study_bytes(storages: Parts) -> int:
+    """Return the bytes by the study's formulas: a word for each value and index.
+
+    They have no lengths of rows, and no padding of dense ones.
     """
+    return 4 * sum(
+        part.n_out * part.n_in if isinstance(part, MaskedStorage) else part.size + sum(
+            table.size for name, table in part.indices.items() if name != "lengths"
+        )
+        for part in storages
+    )
+
+
+def memory(count: Callable[[Parts], int]) -> pd.DataFrame:
+    """Return the bytes of a layer of the study by density and format."""
     neurons, _, _ = BASE
     table = {}
     for density in DENSITIES:
         (layer,) = sparse_case(neurons, 1, density).network.layers
         assert isinstance(layer, Sparse)
-        found = memory_table(layer.connections(neurons))
-        table[f"{100 * density:g}%"] = [getattr(memory, count) for memory in found]
+        pattern = layer.connections(neurons)
+        storages = [make(pattern) for make in FORMATS.values()]
+        table[f"{100 * density:g}%"] = [count(parts) for parts in storages]
     return pd.DataFrame.from_dict(table, orient="index", columns=list(FORMATS))
 
 
 COUNTS: dict[str, Callable[[Pattern], int]] = {
-    "hyb as stored": lambda pattern: nbytes(FORMATS["hyb"](pattern), 4),
-    "hyb by the formulas": lambda pattern: 4 * sum(
-        part.study_words for part in FORMATS["hyb"](pattern)
-    ),
+    "hyb as stored": lambda pattern: stored_bytes(hyb(pattern)),
+    "hyb by the formulas": lambda pattern: study_bytes(hyb(pattern)),
     "all ell": lambda pattern: 8 * pattern.n_out * pattern.longest,
     "all coo": lambda pattern: 12 * len(pattern),
 }
@@ -158,7 +180,7 @@ def break_even() -> pd.DataFrame:
     """Return the density, %, from which a layer needs as much memory as dense."""
     table = {}
     for neurons in (BASE[0], 10 * BASE[0]):
-        found = []
+        crossings = []
         for count in COUNTS.values():
             low, high = 1, 100  # percent; bytes grow with the density
             while low < high:
@@ -168,8 +190,8 @@ def break_even() -> pd.DataFrame:
                     low = middle + 1
                 else:
                     high = middle
-            found.append(low)
-        table[f"{neurons} neurons"] = found
+            crossings.append(low)
+        table[f"{neurons} neurons"] = crossings
     return pd.DataFrame.from_dict(table, orient="index", columns=list(COUNTS))
 
 

@@ -153,10 +153,8 @@ class Outer(Op):
         elif isinstance(self.storage, DenseStorage):  # needs no list of its entries
             self.storage.matrix(gradient[0])[...] = dz.T @ x
         else:
-            entries = self.storage.entries()
-            live = entries.live
-            full = dz.T @ x
-            gradient[0, live] = full[entries.rows[live], entries.columns[live]]
+            rows, columns, slots = self.storage.entries()
+            gradient[0, slots] = (dz.T @ x)[rows, columns]
         if self.accumulate:
             gradient += values[self.gradient.name]
         values[self.gradient.name] = gradient
@@ -188,13 +186,8 @@ def _product(x: Array, storage: Storage, weights: Array, transposed: bool) -> Ar
         matrix = storage.matrix(weights)
         product: Array = x @ (matrix if transposed else matrix.T)
         return product
-    if isinstance(storage, SparseStorage):
-        pattern, values = storage.pattern, weights[storage.slots]
-        rows, columns = pattern.rows, pattern.columns
-    else:
-        entries = storage.entries()
-        live = entries.live
-        rows, columns, values = entries.rows[live], entries.columns[live], weights[live]
+    rows, columns, slots = storage.entries()
+    values = weights[slots]
     if transposed:
         rows, columns = columns, rows
     n = storage.n_in if transposed else storage.n_out

@@ -234,7 +234,7 @@ class Relayout:
 
 def _offsets(network: Description) -> NDArray[np.int64]:
     """Return the offsets of all live weights, row by row, then of all biases."""
-    weights = [matrix.entries().offsets for matrix in network.matrices]
+    weights = [matrix.entries().slots for matrix in network.matrices]
     biases = [
         np.arange(slot.offset, slot.offset + slot.size)
         for slot in network.layout.biases if slot is not None

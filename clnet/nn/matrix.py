@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.nn.storage.dense import DenseStorage, MaskedStorage, RowStorage
+from clnet.nn.storage.base import Entries
+from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.local import LocalStorage
-from clnet.nn.storage.sparse import SparseStorage
 
 if TYPE_CHECKING:
     from clnet.nn.storage.base import Storage
@@ -41,14 +41,6 @@ class MatrixPart:
         return self.weights.of(parameters)
 
 
-class MatrixEntries(NamedTuple):
-    """The live entries of a matrix, row by row."""
-
-    rows: NDArray[np.int64]  # Indices into the matrix, and into the flat buffer
-    columns: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-
-
 @dataclass(frozen=True)
 class Matrix:
     """A layer's matrix A [n_out, n_in]: blocks for each source, each a sum of parts."""
@@ -65,9 +57,7 @@ class Matrix:
     @cached_property
     def count(self) -> int:
         """Live entries."""
-        if self.full:
-            return self.n_out * self.n_in
-        return sum(int(part.storage.live().sum()) for part in self.parts)
+        return sum(part.storage.count for part in self.parts)
 
     @property
     def density(self) -> float:
@@ -120,21 +110,21 @@ class Matrix:
         """Return the values of the live entries [count], row by row: a copy."""
         if self._shape is not None:
             return self.weights(parameters).flatten()
-        return parameters[self.entries().offsets]
+        return parameters[self.entries().slots]
 
     def set_live(self, parameters: NDArray[Any], values: NDArray[Any]) -> None:
         """Set the values of the live entries [count], row by row."""
         if self._shape is not None:
             self._set_block(parameters, 0, 0, values.reshape(self._shape))
         else:
-            parameters[self.entries().offsets] = values
+            parameters[self.entries().slots] = values
 
     def draw_live(
         self, parameters: NDArray[Any], draw: Callable[[int], NDArray[Any]]
     ) -> None:
         """Set the values of the live entries by draws in chunks, row by row."""
         if self._shape is None:
-            offsets = self.entries().offsets
+            offsets = self.entries().slots
             for start in range(0, offsets.size, CHUNK):
                 chunk = offsets[start : start + CHUNK]
                 parameters[chunk] = draw(chunk.size)
@@ -164,27 +154,21 @@ class Matrix:
                     :, low - column : high - column
                 ]
 
-    def entries(self) -> MatrixEntries:
-        """Return the live entries."""
-        pieces: list[tuple[NDArray[np.int64], ...]] = []
-        for part in self.parts:
-            storage = part.storage
-            if isinstance(storage, (SparseStorage, MaskedStorage)):  # row by row
-                rows, columns = storage.pattern.rows, storage.pattern.columns
-                slots = storage.slots
-            else:
-                entries = storage.entries()
-                slots = np.flatnonzero(entries.live)
-                rows, columns = entries.rows[slots], entries.columns[slots]
-            pieces.append((rows, columns + part.column, slots + part.weights.offset))
-        if len(pieces) == 1 and isinstance(self.parts[0].storage, RowStorage):
-            return MatrixEntries(*pieces[0])
-        rows, columns, offsets = (
-            np.concatenate(arrays) for arrays in zip(*pieces, strict=True)
-        )
+    def entries(self) -> Entries:
+        """Return the live entries, row by row; slots are offsets in the flat buffer."""
+        entries = [part.storage.entries() for part in self.parts]
+        rows = np.concatenate([listed.rows for listed in entries])
+        columns = np.concatenate([
+            listed.columns + part.column
+            for part, listed in zip(self.parts, entries, strict=True)
+        ])
+        offsets = np.concatenate([
+            listed.slots + part.weights.offset
+            for part, listed in zip(self.parts, entries, strict=True)
+        ])
         keys = rows * self.n_in + columns
         if (keys[1:] < keys[:-1]).any():
             # A stable sort merges sorted runs.
             order = np.argsort(keys, kind="stable")
             rows, columns, offsets = rows[order], columns[order], offsets[order]
-        return MatrixEntries(rows, columns, offsets)
+        return Entries(rows, columns, offsets)

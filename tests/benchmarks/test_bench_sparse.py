@@ -69,7 +69,7 @@ def test_trials():
 
 def test_formats_are_smaller_than_dense_at_low_density():
     """HYB against dense: smaller below some 30% by the study's formulas."""
-    words = sparse.memory("study_bytes")
+    words = sparse.memory(sparse.study_bytes)
     assert words.loc["20%", "hyb"] < words.loc["20%", "dense"]
     assert words.loc["75%", "hyb"] > words.loc["75%", "dense"]
     # Three words an entry cross at a third, the formulas' two at about a half.

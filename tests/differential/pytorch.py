@@ -74,14 +74,10 @@ def outputs(network: Network, flat: Any, x: Any, logits: bool = False) -> Any:
         z = torch.zeros((len(x), layer.n_out), dtype=torch.float64)
         for part in matrix.parts:
             entries = part.storage.entries()
-            live = torch.from_numpy(np.flatnonzero(entries.live))
+            rows, columns, slots = map(torch.tensor, entries)
             dense = torch.zeros(
                 (part.storage.n_out, part.storage.n_in), dtype=torch.float64
-            ).index_put(
-                (torch.from_numpy(entries.rows[entries.live]),
-                 torch.from_numpy(entries.columns[entries.live])),
-                flat[part.weights.offset + live],
-            )
+            ).index_put((rows, columns), flat[part.weights.offset + slots])
             z = z + values[part.source] @ dense.T
         if slot is not None:
             z = z + flat[slot.offset : slot.offset + slot.size]

@@ -134,4 +134,4 @@ def test_dense_matrix_is_a_view_equal_to_its_entries():
     assert matrix.base is not None
     assert matrix.shape == (3, 5)
     np.testing.assert_array_equal(matrix, entry_matrix(storage, values))
-    assert int(storage.entries().live.sum()) == 15
+    assert storage.count == 15

@@ -124,7 +124,8 @@ def test_set_layer_in_each_shape():
 def test_storage(n_out, window):
     storage = LocalStorage(n_out, n_out + window - 1, window)
     live = storage.live()
-    np.testing.assert_array_equal(live, storage.entries().live)
+    np.testing.assert_array_equal(np.flatnonzero(live), storage.entries().slots)
+    assert storage.count == live.sum()
     values = np.where(live, RNG.standard_normal(storage.size), 0)
     matrix = storage.matrix(values)
     np.testing.assert_array_equal(matrix, entry_matrix(storage, values))

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from clnet.benchmarks.studies.sparse import study_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from storages import check_indices, entry_matrix
@@ -11,7 +12,7 @@ from storages import check_indices, entry_matrix
 from clnet.errors import InputError
 from clnet.nn.storage.base import Entries
 from clnet.nn.storage.dense import MaskedStorage
-from clnet.nn.storage.formats import FORMATS, hyb, memory_table, nbytes, parts
+from clnet.nn.storage.formats import FORMATS, hyb, nbytes, parts
 from clnet.nn.storage.pattern import Pattern
 from clnet.nn.storage.sparse import (
     CooStorage,
@@ -65,13 +66,18 @@ MASKS = {
 }
 
 
+def sizes_of(pattern, item_size=4):
+    """The bytes of a pattern in each format."""
+    return {name: nbytes(make(pattern), item_size) for name, make in FORMATS.items()}
+
+
 def values_of(storages, matrix):
     """Return the values [size] of each storage of a sum, taken from a matrix."""
     found = []
     for storage in storages:
         values = np.zeros(storage.size, matrix.dtype)
         pattern = storage.pattern
-        values[storage.slots] = matrix[pattern.rows, pattern.columns]
+        values[storage.entries().slots] = matrix[pattern.rows, pattern.columns]
         found.append(values)
     return found
 
@@ -85,11 +91,10 @@ def check_storages(storages, mask):
         assert (storage.n_out, storage.n_in) == mask.shape
         entries = storage.entries()
         assert isinstance(entries, Entries)
-        shapes = {a.shape for a in (entries.rows, entries.columns, entries.live)}
-        assert shapes == {(storage.size,)}
-        assert entries.live.sum() == len(storage.pattern)
-        live = entries.live
-        np.add.at(held, (entries.rows[live], entries.columns[live]), 1)
+        assert {a.shape for a in entries} == {(len(storage.pattern),)}
+        assert storage.count == storage.live().sum() == len(storage.pattern)
+        assert storage.live()[entries.slots].all()
+        np.add.at(held, (entries.rows, entries.columns), 1)
         np.testing.assert_array_equal(
             storage.matrix(values), entry_matrix(storage, values)
         )
@@ -205,7 +210,7 @@ def test_the_example_as_ell_and_coo():
     np.testing.assert_array_equal(values, [1, 7, 2, 8, 5, 3, 9, 6, 4])
     np.testing.assert_array_equal(coo.indices["rows"], [0, 0, 1, 1, 2, 2, 2, 3, 3])
     np.testing.assert_array_equal(coo.indices["columns"], [0, 1, 1, 2, 0, 2, 3, 1, 3])
-    assert (ell.study_words, coo.study_words) == (2 * 4 * 3, 3 * 9)
+    assert (study_bytes([ell]), study_bytes([coo])) == (4 * 2 * 4 * 3, 4 * 3 * 9)
 
 
 def test_the_example_in_the_other_formats():
@@ -263,8 +268,8 @@ def test_hyb_has_one_part_if_one_suffices():
 def test_bytes_are_those_of_the_arrays():
     n, k = 6, 3
     pattern = Pattern(n, 100, np.repeat(np.arange(n), k), np.tile([0, 40, 99], n))
-    exact = {row.format: row.nbytes for row in memory_table(pattern)}
-    study = {row.format: row.study_bytes for row in memory_table(pattern)}
+    exact = sizes_of(pattern)
+    study = {name: study_bytes(make(pattern)) for name, make in FORMATS.items()}
     assert list(exact) == list(FORMATS)
     entries = n * k
     assert exact["dense"] == study["dense"] == 4 * n * 100
@@ -276,7 +281,7 @@ def test_bytes_are_those_of_the_arrays():
     diagonals = len(set((pattern.columns - pattern.rows).tolist()))
     assert exact["dia"] == 4 * n * diagonals + 4 * diagonals
     assert exact["sell"] == (4 + 2) * 32 * k + 4 * 2 + 2 * n + 2 * n
-    double = {row.format: row.nbytes for row in memory_table(pattern, 8)}
+    double = sizes_of(pattern, 8)
     assert double["coo"] == (8 + 2 + 2) * entries
 
 
@@ -295,9 +300,9 @@ def test_hyb_is_smaller_than_dense_below_some_density(n):
     smaller = {}
     for percent in range(1, 101, 1 if n == 50 else 7):
         pattern = Pattern.of(random_mask(n, n, percent / 100, seed=percent))
-        rows = {row.format: row for row in memory_table(pattern)}
-        smaller[percent] = rows["hyb"].study_bytes < rows["dense"].study_bytes
-        assert rows["hyb"].nbytes <= rows["hyb"].study_bytes + 2 * n
+        stored, words = hyb(pattern), study_bytes(hyb(pattern))
+        smaller[percent] = words < study_bytes(FORMATS["dense"](pattern))
+        assert nbytes(stored, 4) <= words + 2 * n
     assert all(found for percent, found in smaller.items() if percent <= 30)
     assert not any(found for percent, found in smaller.items() if percent > 50)
 
@@ -338,7 +343,7 @@ def test_bad_masks(found, sentence):
 
 def test_parts_within_a_memory_limit():
     pattern = Pattern.of(MASKS["random"])
-    sizes = {row.format: row.nbytes for row in memory_table(pattern)}
+    sizes = sizes_of(pattern)
     for name, size in sizes.items():
         (found,) = parts([pattern], name, 4, size)
         assert nbytes(found, 4) == size
@@ -352,7 +357,7 @@ def test_parts_within_a_memory_limit():
     # One entry: COO needs no row starts.
     single = Pattern.of(MASKS["tall"][:, :1] & (np.arange(200) == 7)[:, np.newaxis]
                         | (np.arange(200) == 9)[:, np.newaxis])
-    small = {row.format: row.nbytes for row in memory_table(single)}
+    small = sizes_of(single)
     (found,) = parts([single], "auto", 4, small["csr"] - 1)
     assert nbytes(found, 4) == min(small.values())
 
@@ -361,5 +366,5 @@ def test_a_masked_storage_has_whole_rows():
     pattern = Pattern.of(MASKS["random"])
     storage = MaskedStorage.of(pattern)
     assert storage.signature == "masked[37,37]"
-    assert storage.study_words == 37 * 37
+    assert study_bytes([storage]) == 4 * 37 * 37
     assert storage.nbytes(8) == 37 * 40 * 8

@@ -13,7 +13,6 @@ from storages import Contents
 
 from clnet.ir.op import VALUE_ALIGNMENT
 from clnet.nn.storage.dense import RowStorage
-from clnet.nn.storage.layout import live_count
 from clnet.opencl.launch import Constant
 from clnet.variants.dense.persistent import warp_team
 from clnet.variants.dense.persistent_mma import (
@@ -119,7 +118,7 @@ def storage_contents(name, span, values):
     what, generic = name.rpartition(" ")[2], not name.startswith(("rows ", "entries "))
     if name.startswith("dia "):
         return Contents(values.size, n_in - 1, 1 - n_out, order="ascending")
-    entries = live_count(storage) if generic else len(storage.pattern)
+    entries = storage.count if generic else len(storage.pattern)
     if ", " in name:  # of slices
         return {
             "slices": Contents(values.size, storage.size, order="sorted"),
@@ -164,7 +163,7 @@ def fused_contents(span, name, values):
         a for layer in layers_of(span) for a in layer.applies
         if not isinstance(a.storage, RowStorage)
     ]
-    entries = sum(live_count(a.storage) for a in listed)
+    entries = sum(a.storage.count for a in listed)
     ends = [a.weights.offset + a.weights.size for a in listed]
     return {
         "starts": Contents.starts(values.size - 1, entries),

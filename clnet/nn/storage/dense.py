@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.nn.storage.base import Entries
+from clnet.nn.storage.base import Entries, Storage
 
 if TYPE_CHECKING:
     from clnet.nn.storage.pattern import Pattern
@@ -17,7 +17,7 @@ ROW_ALIGNMENT = 4  # values; rows can be read as float4
 
 
 @dataclass(frozen=True)
-class RowStorage:
+class RowStorage(Storage):
     """A [n_out, n_in] in rows, each padded with zeros to a whole number of float4.
 
     Kernels that only read A treat it as dense, whatever is live.
@@ -25,7 +25,7 @@ class RowStorage:
 
     n_out: int  # Rows and columns of A
     n_in: int
-    name = "rows"
+    name: ClassVar[str] = "rows"
 
     @property
     def stride(self) -> int:
@@ -42,10 +42,15 @@ class RowStorage:
         """Text that is equal for storages that cost the same to compute with."""
         return f"{self.name}[{self.n_out},{self.n_in}]"
 
+    @property
+    def count(self) -> int:
+        """Live entries."""
+        return self.n_out * self.n_in
+
     def entries(self) -> Entries:
-        """Return row, column and liveness of every value slot."""
-        rows, columns = np.divmod(np.arange(self.size, dtype=np.int64), self.stride)
-        return Entries(rows, columns, columns < self.n_in)
+        """Return the live entries."""
+        slots = np.flatnonzero(self.live())
+        return Entries(*np.divmod(slots, self.stride), slots)
 
     def live(self) -> NDArray[np.bool_]:
         """Return which value slots [size] hold entries."""
@@ -55,21 +60,12 @@ class RowStorage:
         """Return A [n_out, n_in] as a view of values [size]."""
         return values.reshape(self.n_out, self.stride)[:, : self.n_in]
 
-    def nbytes(self, item_size: int) -> int:
-        """Return the bytes of the values, of item_size each: there are no indices."""
-        return self.size * item_size
-
-    @property
-    def study_words(self) -> int:
-        """Words of 32 bits by the usual formula: one per entry of A."""
-        return self.n_out * self.n_in
-
 
 @dataclass(frozen=True)
 class DenseStorage(RowStorage):
     """Every entry of A is live."""
 
-    name = "dense"
+    name: ClassVar[str] = "dense"
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,7 @@ class MaskedStorage(RowStorage):
     """
 
     pattern: Pattern  # The live entries
-    name = "masked"
+    name: ClassVar[str] = "masked"
 
     @classmethod
     def of(cls, pattern: Pattern) -> MaskedStorage:
@@ -89,17 +85,15 @@ class MaskedStorage(RowStorage):
         return cls(pattern.n_out, pattern.n_in, pattern)
 
     @property
-    def slots(self) -> NDArray[np.int64]:
-        """The value slot of each entry of the pattern [entries]."""
-        return self.pattern.rows * self.stride + self.pattern.columns
+    def count(self) -> int:
+        """Live entries."""
+        return len(self.pattern)
 
     def entries(self) -> Entries:
-        """Return row, column and liveness of every value slot."""
-        entries = super().entries()
-        return Entries(entries.rows, entries.columns, self.live())
+        """Return the live entries."""
+        rows, columns = self.pattern.rows, self.pattern.columns
+        return Entries(rows, columns, rows * self.stride + columns)
 
     def live(self) -> NDArray[np.bool_]:
         """Return which value slots [size] hold entries."""
-        live = np.zeros(self.size, bool)
-        live[self.slots] = True
-        return live
+        return Storage.live(self)

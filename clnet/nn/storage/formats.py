@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,22 +72,9 @@ def parts(
 ) -> tuple[Parts, ...]:
     """Return the storages of each block of a matrix, in one format.
 
-    Parameters
-    ----------
-    blocks : sequence of Pattern or None
-        The entries of each; None: a block without entries.
-    name : str
-        One of `FORMATS`, or ``"auto"``: `DEFAULT_FORMAT`, or, above the limit, the
-        format of the fewest bytes.
-    item_size : int
-        Bytes of a value.
-    memory_limit : int or None
-        Bytes of values and index arrays of all blocks at most.
-
-    Raises
-    ------
-    InputError
-        If the format is unknown, or the limit too small.
+    A block without entries is None. ``"auto"`` is `DEFAULT_FORMAT`, or, where all
+    blocks take more bytes than the limit, the format of the fewest. InputError: the
+    format is unknown, or the limit too small.
     """
     check_format(name)
 
@@ -119,17 +105,7 @@ def nbytes(storages: Iterable[Storage], item_size: int) -> int:
 
 
 def predicted_nbytes(pattern: Pattern, name: str, item_size: int) -> int:
-    """Return the bytes of a pattern in a format, without making large arrays.
-
-    Parameters
-    ----------
-    pattern : Pattern
-        The entries.
-    name : str
-        One of `FORMATS`.
-    item_size : int
-        Bytes of a value.
-    """
+    """Return the bytes of a pattern in a format, without making large arrays."""
     n_out, n_in = pattern.n_out, pattern.n_in
     index = item_size + index_array(np.zeros(0, np.int64), n_in).itemsize
     if name == "ell":
@@ -155,33 +131,3 @@ def padded_nbytes(
         predicted_nbytes(block, form, item_size)
         for block in blocks if block is not None
     )
-
-
-@dataclass(frozen=True)
-class FormatMemory:
-    """FormatMemory of a pattern in a format.
-
-    Attributes
-    ----------
-    format : str
-        A name of `FORMATS`.
-    nbytes : int
-        Bytes of values and index arrays, as stored.
-    study_bytes : int
-        Bytes by the studies' formulas: a word of 4 bytes for every value and index,
-        2 · rows · K words for ELL, 3 · k for COO's k entries.
-    """
-
-    format: str
-    nbytes: int
-    study_bytes: int
-
-
-def memory_table(pattern: Pattern, item_size: int = 4) -> tuple[FormatMemory, ...]:
-    """Return the memory of a pattern in every format, for values of item_size bytes."""
-    rows = []
-    for name, make in FORMATS.items():
-        storages = make(pattern)
-        words = sum(part.study_words for part in storages)
-        rows.append(FormatMemory(name, nbytes(storages, item_size), 4 * words))
-    return tuple(rows)

@@ -10,7 +10,6 @@ import numpy as np
 from clnet.checks import INT_MAX
 from clnet.errors import InputError
 from clnet.nn.storage.dense import DenseStorage
-from clnet.nn.storage.local import LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clnet.nn.storage.base import Storage
-    from clnet.nn.storage.pattern import Pattern
 
 PARAMETER_ALIGNMENT = 32  # values; every array of the flat buffer starts on 128 bytes
 
@@ -73,18 +71,6 @@ def layout(storages: Iterable[Storage], bias_sizes: Iterable[int]) -> Layout:
             f"{INT_MAX}"
         )
     return Layout(weights, biases, end)
-
-
-def live_count(storage: Storage) -> int:
-    """Return how many live entries a storage has; of known kinds without a list."""
-    pattern: Pattern | None = getattr(storage, "pattern", None)
-    if pattern is not None:
-        return len(pattern)
-    if isinstance(storage, LocalStorage):
-        return storage.n_out * storage.window
-    if isinstance(storage, DenseStorage):
-        return storage.n_out * storage.n_in
-    return int(np.count_nonzero(storage.live()))
 
 
 def live_elements(where: Layout, storages: Iterable[Storage]) -> NDArray[np.bool_]:

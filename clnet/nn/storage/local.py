@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.nn.storage.base import Entries, rounded_size
+from clnet.nn.storage.base import Entries, Storage, rounded_size
 
 BAND_ALIGNMENT = 16  # values; every band starts on a cache line
 
 
 @dataclass(frozen=True)
-class LocalStorage:
+class LocalStorage(Storage):
     """Row i of A has entries in the columns i … i + window - 1, and no indices.
 
     Values lie band by band, [window, pitch]: value r of all rows side by side, so that
@@ -32,7 +32,7 @@ class LocalStorage:
     n_out: int  # Rows and columns of A; `n_out = n_in - window + 1`
     n_in: int
     window: int  # Entries of a row
-    name = "local"
+    name: ClassVar[str] = "local"
 
     @property
     def pitch(self) -> int:
@@ -49,10 +49,16 @@ class LocalStorage:
         """Text that is equal for storages that cost the same to compute with."""
         return f"{self.name}[{rounded_size(self.n_out)},{self.window}]"
 
+    @property
+    def count(self) -> int:
+        """Live entries."""
+        return self.n_out * self.window
+
     def entries(self) -> Entries:
-        """Return row, column and liveness of every value slot."""
-        bands, rows = np.divmod(np.arange(self.size, dtype=np.int64), self.pitch)
-        return Entries(rows, rows + bands, rows < self.n_out)
+        """Return the live entries, band by band."""
+        slots = np.flatnonzero(self.live())
+        bands, rows = np.divmod(slots, self.pitch)
+        return Entries(rows, rows + bands, slots)
 
     def live(self) -> NDArray[np.bool_]:
         """Return which value slots [size] hold entries."""
@@ -61,15 +67,3 @@ class LocalStorage:
     def bands(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the bands [window, n_out] as a view of values [size]."""
         return values.reshape(self.window, self.pitch)[:, : self.n_out]
-
-    def matrix(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return A [n_out, n_in] for values [size]: a copy."""
-        matrix = np.zeros((self.n_out, self.n_in), values.dtype)
-        rows = np.arange(self.n_out)
-        for r, band in enumerate(self.bands(values)):
-            matrix[rows, rows + r] = band
-        return matrix
-
-    def nbytes(self, item_size: int) -> int:
-        """Return the bytes of the values, of item_size each: there are no indices."""
-        return self.size * item_size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import InputError, quoted
-from clnet.nn.storage.base import Entries, sorted_unique
+from clnet.nn.storage.base import Entries, Storage, sorted_unique
 
 if TYPE_CHECKING:
     from clnet.nn.storage.pattern import Pattern
@@ -23,19 +23,18 @@ SHARE = 1 / 3  # of rows that HYB's ELL covers, by Bell and Garland
 
 
 @dataclass(frozen=True)
-class SparseStorage(ABC):
+class SparseStorage(Storage):
     """A pattern, and the value slot of each of its entries."""
 
     pattern: Pattern  # The live entries, in the canonical order: row by row
-    name: ClassVar[str]
 
     @property
-    def n_out(self) -> int:
+    def n_out(self) -> int:  # type: ignore[override]  # as frozen fields
         """Rows of A."""
         return self.pattern.n_out
 
     @property
-    def n_in(self) -> int:
+    def n_in(self) -> int:  # type: ignore[override]
         """Columns of A."""
         return self.pattern.n_in
 
@@ -55,11 +54,6 @@ class SparseStorage(ABC):
         """The index arrays that kernels read, by name; uploaded once."""
 
     @property
-    @abstractmethod
-    def study_words(self) -> int:
-        """Words of 32 bits by the usual formula."""
-
-    @property
     def signature(self) -> str:
         """Text that is equal for storages that cost the same to compute with."""
         return (
@@ -67,28 +61,14 @@ class SparseStorage(ABC):
             f"{self.pattern.longest},{self.size}]"
         )
 
+    @property
+    def count(self) -> int:
+        """Live entries."""
+        return len(self.pattern)
+
     def entries(self) -> Entries:
-        """Return row, column and liveness of every value slot."""
-        rows, columns = np.zeros((2, self.size), np.int64)
-        rows[self.slots] = self.pattern.rows
-        columns[self.slots] = self.pattern.columns
-        return Entries(rows, columns, self.live())
-
-    def live(self) -> NDArray[np.bool_]:
-        """Return which value slots [size] hold entries."""
-        live = np.zeros(self.size, bool)
-        live[self.slots] = True
-        return live
-
-    def matrix(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return A [n_out, n_in] for values [size]: a copy."""
-        matrix = np.zeros((self.n_out, self.n_in), values.dtype)
-        matrix[self.pattern.rows, self.pattern.columns] = values[self.slots]
-        return matrix
-
-    def nbytes(self, item_size: int) -> int:
-        """Return the bytes of values, of item_size each, and of index arrays."""
-        return self.size * item_size + sum(a.nbytes for a in self.indices.values())
+        """Return the live entries, row by row."""
+        return Entries(self.pattern.rows, self.pattern.columns, self.slots)
 
 
 @dataclass(frozen=True)
@@ -109,11 +89,6 @@ class CooStorage(SparseStorage):
             "columns": index_array(self.pattern.columns, self.n_in),
         }
 
-    @property
-    def study_words(self) -> int:
-        """Three words per entry."""
-        return 3 * self.size
-
 
 @dataclass(frozen=True)
 class CsrStorage(SparseStorage):
@@ -128,11 +103,6 @@ class CsrStorage(SparseStorage):
             "starts": self.pattern.starts.astype(np.int32),
             "columns": index_array(self.pattern.columns, self.n_in),
         }
-
-    @property
-    def study_words(self) -> int:
-        """Two words per entry, one per row, and one."""
-        return 2 * self.size + self.n_out + 1
 
 
 @dataclass(frozen=True)
@@ -166,11 +136,6 @@ class DiaStorage(SparseStorage):
     def indices(self) -> Mapping[str, NDArray[Any]]:
         """``offsets`` [diagonals]."""
         return {"offsets": self.offsets.astype(np.int32)}
-
-    @property
-    def study_words(self) -> int:
-        """One word per slot, and one per diagonal."""
-        return self.size + self.offsets.size
 
 
 @dataclass(frozen=True)
@@ -208,11 +173,6 @@ class EllStorage(SparseStorage):
             "columns": index_array(columns, self.n_in).reshape(self.width, self.n_out),
             "lengths": index_array(self.pattern.lengths, self.width + 1),
         }
-
-    @property
-    def study_words(self) -> int:
-        """Two words per slot."""
-        return 2 * self.size
 
 
 @dataclass(frozen=True)
@@ -278,11 +238,6 @@ class SellStorage(SparseStorage):
                 self.pattern.lengths[self.order], self.pattern.longest + 1
             ),
         }
-
-    @property
-    def study_words(self) -> int:
-        """Two words per slot, one per slice, one per row, and one."""
-        return 2 * self.size + self.slices + self.n_out + 1
 
 
 def hyb_width(pattern: Pattern, share: float = SHARE) -> int:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from clnet.ir.activation import BiasAct
 from clnet.ir.product import Apply
 from clnet.nn.storage.dense import RowStorage
-from clnet.nn.storage.layout import live_count
 from clnet.nn.storage.local import LocalStorage
 from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
 from clnet.opencl.launch import PARAMETERS, Launch, Launches, Scratch
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from clnet.ir.activation import Nonlinearity
     from clnet.ir.op import Value
     from clnet.ir.program import Span
-    from clnet.nn.storage.base import Storage
     from clnet.opencl.device import Device
 
 class SummedLayer(NamedTuple):
@@ -97,15 +95,6 @@ def refuse_unless_several_layers(span: Span) -> str | None:
     if not all(layer.act.nonlinearity.uniform for layer in layers):
         return MIXED_ACTIVATIONS
     return None
-
-
-def live_entries(storage: Storage) -> tuple[NDArray[np.int64], ...]:
-    """Return rows, columns and slots of the live entries of a storage."""
-    if isinstance(storage, SparseStorage):
-        return storage.pattern.rows, storage.pattern.columns, storage.slots
-    entries = storage.entries()
-    slots = np.flatnonzero(entries.live)
-    return entries.rows[slots], entries.columns[slots], slots
 
 
 GROUPS = (1024, 256, 512)  # work-items for one sample, the usually best first
@@ -300,7 +289,7 @@ def _list_bytes(layer: SummedLayer) -> int:
     """Return the approximate bytes of a layer's lists."""
     each = 2 if _direct(layer) else 6
     return sum(
-        4 * apply.storage.n_out + each * live_count(apply.storage)
+        4 * apply.storage.n_out + each * apply.storage.count
         for apply in layer.applies if not isinstance(apply.storage, RowStorage)
     )
 
@@ -309,7 +298,7 @@ def _mean_row_lengths(span: Span) -> list[float]:
     """Return the mean number of entries per row of each product."""
     return [
         apply.storage.n_in if isinstance(apply.storage, RowStorage)
-        else max(1.0, live_count(apply.storage) / apply.storage.n_out)
+        else max(1.0, apply.storage.count / apply.storage.n_out)
         for layer in layers_of(span) for apply in layer.applies
     ]
 
@@ -340,7 +329,7 @@ def _tables(
                 stride, weights = first.storage.stride, first.weights.offset
                 source = offsets.of[first.x]
             else:
-                entries_of = [live_entries(apply.storage) for apply in applies]
+                entries_of = [apply.storage.entries() for apply in applies]
                 rows = np.concatenate([r for r, _, _ in entries_of])
                 column = np.concatenate([
                     c + offsets.of[apply.x]

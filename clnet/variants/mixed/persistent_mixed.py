@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from clnet.ir.op import VALUE_ALIGNMENT
 from clnet.nn.storage.dense import RowStorage
-from clnet.nn.storage.layout import live_count, round_up
+from clnet.nn.storage.layout import round_up
 from clnet.nn.storage.local import LocalStorage
 from clnet.nn.storage.sparse import SparseStorage
 from clnet.opencl.launch import (
@@ -41,7 +41,6 @@ from clnet.variants.macros import real
 from clnet.variants.mixed.fused_sparse import (
     SummedLayer,
     layers_of,
-    live_entries,
     refuse_unless_several_layers,
 )
 from clnet.variants.packing import LINE_WORDS
@@ -113,7 +112,7 @@ class PersistentMixed:
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count the least traffic of the span, and the lists' columns."""
         entries = sum(
-            live_count(apply.storage)
+            apply.storage.count
             for layer in layers_of(span) if not is_dense(layer)
             for apply in layer.applies
         )
@@ -347,13 +346,13 @@ def _row_vectors(layer: SummedLayer) -> NDArray[np.int64]:
         if isinstance(storage, SparseStorage):
             entries += storage.pattern.lengths
         else:
-            entries += live_count(storage) // outputs_of(layer)
+            entries += storage.count // outputs_of(layer)
     return -(-entries // VECTOR)
 
 
 def _tables(layer: SummedLayer, groups: int, before: int) -> ListTables:
     """Return the tables of one layer; `before` vectors of other layers precede it."""
-    entries = [live_entries(apply.storage) for apply in layer.applies]
+    entries = [apply.storage.entries() for apply in layer.applies]
     rows = np.concatenate([r for r, _, _ in entries])
     order = np.argsort(rows, kind="stable")
     rows = rows[order]

@@ -254,7 +254,7 @@ def _apply_t(op: ApplyT, span: Span, device: Device) -> Launches:
 
 def _outer(op: Outer, span: Span, device: Device) -> Launches:
     storage = op.storage
-    entries = int(storage.live().sum())
+    entries = storage.count
     return _launch(
         BACKWARD, "outer", span, device, entries,
         (
@@ -399,9 +399,10 @@ def _entry_tables(
     """
     def table(name: str) -> NDArray[np.int32]:
         entries = storage.entries()
-        slots = np.flatnonzero(entries.live)
-        rows, columns = entries.rows[slots], entries.columns[slots]
-        lists = {"slots": slots, "rows": rows, "columns": columns}
+        order = np.argsort(entries.slots, kind="stable")  # the order of sums
+        lists: dict[str, NDArray[Any]] = {
+            key: entry[order] for key, entry in entries._asdict().items()
+        }
         if by != "slots":
             order = np.argsort(lists[by], kind="stable")
             count = storage.n_out if by == "rows" else storage.n_in

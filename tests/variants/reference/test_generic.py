@@ -19,7 +19,7 @@ from variant_cases import (
 from clnet import Dense, Network
 from clnet.ir.product import Apply
 from clnet.ir.program import Span
-from clnet.nn.storage.base import Entries
+from clnet.nn.storage.base import Entries, Storage
 from clnet.variants import ALL_VARIANTS
 
 
@@ -57,7 +57,7 @@ def test_softmax(variant, width, batch, place):
 
 
 @dataclass(frozen=True)
-class Scattered:
+class Scattered(Storage):
     """A storage described by `entries` alone, with slots that are not live."""
 
     n_out: int
@@ -76,10 +76,8 @@ class Scattered:
         rng = np.random.default_rng(self.n_out)
         rows = rng.integers(self.n_out, size=self.size)
         columns = rng.integers(self.n_in, size=self.size)
-        return Entries(rows, columns, np.arange(self.size) % 5 != 2)
-
-    def live(self):
-        return self.entries().live
+        live = np.arange(self.size) % 5 != 2
+        return Entries(rows[live], columns[live], np.flatnonzero(live))
 
     def matrix(self, values):
         return entry_matrix(self, values)
