@@ -23,32 +23,32 @@ PRECISIONS = ("highest", "high", "medium")
 bfloat16's 8. The first is the default."""
 
 
-def is_whole(found: object) -> TypeGuard[int]:
+def is_whole(value: object) -> TypeGuard[int]:
     """Return whether an object is a whole number, and no bool."""
-    return isinstance(found, (int, np.integer)) and not isinstance(found, bool)
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def is_number(found: object) -> TypeGuard[float]:
+def is_number(value: object) -> TypeGuard[float]:
     """Return whether an object is a number, and no bool."""
-    return is_whole(found) or isinstance(found, (float, np.floating))
+    return is_whole(value) or isinstance(value, (float, np.floating))
 
 
 def as_whole(
-    name: str, found: object, least: int = 1, most: int | None = None
+    name: str, value: object, least: int = 1, most: int | None = None
 ) -> int:
     """Return a whole number within bounds as an int: Python's or NumPy's, no bool.
 
     Every whole number of a caller comes through here: NumPy's own would overflow in
     later arithmetic, and differ as text and as a key.
     """
-    if isinstance(found, np.ndarray) and found.ndim == 0:
-        found = found[()]
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
     bound = f"at least {least}"
-    if is_whole(found) and found >= least:
-        if most is None or found <= most:
-            return int(found)
+    if is_whole(value) and value >= least:
+        if most is None or value <= most:
+            return int(value)
         bound = f"at most {most}"
-    raise InputError(f"{name} must be a whole number of {bound}, not {quoted(found)}")
+    raise InputError(f"{name} must be a whole number of {bound}, not {quoted(value)}")
 
 
 def convert_wholes(
@@ -60,23 +60,23 @@ def convert_wholes(
         object.__setattr__(record, name, value)
 
 
-def check_flag(name: str, found: object, *, optional: bool = False) -> None:
+def check_flag(name: str, value: object, *, optional: bool = False) -> None:
     """Raise InputError unless an object is True or False, or None where `optional`."""
-    if isinstance(found, (bool, np.bool_)) or (optional and found is None):
+    if isinstance(value, (bool, np.bool_)) or (optional and value is None):
         return
     expected = "True, False or None" if optional else "True or False"
-    raise InputError(f"{name} must be {expected}, not {quoted(found)}")
+    raise InputError(f"{name} must be {expected}, not {quoted(value)}")
 
 
-def is_among(found: object, names: Collection[str]) -> TypeGuard[str]:
+def is_among(value: object, names: Collection[str]) -> TypeGuard[str]:
     """Return whether an object is text and one of some names; an array is not."""
-    return isinstance(found, str) and found in names
+    return isinstance(value, str) and value in names
 
 
-def check_name(kind: str, found: object, names: Collection[str]) -> None:
+def check_name(kind: str, value: object, names: Collection[str]) -> None:
     """Raise the error of `unknown` unless an object is one of some names."""
-    if not is_among(found, names):
-        raise unknown(kind, found, names)
+    if not is_among(value, names):
+        raise unknown(kind, value, names)
 
 
 def check_precision(precision: object) -> None:
@@ -84,36 +84,36 @@ def check_precision(precision: object) -> None:
     check_name("precision", precision, PRECISIONS)
 
 
-def is_many(found: object) -> TypeGuard[Iterable[Any]]:
+def is_many(value: object) -> TypeGuard[Iterable[Any]]:
     """Return whether an object has items; text and an array without axes have none."""
-    text = isinstance(found, (str, bytes))
-    return isinstance(found, Iterable) and not text and getattr(found, "ndim", 1) != 0
+    text = isinstance(value, (str, bytes))
+    return isinstance(value, Iterable) and not text and getattr(value, "ndim", 1) != 0
 
 
-def is_list(found: object) -> TypeGuard[Iterable[Any]]:
+def is_list(value: object) -> TypeGuard[Iterable[Any]]:
     """Return whether an object is a sequence, but no text, or an array with axes."""
-    return is_many(found) and isinstance(found, (Sequence, np.ndarray))
+    return is_many(value) and isinstance(value, (Sequence, np.ndarray))
 
 
-def check_kind(name: str, found: object, kind: type) -> None:
+def check_kind(name: str, value: object, kind: type) -> None:
     """Raise InputError unless an object is of a class, or None."""
-    if not (found is None or isinstance(found, kind)):
+    if not (value is None or isinstance(value, kind)):
         raise InputError(
-            f"{name} must be {kind.__name__} or None, not {quoted(found)}"
+            f"{name} must be {kind.__name__} or None, not {quoted(value)}"
         )
 
 
-def as_items(found: object) -> list[Any]:
+def as_items(value: object) -> list[Any]:
     """Return the items of an iterable; none for all else, as a number."""
     try:
-        return list(found)  # type: ignore[call-overload,no-any-return]
+        return list(value)  # type: ignore[call-overload,no-any-return]
     except TypeError:  # an array without axes is an Iterable too
         return []
 
 
-def is_sparse(found: object) -> TypeGuard[Any]:
+def is_sparse(value: object) -> TypeGuard[Any]:
     """Return whether an object is a scipy.sparse matrix; SciPy is not imported."""
-    return hasattr(found, "tocsr") and hasattr(found, "toarray")
+    return hasattr(value, "tocsr") and hasattr(value, "toarray")
 
 
 def checked_sparse(name: str, matrix: Any) -> Any:
@@ -146,7 +146,7 @@ def as_rows(name: str, matrix: Any) -> Any:
     return matrix.tocsr() if matrix.ndim == 2 else matrix.toarray()
 
 
-def as_array(name: str, found: Any) -> NDArray[Any]:
+def as_array(name: str, value: Any) -> NDArray[Any]:
     """Return an array of any library as NumPy's, without a copy of host memory.
 
     NumPy reads sequences, buffers and objects with ``__array__`` or
@@ -155,22 +155,22 @@ def as_array(name: str, found: Any) -> NDArray[Any]:
     become float32, objects that are numbers alone numbers. What a mask hides is
     missing: NaN, or None among objects that are no numbers.
     """
-    check_open(name, found)
+    check_open(name, value)
     tensor: Any = getattr(sys.modules.get("torch"), "Tensor", ())
     try:
-        if isinstance(found, tensor):
-            found = found.detach()
-            if str(found.dtype) == "torch.bfloat16":
-                found = found.float()
-            return np.asarray(found.to_dense().numpy(force=True))
-        if hasattr(found, "__dlpack__") and not hasattr(found, "__array__"):
-            return np.from_dlpack(found)
-        array = np.asarray(_unmasked(found))
+        if isinstance(value, tensor):
+            value = value.detach()
+            if str(value.dtype) == "torch.bfloat16":
+                value = value.float()
+            return np.asarray(value.to_dense().numpy(force=True))
+        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+            return np.from_dlpack(value)
+        array = np.asarray(_unmasked(value))
     except ValueError:
         raise InputError(f"{name} must be a rectangular array of numbers") from None
     except (TypeError, RuntimeError, BufferError) as error:
         raise InputError(
-            f"{name} is a {type(found).__name__} that the host cannot read, expected "
+            f"{name} is a {type(value).__name__} that the host cannot read, expected "
             f"an array in host memory: {reason(error)}"
         ) from None
     if array.dtype.isbuiltin == 2:  # a type of another package, as ml_dtypes
@@ -178,22 +178,22 @@ def as_array(name: str, found: Any) -> NDArray[Any]:
     return _of_objects(array, mixed=False)
 
 
-def check_open(name: str, found: Any) -> None:
+def check_open(name: str, value: Any) -> None:
     """Raise InputError for a data set of h5py whose file is closed."""
-    if type(found).__module__.startswith("h5py.") and not found:
+    if type(value).__module__.startswith("h5py.") and not value:
         raise InputError(f"{name} is a data set of a closed HDF5 file: open the file")
 
 
-def _unmasked(found: Any) -> Any:
+def _unmasked(value: Any) -> Any:
     """Return an array with NaN where a mask hides a number; others as they are."""
-    if not isinstance(found, np.ma.MaskedArray) or not np.ma.is_masked(found):
-        return found
-    if found.dtype.kind in NUMBER_KINDS:
+    if not isinstance(value, np.ma.MaskedArray) or not np.ma.is_masked(value):
+        return value
+    if value.dtype.kind in NUMBER_KINDS:
         return np.ma.filled(
-            found if found.dtype.kind == "f" else found.astype(np.float64), np.nan
+            value if value.dtype.kind == "f" else value.astype(np.float64), np.nan
         )
-    objects = found.data.astype(object)
-    objects[np.ma.getmaskarray(found)] = None
+    objects = value.data.astype(object)
+    objects[np.ma.getmaskarray(value)] = None
     return objects
 
 
@@ -205,14 +205,14 @@ def _of_objects(array: NDArray[Any], *, mixed: bool) -> NDArray[Any]:
     if array.dtype.kind != "O":
         return array
     types = set(map(type, array.flat))
-    flags = {one for one in types if issubclass(one, (bool, np.bool_))}
-    if not all(issubclass(one, (Real, Decimal)) for one in types - flags) or (
+    flags = {type_ for type_ in types if issubclass(type_, (bool, np.bool_))}
+    if not all(issubclass(type_, (Real, Decimal)) for type_ in types - flags) or (
         flags and flags != types and not mixed
     ):
         return array
-    found = np.array(array.tolist()).reshape(array.shape)
-    if found.dtype.kind in NUMBER_KINDS:
-        return found
+    numbers = np.array(array.tolist()).reshape(array.shape)
+    if numbers.dtype.kind in NUMBER_KINDS:
+        return numbers
     try:
         return array.astype(np.float64)
     except (OverflowError, ValueError):  # whole numbers beyond its range
@@ -220,15 +220,15 @@ def _of_objects(array: NDArray[Any], *, mixed: bool) -> NDArray[Any]:
 
 
 def as_numbers(
-    name: str, found: ArrayLike, dtype: str | np.dtype[Any] | None = None
+    name: str, values: ArrayLike, dtype: str | np.dtype[Any] | None = None
 ) -> NDArray[Any]:
-    """Return `found` as an array of a dtype; None: of its own.
+    """Return `value` as an array of a dtype; None: of its own.
 
     Arrays of other libraries as for `as_array`; matrices of scipy.sparse become dense.
     """
-    if type(found) is not np.ndarray and is_sparse(found):
-        found = checked_sparse(name, found).toarray()
-    array = found if type(found) is np.ndarray else as_array(name, found)
+    if type(values) is not np.ndarray and is_sparse(values):
+        values = checked_sparse(name, values).toarray()
+    array = values if type(values) is np.ndarray else as_array(name, values)
     if array.dtype.kind not in NUMBER_KINDS:
         array = _of_objects(as_array(name, array), mixed=True)
     if array.dtype.kind not in NUMBER_KINDS:
@@ -282,49 +282,49 @@ def _block(array: NDArray[Any]) -> NDArray[Any] | None:
     return np.lib.stride_tricks.as_strided(array, (1, size), (stride, itemsize))
 
 
-def column_hint(name: str, found: NDArray[Any], n_out: int) -> str:
+def column_hint(name: str, targets: NDArray[Any], n_out: int) -> str:
     """Return the end of an error: how targets [samples] become [samples, n_out]."""
-    if found.ndim != 1:
+    if targets.ndim != 1:
         return ""
     if n_out == 1:
         return f": give {name}[:, None]"
     return f": give classes as numpy.eye({n_out})[{name}]"
 
 
-def as_real(name: str, found: object) -> float:
-    """Return `found` as a number that float32 holds, NaN and infinities included."""
-    if not is_number(found):
-        raise InputError(f"{name} must be a number, not {quoted(found)}")
+def as_real(name: str, value: object) -> float:
+    """Return `value` as a number that float32 holds, NaN and infinities included."""
+    if not is_number(value):
+        raise InputError(f"{name} must be a number, not {quoted(value)}")
     try:
-        value = float(found)
+        number = float(value)
     except OverflowError:  # a whole number beyond float64's range too
-        value = beyond = math.inf
+        number = beyond = math.inf
     else:
         with np.errstate(over="ignore", invalid="ignore"):
-            beyond = np.isinf(np.float32(value)) and not np.isinf(value)
+            beyond = np.isinf(np.float32(number)) and not np.isinf(number)
     if beyond:
-        raise InputError(f"{name} must be within float32's range, not {quoted(found)}")
-    return value
+        raise InputError(f"{name} must be within float32's range, not {quoted(value)}")
+    return number
 
 
-def as_finite(name: str, found: object) -> float:
-    """Return `found` as a finite number that float32 holds.
+def as_finite(name: str, value: object) -> float:
+    """Return `value` as a finite number that float32 holds.
 
     Every setting of a caller that a kernel takes comes through here.
     """
-    value = as_real(name, found)
-    if not math.isfinite(value):
-        raise InputError(f"{name} must be a finite number, not {quoted(found)}")
-    return value
+    number = as_real(name, value)
+    if not math.isfinite(number):
+        raise InputError(f"{name} must be a finite number, not {quoted(value)}")
+    return number
 
 
-def as_list(name: str, found: object) -> list[Any]:
+def as_list(name: str, value: object) -> list[Any]:
     """Return a sequence or an array as a list; raise InputError for all else."""
-    if not is_list(found):
-        raise InputError(f"{name} must be a list, not {quoted(found)}")
-    return list(found)
+    if not is_list(value):
+        raise InputError(f"{name} must be a list, not {quoted(value)}")
+    return list(value)
 
 
-def as_reals(name: str, found: object) -> tuple[float, ...]:
+def as_reals(name: str, values: object) -> tuple[float, ...]:
     """Return the numbers of a list, each checked by `as_real`."""
-    return tuple(as_real(name, value) for value in as_list(name, found))
+    return tuple(as_real(name, item) for item in as_list(name, values))

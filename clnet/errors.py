@@ -192,7 +192,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name nearest to a name, case aside; "": none is near."""
     import difflib
 
-    names = {one.lower(): one for one in sorted(known)}
+    names = {original.lower(): original for original in sorted(known)}
     near = difflib.get_close_matches(name.lower(), names, n=1)
     return names[near[0]] if near else ""
 
@@ -209,21 +209,21 @@ class _Excerpt(reprlib.Repr):
         super().__init__()
         self.maxstring = self.maxother = 80
 
-    def repr_int(self, found: int, _: int) -> str:
-        digits = math.floor(abs(found).bit_length() * math.log10(2)) + 1
-        return repr(found) if digits <= 30 else f"a number of about {digits} digits"
+    def repr_int(self, number: int, _: int) -> str:
+        digits = math.floor(abs(number).bit_length() * math.log10(2)) + 1
+        return repr(number) if digits <= 30 else f"a number of about {digits} digits"
 
 
 _EXCERPT = _Excerpt()
 
 
-def quoted(found: object) -> str:
+def quoted(value: object) -> str:
     """Return a value, of a file or an argument, as an error shows it.
 
     That is its `repr` in one line, with control characters escaped, and shortened in
     the middle.
     """
-    return _in_one_line(_EXCERPT.repr(found))
+    return _in_one_line(_EXCERPT.repr(value))
 
 
 def reason(error: Exception) -> str:

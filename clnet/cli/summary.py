@@ -81,7 +81,7 @@ def network_text(network: Network) -> str:
             ("columns", _listed([*map(_column_text, network.columns.inputs)])),
             ("targets", _listed(network.columns.targets) or "not known"),
         ]
-    parts = [pairs(head), _columns([headers, *rows])]
+    parts = [pairs(head), _columns([headers, *rows], "rrllllrr")]
     if network.fann is not None:
         parts.append("FANN's parameters\n" + pairs(_parameters(network.fann)))
     return "\n\n".join(parts)
@@ -107,18 +107,14 @@ def _short(value: str | float | tuple[Any, ...]) -> str:
     return f"{value:.3g}"
 
 
-def _columns(rows: Sequence[Sequence[object]]) -> str:
-    """Return rows as columns, two spaces between; numbers are aligned right."""
-    columns = zip(*rows, strict=True)
-    widths = [max(len(str(cell)) for cell in column) for column in columns]
-    numbers = [isinstance(cell, int) for cell in rows[-1]]
-    return "\n".join(
-        "  ".join(
-            f"{cell:>{width}}" if number else f"{cell:{width}}"
-            for cell, width, number in zip(row, widths, numbers, strict=True)
-        )
-        for row in rows
-    )
+def _columns(rows: Sequence[Sequence[object]], aligned: str) -> str:
+    """Return rows as columns, two spaces between: ``l`` left, ``r`` right."""
+    from tabulate import tabulate
+
+    sides = ["right" if side == "r" else "left" for side in aligned]
+    return str(tabulate(
+        rows, tablefmt="plain", disable_numparse=True, colalign=sides
+    ))
 
 
 def _parameters(fann: FannParameters) -> list[tuple[str, object]]:
@@ -248,11 +244,11 @@ def class_texts(evaluation: Evaluation, network: Network) -> list[str]:
             evaluation.support.tolist(), strict=True,
         )
         texts.append(_columns([
-            ("class", *(f"{name:>9}" for name in shown), "samples"),
+            ("class", *shown, "samples"),
             *((_cut(printable(str(name)), WIDTH // 4),
-               *(f"{value:9.4f}" for value in values), samples)
+               *(f"{value:.4f}" for value in values), samples)
               for name, *values, samples in rows),
-        ]))
+        ], f"l{len(shown) * 'r'}r"))
     if evaluation.confusion is not None:
         texts.append(confusion_text(evaluation.confusion, names))
     return texts

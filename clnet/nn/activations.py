@@ -40,53 +40,29 @@ FANN_SUM_LIMIT = 150.0  # FANN clips steepness * sum to ±150 / steepness
 
 @dataclass(frozen=True)
 class Activation:
-    """One elementwise activation function.
+    """One elementwise activation function."""
 
-    Attributes
-    ----------
-    name : str
-        The function's name, also the stem of its OpenCL functions.
-    value : callable
-        ``y = value(v)``.
-    gradient : callable
-        ``dy/dv = gradient(v, y)``; it reads only the argument that `reads` names.
-    reads : {"v", "y"}
-        Argument of the gradient: ``v`` or ``y``. A constant gradient counts as one of
-        ``y``, which is stored anyway.
-    fann : int or None
-        The function's number in FANN; None: FANN lacks it.
-    fann_factor : float
-        ``steepness = fann_factor * FANN's steepness``.
-    symmetric : bool
-        Whether FANN takes the output range as [-1, 1] and halves its errors.
-    bounded : bool
-        Whether ``|f(v)| <= 1`` for all v.
-    least, most : float
-        Bounds of an unbounded function's values.
-    excess : float
-        Bound of ``|f(v)| - |v|``.
-    steepest : float
-        Bound of ``|f'(v)|``.
-    parameters : tuple of float
-        Those of a family's function, which `name` includes.
-    fann_gradient : callable or None
-        FANN's own gradient where it is inexact, ``fann_gradient(at, steepness)`` with v
-        or y as `reads` says; None: the exact one.
-    """
-
-    name: str
-    value: Callable[[Array], Array]
+    name: str  # The function's name, also the stem of its OpenCL functions
+    value: Callable[[Array], Array]  # ``y = value(v)``
+    # ``dy/dv = gradient(v, y)``; it reads only the argument that `reads` names
     gradient: Callable[[Array, Array], Array]
+    # Argument of the gradient: ``v`` or ``y``. A constant gradient counts as one of
+    # ``y``, which is stored anyway
     reads: Literal["v", "y"]
-    fann: int | None = None
-    fann_factor: float = 1.0
+    fann: int | None = None  # The function's number in FANN; None: FANN lacks it
+    fann_factor: float = 1.0  # ``steepness = fann_factor * FANN's steepness``
+    # Whether FANN takes the output range as [-1, 1] and halves its errors
     symmetric: bool = False
-    bounded: bool = True
+    bounded: bool = True  # Whether ``|f(v)| <= 1`` for all v
+    # Bounds of an unbounded function's values
     least: float = -math.inf
     most: float = math.inf
-    excess: float = 1.0
-    steepest: float = 2.0
+    excess: float = 1.0  # Bound of ``|f(v)| - |v|``
+    steepest: float = 2.0  # Bound of ``|f'(v)|``
+    # FANN's own gradient where it is inexact, ``fann_gradient(at, steepness)`` with v
+    # or y as `reads` says; None: the exact one
     fann_gradient: Callable[[Array, Array], Array] | None = None
+    # Those of a family's function, which `name` includes
     parameters: tuple[float, ...] = ()
 
     @property
@@ -429,10 +405,7 @@ def each_activation(names: str | tuple[str, ...]) -> tuple[str, ...]:
 def activation(name: str) -> Activation:
     """Return the row of an activation, by its name here or in another library.
 
-    Raises
-    ------
-    InputError
-        If no elementwise activation has that name, or parameters are wrong.
+    InputError: no elementwise activation has that name, or parameters are wrong.
     """
     known = own_name(ACTIVATION, name)
     call = _CALL.fullmatch(known) if isinstance(known, str) else None
@@ -487,13 +460,7 @@ def sum_limit(row: Activation, steepness: float) -> float:
 
 
 def fann_activation(number: int) -> Activation:
-    """Return the row of an activation by FANN's number (0 to 19).
-
-    Raises
-    ------
-    InputError
-        If FANN has no such number.
-    """
+    """Return the row of an activation by FANN's number (0 to 19)."""
     row = _BY_FANN.get(number)
     if row is None:
         raise unknown("FANN activation number", number, map(str, sorted(_BY_FANN)))

@@ -121,10 +121,7 @@ _OWN_NAMES = {
 def own_name(kind: str, name: object) -> object:
     """Return clnet's name for one of another library; any other name as it is.
 
-    Raises
-    ------
-    InputError
-        If the name is one of `UNCLEAR`.
+    InputError: the name is one of `UNCLEAR`.
     """
     if not isinstance(name, str):
         return name

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
@@ -21,8 +20,9 @@ from numpy.typing import NDArray
 from clnet.checks import is_among
 from clnet.errors import InputError
 from clnet.nn.activations import FANN_SUM_LIMIT, SOFTMAXES, activation, sum_limit
+from clnet.nn.conversion import like
 from clnet.nn.fann_parameters import FannParameters
-from clnet.nn.layers import Dense, Layer
+from clnet.nn.layers import Dense
 from clnet.nn.optimisers import (
     CASCADE,
     Optimiser,
@@ -328,18 +328,13 @@ class Shortcut:
         """Return the network with other weights of the last layer."""
         return replace(self, output=replace(self.output, weights=weights))
 
-    def network(self, like: Model) -> Model:
-        """Return the network, with all else of a network of its kind."""
+    def network(self, before: Model) -> Model:
+        """Return the network, with all else of the network before it grew."""
         rows = (*self.hidden, self.output)
-        layers: Sequence[Layer] = [
+        network = like(before, [
             replace(row.layer, sources=tuple(range(number + 1)))
             for number, row in enumerate(rows)
-        ]
-        network = type(like)(
-            self.n_in, layers, seed=0, dtype=like.dtype,
-            fann_compatible=like.fann_compatible, fann=like.fann, scaling=like.scaling,
-            classes=like.classes, columns=like.columns,
-        )
+        ])
         network.set_layers(
             (np.delete(row.weights, self.n_in, axis=1), row.weights[:, self.n_in])
             for row in rows

@@ -85,13 +85,18 @@ def stored(
     return _with_layers(network, new)
 
 
-def _with_layers(network: M, layers: Sequence[Layer]) -> M:
-    """Return the network with other layers: the same weights and biases to the bit."""
-    new = type(network)(
+def like(network: M, layers: Sequence[Layer]) -> M:
+    """Return a new network of other layers, with all else of a network."""
+    return type(network)(
         network.n_in, layers, seed=0, dtype=network.dtype,
         fann_compatible=network.fann_compatible, fann=network.fann,
         scaling=network.scaling, classes=network.classes, columns=network.columns,
     )
+
+
+def _with_layers(network: M, layers: Sequence[Layer]) -> M:
+    """Return the network with other layers: the same weights and biases to the bit."""
+    new = like(network, layers)
     parameters = np.zeros_like(new.parameters)
     for number, matrix in enumerate(new.matrices):
         rows, columns, offsets = matrix.entries()
@@ -113,7 +118,7 @@ def _weights_at(
         weights: NDArray[Any] = network.weights(number)[rows, columns]
         return weights
     entries = matrix.entries()
-    values = network.parameters[entries.offsets]
+    values = network.parameters[entries.slots]
     if rows.size > values.size:  # a dense matrix is faster than searching
         whole = np.zeros((matrix.n_out, matrix.n_in), values.dtype)
         whole[entries.rows, entries.columns] = values
@@ -144,18 +149,20 @@ def dropout_of(network: Model) -> NDArray[Any]:
 
 def with_dropout(network: M, fractions: NDArray[Any]) -> M:
     """Return a copy of a network whose layers drop other fractions of outputs."""
-    found = copy(network)
+    changed = copy(network)
     if dropout_of(network).tolist() != fractions.tolist():
-        found._layers = tuple(
+        changed._layers = tuple(
             dataclasses.replace(layer, dropout=fraction)  # type: ignore[type-var]
             for layer, fraction in zip(network.layers, fractions.tolist(), strict=True)
         )
-    return found
+    return changed
 
 
-def alike(one: Model, other: Model) -> bool:
+def alike(network: Model, other: Model) -> bool:
     """Return whether two networks differ in parameters and dropout at most."""
-    if len(one.layers) != len(other.layers):
+    if len(network.layers) != len(other.layers):
         return False
-    one = with_dropout(one, dropout_of(other))
-    return (one.n_in, one.layers, one.dtype) == (other.n_in, other.layers, other.dtype)
+    same = with_dropout(network, dropout_of(other))
+    return (same.n_in, same.layers, same.dtype) == (
+        other.n_in, other.layers, other.dtype
+    )

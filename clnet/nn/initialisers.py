@@ -67,24 +67,13 @@ INITIALISER_NAMES = (*INITIALISERS, WIDROW_NGUYEN)
 
 
 def widrow_nguyen(x: NDArray[Any], hidden: int) -> Draw:
-    """Return Nguyen and Widrow's initialiser in FANN's form.
+    """Return Nguyen and Widrow's initialiser in FANN's form, by inputs x.
 
     "Improving the learning speed of 2-layer neural networks by choosing initial values
     of the adaptive weights", 1990: hidden neurons share the inputs' range. FANN's
     `fann_init_weights`: biases uniform within ±f, weights of all layers from 0 to f,
-    ``f = (0.7 hidden)^(1 / n_in) / (largest - smallest input)``.
-
-    Parameters
-    ----------
-    x : ndarray, shape [samples, n_in]
-        Inputs.
-    hidden : int
-        Hidden neurons of the network.
-
-    Raises
-    ------
-    InputError
-        If there is no hidden neuron, or the inputs have no range.
+    ``f = (0.7 hidden)^(1 / n_in) / (largest - smallest input)``. InputError: there is
+    no hidden neuron, or the inputs have no range.
     """
     if hidden == 0:
         raise InputError(
@@ -105,13 +94,7 @@ def widrow_nguyen(x: NDArray[Any], hidden: int) -> Draw:
 
 
 def initialiser(name: str) -> Draw:
-    """Return the initialiser of a name.
-
-    Raises
-    ------
-    InputError
-        If there is no initialiser of that name, or it needs data.
-    """
+    """Return the initialiser of a name; InputError: there is none, or it needs data."""
     if is_among(name, [WIDROW_NGUYEN]):
         raise InputError(
             f"{name} needs the inputs' range: "

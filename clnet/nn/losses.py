@@ -27,36 +27,23 @@ FANN_TANH_ERROR = 17.0
 
 @dataclass(frozen=True)
 class LossFunction:
-    """One loss.
+    """One loss."""
 
-    Attributes
-    ----------
-    name : str
-        The loss's name, also the stem of its OpenCL functions.
-    value : callable
-        Each output's loss, ``value(y, t, half)`` [batch, n_out]; ``half`` [n_out] is
-        0.5 where FANN halves the error, else 1.
-    gradient : callable
-        ``d value / d y``, of the same arguments; ``d loss / d y`` where fused with
-        softmax.
-    mean : bool
-        Whether a sample's loss is the mean over its outputs, not their sum.
-    fused : {None, "sigmoid", "softmax"}
-        Activation that the loss includes: ``y`` is then its argument, the logits, so
-        that neither overflows.
-    fann : bool
-        Whether it is FANN's, which halves the errors of symmetric outputs.
-    positive : bool
-        Whether outputs are to be at least 0.
-    """
-
-    name: str
+    name: str  # The loss's name, also the stem of its OpenCL functions
+    # Each output's loss, ``value(y, t, half)`` [batch, n_out]; ``half`` [n_out] is 0.5
+    # where FANN halves the error, else 1
     value: Rule
+    # ``d value / d y``, of the same arguments; ``d loss / d y`` where fused with
+    # softmax
     gradient: Rule
+    # Whether a sample's loss is the mean over its outputs, not their sum
     mean: bool = True
+    # Activation that the loss includes: ``y`` is then its argument, the logits, so that
+    # neither overflows
     fused: Literal["sigmoid", "softmax"] | None = None
+    # Whether it is FANN's, which halves the errors of symmetric outputs
     fann: bool = False
-    positive: bool = False
+    positive: bool = False  # Whether outputs are to be at least 0
 
     @property
     def activation(self) -> str | None:
@@ -159,11 +146,5 @@ LOSSES: dict[str, LossFunction] = {row.name: row for row in _ROWS}
 
 
 def loss_function(name: str) -> LossFunction:
-    """Return the row of a loss, by its name here or in another library.
-
-    Raises
-    ------
-    InputError
-        If there is no loss of that name.
-    """
+    """Return the row of a loss, by its name here or in another library."""
     return named_row(LOSS, name, LOSSES)

@@ -1,4 +1,4 @@
-"""A model: a description with its parameters. No OpenCL."""
+"""A model: a description with its parameters; an ensemble of many. No OpenCL."""
 
 from __future__ import annotations
 
@@ -266,6 +266,31 @@ class Model(Description):
             if slot is not None:
                 slot.of(parameters)[...] = biases(slot.size)
         return parameters
+
+
+class EnsembleModel(Model):
+    """Networks of one shape, whose parameters follow each other in the flat buffer."""
+
+    def __init__(self, network: Model, parameters: NDArray[Any]) -> None:
+        self.members: int = len(parameters)
+        super().__init__(
+            network.n_in, network.layers, dtype=network.dtype,
+            fann_compatible=network.fann_compatible, fann=network.fann,
+        )
+        self.replace(parameters)
+
+    @property
+    def n_out(self) -> int:
+        """Outputs of all networks, network after network."""
+        return self.members * super().n_out
+
+    def replace(self, parameters: NDArray[Any]) -> None:
+        """Replace the parameters by an array [members, size] whose padding is zero."""
+        self._replace(parameters.reshape(-1))
+
+    def _initial(self, draw: Draw | None, seed: int | None) -> NDArray[Any]:
+        """Return no numbers: drawn parameters would be replaced."""
+        return np.empty(0, self.dtype)
 
 
 def _draw_of(network: Model, name: str | None, x: ArrayLike | None) -> Draw | None:

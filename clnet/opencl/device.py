@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -223,6 +224,15 @@ CACHE_SPEEDUP = 2.5  # of the last cache over memory
 CACHE_OF_UNIT = 1 << 18  # bytes a GPU's compute unit has of it
 LATENCY_CLOCKS = {"cpu": 50, "gpu": 270}
 HANDOVER_LATENCIES = 6  # a store, polls on the way, a load, and two barriers
+
+
+def with_rates(device: Device, rates: Sequence[Rates]) -> Device:
+    """Return a device with its measured rates, and those of its companions."""
+    main, *others = (
+        replace(place, measured=own)
+        for place, own in zip(device.places, rates, strict=True)
+    )
+    return replace(main, companions=tuple(others))
 
 
 def estimated(device: Device) -> Rates:

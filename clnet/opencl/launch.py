@@ -19,6 +19,8 @@ from clnet.nn.random import ROUNDS
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
 
+OPENCL_TYPES = {"float32": "float", "float64": "double"}  # of NumPy's
+
 When = Literal["call", "parameters", "inputs"]
 """The event before which a launch runs: see `Launch`."""
 

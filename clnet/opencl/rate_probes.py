@@ -20,8 +20,8 @@ import numpy as np
 from clnet.errors import BuildError, DeviceError
 from clnet.opencl.bound import Bound
 from clnet.opencl.commands import seconds_of
-from clnet.opencl.device import Rates
-from clnet.opencl.launch import Argument, Launch, Scratch
+from clnet.opencl.device import Rates, with_rates
+from clnet.opencl.launch import OPENCL_TYPES, Argument, Launch, Scratch
 from clnet.opencl.program import (
     WARP_GROUP_MMA,
     WARP_MMA,
@@ -96,13 +96,12 @@ def known(device: Device) -> Device:
 def _known(device: Device) -> Device:
     numbers, names = store_of(device).rates(_version()), [x.name for x in fields(Rates)]
     try:
-        main, *others = (
-            replace(place, measured=Rates(*(numbers[f"{number} {x}"] for x in names)))
-            for number, place in enumerate(device.places)
-        )
+        return with_rates(device, [
+            Rates(*(numbers[f"{number} {name}"] for name in names))
+            for number in range(len(device.places))
+        ])
     except KeyError:  # not measured, or written in part
         return device
-    return replace(main, companions=tuple(others))
 
 
 @cache
@@ -227,8 +226,7 @@ def multiply_add(timed: Session, dtype: str) -> float:
     sums = Scratch("sums", items * width * np.dtype(dtype).itemsize)
     launch = Launch(
         "probes/rate.cl", "multiply_add",
-        {"REAL": "double" if dtype == "float64" else "float", "WIDTH": width,
-         "CHAINS": chains},
+        {"REAL": OPENCL_TYPES[dtype], "WIDTH": width, "CHAINS": chains},
         (items,), (1 if cpu else group_of(device),),
         (0.999, 0.001, steps, sums),
     )

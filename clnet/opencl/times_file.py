@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, astuple, fields, replace
+from dataclasses import asdict, astuple, fields
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import clnet
 from clnet.errors import FormatError, InputError, quoted
-from clnet.opencl.device import Rates
+from clnet.opencl.device import Rates, with_rates
 from clnet.opencl.store import Store, Timing, cache_directory
 
 if TYPE_CHECKING:
@@ -59,11 +59,7 @@ def given_rates(device: Device) -> Device:
     """Return a device with its imported or shipped rates, if there are any."""
     for content in _contents(device):
         if len(content["rates"]) == len(device.places):
-            main, *others = (
-                replace(place, measured=Rates(**rates))
-                for place, rates in zip(device.places, content["rates"], strict=True)
-            )
-            device = replace(main, companions=tuple(others))
+            device = with_rates(device, [Rates(**row) for row in content["rates"]])
     return device
 
 

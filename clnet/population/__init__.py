@@ -27,6 +27,7 @@ from clnet.errors import InputError, counted, quoted
 from clnet.network import Network
 from clnet.nn.conversion import alike, dropout_of, with_dropout
 from clnet.nn.copies import Uncached
+from clnet.nn.model import EnsembleModel
 from clnet.nn.scaling import scaling_to_apply
 from clnet.population import files
 from clnet.population.cross_validation import cross_validation
@@ -96,11 +97,11 @@ class Population(Uncached):
             )
         self.network: Network = copy(network)
         self.dropout: Array = dropout_of(network)[np.newaxis]
-        one = copy(network)
+        drawn_network = copy(network)
 
         def drawn(seed: Any) -> Array:
-            one.initialise(seed=as_whole("a seed", seed, 0))
-            return one.parameters
+            drawn_network.initialise(seed=as_whole("a seed", seed, 0))
+            return drawn_network.parameters
 
         self._replace(np.stack([drawn(seed) for seed in _some(numbers)]))
         self.dropout = self.dropout.repeat(len(self), axis=0)
@@ -122,26 +123,26 @@ class Population(Uncached):
         """
         listed = _some(networks)
         first = listed[0]
-        for number, one in enumerate(listed):
-            _check_network(f"item {number}", one)
-            if not alike(one, first):
+        for number, member in enumerate(listed):
+            _check_network(f"item {number}", member)
+            if not alike(member, first):
                 raise InputError(
-                    f"network {number} is {one!r}, expected the layers and dtype of "
+                    f"network {number} is {member!r}, expected the layers and dtype of "
                     f"the first, {first!r}"
                 )
         return cls._made(
-            first, np.stack([one.parameters for one in listed]),
-            np.stack([dropout_of(one) for one in listed]),
+            first, np.stack([member.parameters for member in listed]),
+            np.stack([dropout_of(member) for member in listed]),
         )
 
     @classmethod
     def _made(
         cls, network: Network, parameters: Array, dropout: Array
     ) -> Population:
-        found = cls.__new__(cls)
-        found.network, found.dropout = copy(network), dropout
-        found._replace(parameters)
-        return found
+        population = cls.__new__(cls)
+        population.network, population.dropout = copy(network), dropout
+        population._replace(parameters)
+        return population
 
     def _replace(self, parameters: Array) -> None:
         parameters.flags.writeable = False
@@ -198,9 +199,9 @@ class Population(Uncached):
         """Return one network, a copy, or the population of some."""
         if is_whole(index):
             number = as_whole("a network's number", index, -len(self), len(self) - 1)
-            found = with_dropout(self.network, self.dropout[number])
-            found.parameters = self._parameters[number]
-            return found
+            member = with_dropout(self.network, self.dropout[number])
+            member.parameters = self._parameters[number]
+            return member
         try:
             chosen = self._parameters[index]
         except (IndexError, TypeError, ValueError) as error:
@@ -260,7 +261,6 @@ class Population(Uncached):
     @cached_property
     def _ensemble(self) -> PlanCache:
         """The plans that compute all networks in one launch."""
-        from clnet.nn.ensemble import EnsembleModel
         from clnet.planning.inference import PlanCache
 
         return PlanCache(EnsembleModel(self.network, self._parameters))
@@ -305,8 +305,8 @@ class Population(Uncached):
         favourite = ties & (labels.reshape(-1, *[1] * mean.ndim) == mean)
         winner = np.where(favourite.any(axis=0), favourite.argmax(axis=0),
                           ties.argmax(axis=0))
-        found: Array = labels[winner]
-        return found
+        winners: Array = labels[winner]
+        return winners
 
     def evaluate(
         self, x: ArrayLike | Source, t: ArrayLike | None = None,
@@ -532,17 +532,17 @@ class Population(Uncached):
             If the file is missing, damaged, of a later version, or holds no population.
         """
         network, parameters, dropout = files.load(path)
-        one = np.empty((1, network.layout.size), network.dtype)
-        found = cls._made(network, one, dropout_of(network)[np.newaxis])
-        found.parameters = parameters
+        first = np.empty((1, network.layout.size), network.dtype)
+        population = cls._made(network, first, dropout_of(network)[np.newaxis])
+        population.parameters = parameters
         if dropout is not None:
-            found.dropout = dropout
-        return found
+            population.dropout = dropout
+        return population
 
 
-def _check_network(name: str, found: object) -> None:
-    if not isinstance(found, Network):
-        raise InputError(f"{name} must be a Network, not {quoted(found)}")
+def _check_network(name: str, network: object) -> None:
+    if not isinstance(network, Network):
+        raise InputError(f"{name} must be a Network, not {quoted(network)}")
 
 
 def _some(items: Any) -> list[Any]:

@@ -99,17 +99,17 @@ def _left_out(
     """Return the samples that each fold leaves out."""
     n = len(t)
     if not is_whole(folds):
-        found = [as_array("a fold", fold) for fold in as_items(folds)]
-        for fold in found:
+        listed = [as_array("a fold", fold) for fold in as_items(folds)]
+        for fold in listed:
             if fold.ndim != 1 or not fold.size or fold.dtype.kind not in "iu" or (
                 fold.min() < 0 or fold.max() >= n
             ):
                 raise InputError(f"a fold must be numbers of samples, 0 to {n - 1}")
-        if not found:
+        if not listed:
             raise InputError(
                 f"folds must be a number or lists of samples: {quoted(folds)}"
             )
-        return found
+        return listed
     count = as_whole("folds", folds, 2)
     if count > n:
         raise InputError(

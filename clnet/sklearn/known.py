@@ -48,10 +48,10 @@ def take_known_fit(estimator: BaseEstimator, X: Any, y: Any, weight: Any) -> boo
     known = _known.get({})
     if not known or weight is not None:
         return False
-    found = known.get(fit_key(estimator, samples_key(X, y)))
-    if found is None:
+    fitted = known.get(fit_key(estimator, samples_key(X, y)))
+    if fitted is None:
         return False
-    vars(estimator).update(vars(found))
+    vars(estimator).update(vars(fitted))
     parameters = vars(estimator).pop("_shared", None)
     if parameters is not None:
         estimator.network_.parameters = parameters

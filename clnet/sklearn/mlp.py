@@ -185,8 +185,8 @@ class MLP(BaseEstimator):
     @property
     def _schedule(self) -> str:
         """How the learning rate changes; only `sgd`'s does."""
-        own = self.solver == "sgd" and self.optimiser is None
-        return str(self.learning_rate) if own else "constant"
+        by_solver = self.solver == "sgd" and self.optimiser is None
+        return str(self.learning_rate) if by_solver else "constant"
 
     def _has_partial_fit(self) -> bool:
         if not self._stochastic:
@@ -216,19 +216,19 @@ class MLP(BaseEstimator):
         if samples.weight is not None:
             arrays.append(samples.weight)
         stratified = is_classifier(self) and self.n_outputs_ == 1
-        found = train_test_split(
+        split = train_test_split(
             *arrays, random_state=self._random_state,
             test_size=self.validation_fraction,
             stratify=samples.t if stratified else None,
         )
-        weights = found[4:] or [None, None]
-        if found[1].shape[0] < 2:
+        weights = split[4:] or [None, None]
+        if split[1].shape[0] < 2:
             raise ValueError(
                 "The validation set is too small. Increase 'validation_fraction' or "
                 "the size of your dataset."
             )
-        train = FitData(found[0], found[2], weights[0])
-        return train, (found[1], self._labels(found[3]), weights[1])
+        train = FitData(split[0], split[2], weights[0])
+        return train, (split[1], self._labels(split[3]), weights[1])
 
     def _start(self, X: Any, targets: Array) -> None:
         """Make the network, and set the attributes before the first epoch."""
@@ -242,8 +242,10 @@ class MLP(BaseEstimator):
             self.network_ = self._copied(n_in)
         self.n_layers_: int = len(self.network_.sizes)
         last = str(self.network_.layers[-1].activation)
-        names = {own: name for name, own in ALIASES[ACTIVATION][SKLEARN].items()}
-        self.out_activation_: str = names.get(last, last)
+        self.out_activation_: str = next((
+            theirs for theirs, ours in ALIASES[ACTIVATION][SKLEARN].items()
+            if ours == last
+        ), last)
         if self._stochastic:
             self.loss_curve_: list[float] = []
             self._no_improvement_count = 0
@@ -282,10 +284,10 @@ class MLP(BaseEstimator):
     def _copied(self, n_in: int) -> Network:
         """Return a copy of the given network, if it fits."""
         given: Network = self.network
-        found, expected = (given.n_in, given.n_out), (n_in, self.n_outputs_)
-        if found != expected:
+        sizes, expected = (given.n_in, given.n_out), (n_in, self.n_outputs_)
+        if sizes != expected:
             raise ValueError(
-                f"network has {found[0]} inputs and {found[1]} outputs, but the data "
+                f"network has {sizes[0]} inputs and {sizes[1]} outputs, but the data "
                 f"have {expected[0]} and {expected[1]}"
             )
         last = given.layers[-1].activation
@@ -315,16 +317,16 @@ class MLP(BaseEstimator):
 
     def predict(self, X: Any) -> Array:
         """Return the classes, or the numbers, of inputs [n_samples, n_features]."""
-        found: Array = self._decoded(self._checked_outputs(X))
-        return found
+        answers: Array = self._decoded(self._checked_outputs(X))
+        return answers
 
     def _score(self, X: Any, y: Any, sample_weight: Any) -> float:
         """Return the score of a validation set, which is checked already."""
-        found = self._decoded(self._outputs(X))
-        if found.dtype.kind == "f" and not np.isfinite(found).all():
+        answers = self._decoded(self._outputs(X))
+        if answers.dtype.kind == "f" and not np.isfinite(answers).all():
             return float("nan")
         measure = accuracy_score if is_classifier(self) else r2_score
-        return float(measure(y, found, sample_weight=sample_weight))
+        return float(measure(y, answers, sample_weight=sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         """Say that inputs may be sparse."""
@@ -338,17 +340,17 @@ def _cast(array: Any, dtype: str) -> Any:
     if array is None:
         return None
     with np.errstate(over="ignore"):  # the fit refuses infinity, in a sentence
-        found = array.astype(dtype, copy=False)
-    return found.tocsr() if is_sparse(found) else found
+        converted = array.astype(dtype, copy=False)
+    return converted.tocsr() if is_sparse(converted) else converted
 
 
 def checked_sample_weight(weight: Any, X: Any) -> Array | None:
     """Return checked weights of samples."""
     if weight is None:
         return None
-    found: Array = _check_sample_weight(weight, X)
-    if not found.sum() > 0:
+    checked: Array = _check_sample_weight(weight, X)
+    if not checked.sum() > 0:
         raise ValueError(
-            f"sample_weight sums to {found.sum():g}, expected a sum above zero"
+            f"sample_weight sums to {checked.sum():g}, expected a sum above zero"
         )
-    return found
+    return checked

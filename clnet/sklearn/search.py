@@ -104,16 +104,16 @@ class TogetherSearch(Search):
         # scikit-learn's own scorers keep no estimator.
         share = self.scoring is None or isinstance(self.scoring, (str, list, tuple))
         fit_together(fits, len(y), share)
-        for key, one in zip(keys, fits, strict=True):
-            if one.seconds:
-                self._fits[key] = one.estimator
-        self._shares += [one.seconds for one in fits]
+        for key, fit in zip(keys, fits, strict=True):
+            if fit.seconds:
+                self._fits[key] = fit.estimator
+        self._shares += [fit.seconds for fit in fits]
 
     def _format_results(
         self, candidate_params: Any, n_splits: int, out: Any, more_results: Any = None
     ) -> Any:
-        for one, seconds in zip(out, self._shares, strict=False):
-            one["fit_time"] += seconds
+        for result, seconds in zip(out, self._shares, strict=False):
+            result["fit_time"] += seconds
         self._shares = [0.0] * len(out)
         return super()._format_results(candidate_params, n_splits, out, more_results)
 

@@ -113,8 +113,8 @@ def _batch(estimator: BaseEstimator, rule: Optimiser, n: int) -> int:
     """Return the samples of a step, at most all n."""
     size = estimator.batch_size
     if size == "auto":
-        own = estimator.optimiser is not None
-        return min((rule.default_batch or n) if own else BATCH, n)
+        chosen = estimator.optimiser is not None
+        return min((rule.default_batch or n) if chosen else BATCH, n)
     if size > n:
         warnings.warn(
             "Got `batch_size` less than 1 or larger than sample size. It is going to "
@@ -242,8 +242,8 @@ def fit_lbfgs(estimator: BaseEstimator, samples: FitData, objective: Objective) 
         for rows in chunks:
             if len(chunks) > 1:
                 gradients.write(data_of(rows))
-            one, part = gradients(parameters)
-            loss += one
+            part_loss, part = gradients(parameters)
+            loss += part_loss
             gradient += part
         gradient *= objective.gradient / total
         w = x[weights]
@@ -260,7 +260,7 @@ def fit_lbfgs(estimator: BaseEstimator, samples: FitData, objective: Objective) 
     if len(chunks) == 1:
         gradients.write(first)
     with np.errstate(over="ignore"):  # parameters beyond float32's range
-        found = scipy.optimize.minimize(
+        result = scipy.optimize.minimize(
             function, network.parameters.astype(np.float64), method="L-BFGS-B",
             jac=True, callback=say if estimator.verbose else None,
             options={
@@ -268,16 +268,16 @@ def fit_lbfgs(estimator: BaseEstimator, samples: FitData, objective: Objective) 
                 "gtol": estimator.tol,
             },
         )
-    if not np.isfinite(found.x).all():
+    if not np.isfinite(result.x).all():
         raise ValueError(DIVERGED)
-    network.parameters = found.x
-    loss, penalty, _ = evaluate(found.x)
+    network.parameters = result.x
+    loss, penalty, _ = evaluate(result.x)
     estimator.loss_ = loss * objective.value + penalty
-    estimator.n_iter_ = min(int(found.nit), estimator.max_iter)
-    if found.status != 0:
+    estimator.n_iter_ = min(int(result.nit), estimator.max_iter)
+    if result.status != 0:
         warnings.warn(
-            f"lbfgs failed to converge after {found.nit} iteration(s) "
-            f"(status={found.status}): {found.message}; increase the number of "
+            f"lbfgs failed to converge after {result.nit} iteration(s) "
+            f"(status={result.status}): {result.message}; increase the number of "
             "iterations (max_iter), or scale the data",
             ConvergenceWarning, stacklevel=4,
         )

@@ -102,8 +102,8 @@ class _AlikeFits:
         networks: dict[tuple[float, ...], Network] = {}
         for starts in kinds.values():
             begin = time.perf_counter()
-            own = [start.fit.estimator.network_ for start in starts]
-            dropout = np.stack([dropout_of(network) for network in own])
+            trained = [start.fit.estimator.network_ for start in starts]
+            dropout = np.stack([dropout_of(network) for network in trained])
             options = list(dict.fromkeys(start.options for start in starts))
             training = MemberTrainer(
                 with_dropout(self.network, dropout.max(axis=0)), Members(
@@ -117,7 +117,7 @@ class _AlikeFits:
                 continue
             with device_errors(session(self.device)):
                 finite = training.fit(
-                    np.stack([network.parameters for network in own]),
+                    np.stack([network.parameters for network in trained]),
                     [_Rules(starts)],
                 )
             if training.interrupted:
@@ -129,11 +129,11 @@ class _AlikeFits:
                 fit.seconds = (time.perf_counter() - begin) / len(starts)
                 if share:
                     fit.estimator.network_ = networks.setdefault(
-                        tuple(dropout[i]), own[i]
+                        tuple(dropout[i]), trained[i]
                     )
                     fit.estimator._shared = parameters
                 else:
-                    own[i].parameters = parameters
+                    trained[i].parameters = parameters
 
 
 class _Rules:
@@ -159,10 +159,10 @@ def fit_together(fits: Sequence[Fit], samples: int, share: bool = False) -> None
     network and its plans: only those that `take_known_fit` gives, and one at a time.
     """
     shapes: list[_AlikeFits] = []
-    for one in fits:
-        estimator = one.estimator
+    for fit in fits:
+        estimator = fit.estimator
         try:
-            started = _started(one)
+            started = _started(fit)
             if started is None:
                 continue
             key = estimator.network_, estimator.device, _classes(estimator)

@@ -72,14 +72,15 @@ def kinds_of(options: Sequence[TrainingOptions], sizes: Sequence[int]) -> list[A
 
     `sizes` are the samples of a training by each.
     """
-    penalises = any(one.regularisation.penalises for one in options)
     kinds: list[Any] = []
-    for one, n in zip(options, sizes, strict=True):
-        constants = {**vars(one.rule), "learning_rate": None}
-        clips = one.regularisation.clip_norm, one.regularisation.clip_value
+    for own, n in zip(options, sizes, strict=True):
+        clips = own.regularisation.clip_norm, own.regularisation.clip_value
+        constants = vars(own.rule).items()
         kinds.append((
-            type(one.rule), *constants.values(), penalises, clips, one.loss.name,
-            one.precision, one.shuffled, None if one.batch == n else one.batch,
+            type(own.rule),
+            *(value for name, value in constants if name != "learning_rate"),
+            clips, own.loss.name, own.precision, own.shuffled,
+            None if own.batch == n else own.batch,
         ))
     return kinds
 

@@ -20,7 +20,7 @@ from clnet.nn.losses import (
     loss_function,
 )
 from clnet.nn.storage.dense import RowStorage
-from clnet.opencl.launch import PARAMETERS, Argument
+from clnet.opencl.launch import OPENCL_TYPES, PARAMETERS, Argument
 
 if TYPE_CHECKING:
     from clnet.ir.activation import Nonlinearity
@@ -39,7 +39,7 @@ class Typed(Protocol):
 
 def real(span: Typed) -> str:
     """Return the OpenCL type of the span's dtype."""
-    return "double" if span.dtype == "float64" else "float"
+    return OPENCL_TYPES[span.dtype]
 
 
 def number(value: float, span: Typed) -> str:

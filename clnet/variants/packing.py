@@ -18,7 +18,7 @@ BLOCK_BYTES = 2 * BLOCK * BLOCK  # of one split
 ROW_MULTIPLE = 128  # rows of most packed matrices are padded to it
 TERM_MULTIPLE: Mapping[int, int] = MappingProxyType({WARP_MMA: 32, WARP_GROUP_MMA: 64})
 """Terms are padded to it, for each kind of units."""
-VECTOR_BYTES = 16  # the unit of offsets in packed buffers: 4 words
+UNIT_BYTES = 16  # of offsets in packed buffers: 4 words
 PACKERS = 1024  # work-items that pack a block of rows, at most
 MATRICES = 4  # that a launch packs, at most
 CORE, HELD = 8, 4  # rows and terms of a core matrix; its rows that a work-item holds
@@ -91,7 +91,7 @@ class Packing:
             (groups * packers,), (packers,),
             (
                 source, offset, stride, self.rows, self.terms,
-                to, before[0] // VECTOR_BYTES, scales, before[1] // 4, self.blocks,
+                to, before[0] // UNIT_BYTES, scales, before[1] // 4, self.blocks,
                 *(totals or (scales, 0)),
             ),
             when=when,

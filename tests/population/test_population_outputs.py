@@ -14,7 +14,7 @@ from bounds import assert_right
 import clnet
 from clnet import Dense, InputError, Local, Network, Population, Sparse
 from clnet.ir.lowering import lower
-from clnet.nn.ensemble import EnsembleModel
+from clnet.nn.model import EnsembleModel
 from clnet.opencl.session import session
 from clnet.planning import predictions
 from clnet.planning.inference import PlanCache

@@ -21,7 +21,7 @@ from clnet.variants.packing import (
     BLOCK_BYTES,
     PACKERS,
     SPLITS,
-    VECTOR_BYTES,
+    UNIT_BYTES,
     WARP,
 )
 
@@ -156,7 +156,7 @@ class _NarrowChain:
         """Bytes of local memory beside biases, factors and steps of scales."""
         each = 4 * self.biases + STEP_BYTES
         factors = 4 * BLOCK * self.last
-        return self.local_bytes - self.layers * each - factors - VECTOR_BYTES
+        return self.local_bytes - self.layers * each - factors - UNIT_BYTES
 
     @property
     def stages(self) -> int:

@@ -43,7 +43,7 @@ from clnet.variants.dense.mma import (
 )
 from clnet.variants.dense.persistent import MAX_POLLS
 from clnet.variants.macros import function_defines, number, padded
-from clnet.variants.packing import BLOCK, BLOCK_BYTES, SPLITS, VECTOR_BYTES, Packing
+from clnet.variants.packing import BLOCK, BLOCK_BYTES, SPLITS, UNIT_BYTES, Packing
 
 if TYPE_CHECKING:
     from clnet.ir.program import Span
@@ -111,9 +111,9 @@ class MmaChain:
         if not configs:
             return no_room_for_tiles(device)
         size = max(Tiling(span, config, device).values[-1] for config in configs)
-        if size > INT_MAX * VECTOR_BYTES:
+        if size > INT_MAX * UNIT_BYTES:
             return (
-                f"values between its layers take at most {INT_MAX * VECTOR_BYTES} "
+                f"values between its layers take at most {INT_MAX * UNIT_BYTES} "
                 f"bytes, not {size}"
             )
         return None
@@ -185,8 +185,8 @@ class MmaChain:
             "SCALED": table([1, *map(int, unbounded), 0]),
             "STEEPNESS_OF": "{" + ", ".join(number(s, span) for s in steepness) + "}",
             "UNBOUNDED": int(any(unbounded)),
-            "VALUES": table(before // VECTOR_BYTES for before in tiling.values[:-1]),
-            "WEIGHTS": table(before // VECTOR_BYTES for before, _ in weights[:-1]),
+            "VALUES": table(before // UNIT_BYTES for before in tiling.values[:-1]),
+            "WEIGHTS": table(before // UNIT_BYTES for before, _ in weights[:-1]),
             "INVERSE": table(before // 4 for _, before in weights[:-1]),
             "BIAS": table(-1 if bias is None else bias.offset for bias in biases),
             "FUNCTION": table(functions.index(function) for function in hidden),

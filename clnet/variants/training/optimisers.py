@@ -21,6 +21,7 @@ from clnet.nn.optimisers import (
 from clnet.nn.storage.layout import live_elements, round_up
 from clnet.opencl.launch import (
     GRADIENTS,
+    OPENCL_TYPES,
     PARAMETERS,
     STATE,
     Constant,
@@ -238,7 +239,7 @@ def gradient_sum(size: int, dtype: str, device: Device) -> Launch:
     group = min(GROUP, device.largest_group)
     return Launch(
         "training/gradient_sum.cl", "gradient_sum",
-        {"REAL": "double" if dtype == "float64" else "float"},
+        {"REAL": OPENCL_TYPES[dtype]},
         (round_up(size, group),), (group,),
         (GRADIENTS, Scratch("other", size * np.dtype(dtype).itemsize), size),
     )
