@@ -39,6 +39,7 @@ KERNEL_TESTS = Path(__file__).parent / "variants"
 LACKS = {
     "has no float64": "the device has no float64",
     "no device matches 'cpu'": "needs an OpenCL device for the CPU",
+    "no device matches 'pocl'": "needs PoCL",
 }
 
 
@@ -130,6 +131,12 @@ def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 def cpu() -> Device:
     """The CPU's device, for tests whose child processes name it."""
     return discovery.device("cpu")
+
+
+@pytest.fixture
+def pocl() -> Device:
+    """PoCL's own device of this machine, if there is one."""
+    return discovery.device("pocl")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from clnet.errors import BuildError, DeviceError
 from clnet.opencl import session
 from clnet.opencl.child_trial import run_child
 from clnet.opencl.device import Device
-from clnet.opencl.discovery import NO_PLATFORM, DiscoveryResult, device, discover
+from clnet.opencl.discovery import NO_PLATFORM, DiscoveryResult, discover
 from clnet.opencl.quirks import NVIDIA, POCL
 
 LOADABLE = "libc.so.6"
@@ -51,15 +51,6 @@ def found(monkeypatch):
 
     monkeypatch.delenv("CLNET_DEVICE", raising=False)
     return replace
-
-
-@pytest.fixture
-def pocl():
-    """PoCL's own device of this machine, if there is one."""
-    try:
-        return device("pocl")
-    except DeviceError:
-        pytest.skip("no PoCL")
 
 
 def driver_findings():

@@ -338,11 +338,10 @@ class Train:
             return oracle.check(found, part)
         flat = replay.read_gradients()
         for op in program.ops:
-            if hasattr(op, "gradient"):
-                slot = op.weights if hasattr(op, "weights") else op.bias
+            for value, slot in op.gradient_slots.items():
                 at = slice(slot.offset, slot.offset + slot.size)
-                found[op.gradient.name] = flat[np.newaxis, at]
-                part[op.gradient.name] = self._live[at]
+                found[value.name] = flat[np.newaxis, at]
+                part[value.name] = self._live[at]
         return oracle.check(found, part)
 
     def _poison(self, case: Case) -> None:
@@ -357,8 +356,7 @@ class Train:
             replay.write(value, np.full((rows, value.width), np.nan))
         flat = np.zeros(self.network.layout.size, case.dtype)
         for op in self._program.ops:
-            if hasattr(op, "gradient"):
-                slot = op.weights if hasattr(op, "weights") else op.bias
+            for slot in op.gradient_slots.values():
                 flat[slot.offset : slot.offset + slot.size] = np.nan
         replay.write_gradients(flat)
 

@@ -191,10 +191,9 @@ def check_training(
         assert flat.grad is not None
         gradient = flat.grad.numpy()
         for op in program.ops:
-            if hasattr(op, "gradient"):
-                slot = op.weights if hasattr(op, "weights") else op.bias
+            for value, slot in op.gradient_slots.items():
                 where = slice(slot.offset, slot.offset + slot.size)
-                compare(op.gradient.name, gradient[where], live[where])
+                compare(value.name, gradient[where], live[where])
     return np.concatenate(errors), np.concatenate(bounds)
 
 

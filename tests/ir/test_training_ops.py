@@ -31,10 +31,8 @@ def gradient_of(network, loss, x, t, weight=None):
     assert np.isfinite(values["totals"]).all()
     flat = np.zeros(network.layout.size)
     for op in program.ops:
-        if hasattr(op, "gradient"):
-            where = op.weights if hasattr(op, "weights") else op.bias
-            found = values[op.gradient.name][0]
-            flat[where.offset : where.offset + where.size] = found
+        for value, slot in op.gradient_slots.items():
+            flat[slot.offset : slot.offset + slot.size] = values[value.name][0]
     return values["totals"][0, 0], flat
 
 

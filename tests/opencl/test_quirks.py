@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from test_target_cpu import run_in_child
 
 import clnet
 from clnet.opencl import quirks
-from clnet.opencl.child_trial import run_child
 from clnet.opencl.device import TYPES, Device
 from clnet.opencl.quirks import (
     ENVIRONMENT_QUIRKS,
@@ -38,15 +38,6 @@ SAMPLES = (
     ),
 )
 FIELDS = {field.name for field in dataclasses.fields(Device)}
-
-
-@pytest.fixture
-def pocl():
-    """PoCL's device of this machine, if there is one."""
-    try:
-        return clnet.device("pocl")
-    except clnet.DeviceError:
-        pytest.skip("no PoCL")
 
 
 @pytest.mark.parametrize("quirk", QUIRKS, ids=lambda quirk: quirk.reason[:30])
@@ -96,11 +87,7 @@ def test_without_a_linker_numpy_computes(pocl, tmp_path):
         assert {step.variant.name for step in plan.steps} == {"host"}
         plan([0])
     """
-    (cache := tmp_path / "pocl").mkdir()
-    assert not run_child(
-        [sys.executable, "-W", "ignore", "-c", code], PATH="",
-        POCL_CACHE_DIR=str(cache), CLNET_CACHE_DIR=str(tmp_path),
-    )
+    run_in_child(code, tmp_path, PATH="")
 
 
 def test_kernels_run_without_a_folder_of_caches(pocl, tmp_path):
@@ -111,11 +98,7 @@ def test_kernels_run_without_a_folder_of_caches(pocl, tmp_path):
         net = clnet.Network(1, [clnet.Dense(1)])
         net.compile("pocl", tune=False, variants=["naive"])([0])
     """
-    (cache := tmp_path / "pocl").mkdir()
-    assert not run_child(
-        [sys.executable, "-c", code], XDG_CACHE_HOME=str(file / "x"), HOME=str(file),
-        POCL_CACHE_DIR=str(cache), CLNET_CACHE_DIR=str(tmp_path),
-    )
+    run_in_child(code, tmp_path, XDG_CACHE_HOME=str(file / "x"), HOME=str(file))
 
 
 def test_a_users_setting_stays():
