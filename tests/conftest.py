@@ -192,6 +192,23 @@ def modelled_training() -> Iterator[None]:
 
 
 @pytest.fixture
+def modelled_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the plans of calls from the cost model: some tests are not about times."""
+    from clnet.planning.inference import PlanCache, compile_network
+    from clnet.planning.tuning.budget import Budget
+
+    def plan(
+        self: PlanCache, devices: Any, batch: Any, precision: str, calls: float = 1
+    ) -> Any:
+        return compile_network(
+            self.network, devices[0] if isinstance(devices, tuple) else devices, batch,
+            tune=False, precision=precision, budget=Budget(),
+        )
+
+    monkeypatch.setattr(PlanCache, "plan", plan)
+
+
+@pytest.fixture
 def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Begin with an empty store of measured times."""
     from clnet.planning.tuning import times

@@ -12,7 +12,6 @@ import clnet
 from clnet.ir import reference
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import LOSSES
-from clnet.planning.inference import PlanCache
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 EPOCHS = 20  # of a training; the script's take long
@@ -37,6 +36,7 @@ def test_parity_is_always_right(dtype):
     assert found.mse < 1e-6
 
 
+@pytest.mark.usefixtures("modelled_plans")
 @pytest.mark.parametrize("data", ["digits", "mushrooms"])
 def test_the_training_script(data, tmp_path, monkeypatch, capsys, request):
     arguments = []
@@ -51,12 +51,6 @@ def test_the_training_script(data, tmp_path, monkeypatch, capsys, request):
         clnet.Network, "fit",
         lambda self, *given, epochs, **options: fit(
             self, *given, epochs=min(epochs, EPOCHS), **options
-        ),
-    )
-    monkeypatch.setattr(
-        PlanCache, "plan",
-        lambda self, devices, batch, precision, calls=1: self.network.compile(
-            devices, batch, tune=False, precision=precision
         ),
     )
     runpy.run_path(str(EXAMPLES / "train.py"), run_name="__main__")

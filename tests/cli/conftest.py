@@ -9,8 +9,6 @@ import pytest
 from clnet import Dense, Network
 from clnet.cli.main import main
 from clnet.formats import save_data
-from clnet.planning import inference
-from clnet.planning.tuning.budget import Budget
 
 
 @pytest.fixture(autouse=True)
@@ -18,18 +16,6 @@ def measured_times(monkeypatch, tmp_path_factory):
     """A store of measured times for these tests alone."""
     folder = tmp_path_factory.getbasetemp() / "times"
     monkeypatch.setenv("CLNET_CACHE_DIR", str(folder))
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    """Plans come from the cost model."""
-    monkeypatch.setattr(
-        inference.PlanCache, "plan",
-        lambda self, devices, batch, *options: inference.compile_network(
-            self.network, devices[0] if isinstance(devices, tuple) else devices, batch,
-            tune=False, budget=Budget(),
-        ),
-    )
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from clnet import Network, Population, device, load
 from clnet.formats import load_data
 from clnet.training.histories import band
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = pytest.mark.usefixtures("modelled_plans")
 
 
 SIZES = "a.train --layers 2-6-1 --epochs 20"

@@ -18,7 +18,7 @@ TRAIN = "--epochs 4 --batch-size 20 --optimiser adam --seed 0 --device cpu"
 
 
 @pytest.fixture(autouse=True)
-def folder(quick, monkeypatch, tmp_path):
+def folder(modelled_plans, monkeypatch, tmp_path):
     """Commands run in a folder of their own, with a table."""
     monkeypatch.chdir(tmp_path)
     np.save("a.npy", TABLE)

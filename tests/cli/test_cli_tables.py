@@ -15,7 +15,7 @@ from clnet.nn.labels import count_missing
 
 
 @pytest.fixture(autouse=True)
-def folder(quick, monkeypatch, tmp_path):
+def folder(modelled_plans, monkeypatch, tmp_path):
     """Commands run in a folder of their own."""
     monkeypatch.chdir(tmp_path)
 

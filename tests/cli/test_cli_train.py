@@ -19,7 +19,7 @@ from clnet.nn.losses import LOSSES
 from clnet.nn.optimisers import OPTIMISER_NAMES
 from clnet.nn.schedules import SCHEDULES
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = pytest.mark.usefixtures("modelled_plans")
 
 
 def test_a_network_from_sizes(data, clnet_command):

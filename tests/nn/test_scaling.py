@@ -5,20 +5,11 @@ import pytest
 
 import clnet
 from clnet import ClnetWarning, InputError, Network, Scaling
-from clnet.planning import inference
 
 EXAMPLE = Scaling([1.5, 2], [0.5, 0], [-1, -1], [1, 1], [1000], [0.25], [0], [0.5])
 
 
-@pytest.fixture(autouse=True)
-def unmeasured(monkeypatch):
-    """Take plans of the cost model: these tests are not about times."""
-    monkeypatch.setattr(
-        inference.PlanCache, "plan",
-        lambda self, devices, batch, precision, calls=1: self.network.compile(
-            devices, batch, tune=False, precision=precision
-        ),
-    )
+pytestmark = pytest.mark.usefixtures("modelled_plans")
 
 
 def data(n=60, seed=0):

@@ -29,20 +29,12 @@ class FakeHandle:
 
     def __init__(self, **answers):
         self.answers = {
-            "name": "a device",
-            "type": cl.device_type.GPU,
-            "vendor": "a vendor",
-            "version": "OpenCL 1.2",
-            "driver_version": "1.0",
-            "extensions": "",
-            "max_compute_units": 4,
-            "global_mem_size": 1 << 30,
-            "max_mem_alloc_size": 1 << 28,
-            "local_mem_size": 48 << 10,
-            "max_work_group_size": 1024,
-            "preferred_vector_width_float": 1,
-            "int_ptr": 0,
-            **answers,
+            "name": "a device", "type": cl.device_type.GPU, "vendor": "a vendor",
+            "version": "OpenCL 1.2", "driver_version": "1.0", "extensions": "",
+            "max_compute_units": 4, "global_mem_size": 1 << 30,
+            "max_mem_alloc_size": 1 << 28, "local_mem_size": 48 << 10,
+            "max_work_group_size": 1024, "preferred_vector_width_float": 1,
+            "int_ptr": 0, **answers,
         }
 
     def __getattr__(self, name):
@@ -102,21 +94,12 @@ def test_a_record_needs_no_opencl():
 
 
 def test_vendor_queries_of_nvidia(opencl):
-    opencl(
-        FakePlatform(
-            "NVIDIA CUDA",
-            FakeHandle(
-                name="NVIDIA H200",
-                vendor="NVIDIA Corporation",
-                extensions="cl_khr_fp64 cl_nv_device_attribute_query",
-                max_compute_units=132,
-                warp_size_nv=32,
-                compute_capability_major_nv=9,
-                compute_capability_minor_nv=0,
-                svm_capabilities=1,
-            ),
-        )
-    )
+    opencl(FakePlatform("NVIDIA CUDA", FakeHandle(
+        name="NVIDIA H200", vendor="NVIDIA Corporation", max_compute_units=132,
+        extensions="cl_khr_fp64 cl_nv_device_attribute_query", warp_size_nv=32,
+        compute_capability_major_nv=9, compute_capability_minor_nv=0,
+        svm_capabilities=1,
+    )))
     (card,) = devices()
     assert (card.type, card.index) == ("gpu", "0:0")
     assert (card.simd_width, card.compute_capability) == (32, (9, 0))
@@ -172,8 +155,7 @@ def test_devices_are_sorted_best_first(opencl):
         FakePlatform("A", FakeHandle(name="cpu", type=kinds.CPU)),
         FakePlatform("Oclgrind", FakeHandle(name="simulator", type=kinds.ALL)),
         FakePlatform(
-            "B",
-            FakeHandle(name="custom", type=kinds.CUSTOM),
+            "B", FakeHandle(name="custom", type=kinds.CUSTOM),
             FakeHandle(name="fpga", type=kinds.ACCELERATOR),
             FakeHandle(name="small", max_compute_units=2),
             FakeHandle(name="large", max_compute_units=200),
@@ -220,9 +202,7 @@ def test_devices_of_two_platforms_are_not_paired(opencl):
 
 def test_broken_platforms_become_faults(opencl):
     opencl(
-        FakePlatform("Broken", fault=True),
-        FakePlatform("Empty"),
-        pocl("pthread-A"),
+        FakePlatform("Broken", fault=True), FakePlatform("Empty"), pocl("pthread-A")
     )
     assert [d.index for d in devices()] == ["2:0"]
     broken, empty = module.discover().faults
@@ -256,10 +236,7 @@ PRESENT = (
     Device("NVIDIA H200", index="1:1", vendor="NVIDIA Corporation"),
     Device("gfx90a", index="2:0", platform="AMD Accelerated Parallel Processing"),
     Device(
-        "pthread-AMD EPYC",
-        "cpu",
-        index="0:1",
-        platform=POCL,
+        "pthread-AMD EPYC", "cpu", index="0:1", platform=POCL,
         platform_version="OpenCL 3.0 PoCL 3.0-rc2",
         companions=(Device("basic-AMD EPYC", "cpu", index="0:0", serial=True),),
     ),
@@ -272,39 +249,24 @@ def present(monkeypatch):
     monkeypatch.delenv("CLNET_DEVICE", raising=False)
 
 
-@pytest.mark.parametrize(("spec", "index"), [
-    (None, "1:0"),
-    ("gpu", "1:0"),
-    ("GPU", "1:0"),
-    (" gpu ", "1:0"),
-    ("gpu:2", "2:0"),
-    ("cpu", "0:1"),
-    ("cpu:0", "0:1"),
-    ("nvidia", "1:0"),
-    ("nvidia:1", "1:1"),
-    ("h200", "1:0"),
-    ("amd", "2:0"),
-    ("amd:1", "0:1"),
-    ("epyc", "0:1"),
-    ("pocl", "0:1"),
-    ("2:0", "2:0"),
-    ("0:0", "0:0"),
-    ("basic", "0:0"),
+SELECTED = {  # what selects each of the devices
+    "1:0": [None, "gpu", "GPU", " gpu ", "nvidia", "h200"],
+    "1:1": ["nvidia:1"],
+    "2:0": ["gpu:2", "amd", "2:0"],
+    "0:1": ["cpu", "cpu:0", "amd:1", "epyc", "pocl"],
+    "0:0": ["0:0", "basic"],
+}
+
+
+@pytest.mark.parametrize(("index", "spec"), [
+    (index, spec) for index, specs in SELECTED.items() for spec in specs
 ])
 def test_selection(present, spec, index):
     assert device(spec).index == index
 
 
 @pytest.mark.parametrize("spec", [
-    "accelerator",
-    "intel",
-    "nvidia:2",
-    "cpu:1",
-    "3:0",
-    "gpu:-1",
-    "gpu:x",
-    "",
-    ":",
+    "accelerator", "intel", "nvidia:2", "cpu:1", "3:0", "gpu:-1", "gpu:x", "", ":",
     ":0",
 ])
 def test_a_missing_device_lists_the_devices_present(present, spec):
@@ -441,14 +403,9 @@ words = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=90)
 
 @given(
     st.builds(
-        Device,
-        name=words,
-        type=st.sampled_from(TYPES),
-        index=st.sampled_from(["0:0", "12:10"]),
-        compute_units=st.integers(1, 99999),
-        global_memory=sizes,
-        local_memory=sizes,
-        fp64=st.booleans(),
+        Device, name=words, type=st.sampled_from(TYPES),
+        index=st.sampled_from(["0:0", "12:10"]), compute_units=st.integers(1, 99999),
+        global_memory=sizes, local_memory=sizes, fp64=st.booleans(),
         notes=st.tuples(words),
     )
 )
