@@ -265,7 +265,7 @@ class _Reader:
         self.memory[node] = node
         if _changes(self.probe.module, node):
             self.overwritten.add(self.memory[node.args[0]])
-        elif _called(node) in (*_VIEWS, *_SAME):
+        elif self.named(node) in (*_VIEWS, *_SAME, "dropout"):
             self.memory[node] = self.memory[node.args[0]]
 
     def output(self, argument: Any) -> Affine:

@@ -347,7 +347,7 @@ REFUSED = [
     ([("Clip", "x zero B", "y")], "has bounds of several numbers"),
     ([("Clip", "x inf one", "y")], "has bounds of inf and 1.0"),
     # Memory: of a node that repeats, of a window, of a resized value.
-    ([("Expand", "x long4", "y")], "memory limit"),
+    ([("Expand", "x long4", "y")], "Incompatible dimensions"),
     ([("Tile", "x long2", "y")], "memory limit"),
     *(([("Reshape", "x s14", "r"), ("Conv", "r K", "c", window), ("Relu", "c", "y")],
        "memory limit")

@@ -16,7 +16,6 @@ from clnet.formats.graphs.trace import (
     Node,
     Tensor,
     as_float,
-    most_elements,
 )
 from clnet.formats.graphs.values import RefusalError, Tracer
 
@@ -28,6 +27,7 @@ def total_of(
 ) -> Tracer:
     """Return a sum of values and constants, each with its sign or share."""
     shape = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
+    trace.take(int(np.prod(shape, dtype=object)))
     values, bias = [], np.zeros(shape)
     for tensor, sign in zip(inputs, signs, strict=True):
         if isinstance(tensor, Tracer):
@@ -49,16 +49,15 @@ def added(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     signs = [1.0, -1.0] if node.op == "Sub" else [1.0] * len(inputs)
     if node.op == "Mean":
         signs = [1 / len(inputs)] * len(inputs)
-    inputs = _aligned(trace, node, inputs)
-    trace.take(most_elements(node, inputs))
-    return [total_of(trace, inputs, signs)]
+    return [total_of(trace, _aligned(trace, node, inputs), signs)]
 
 
 def multiplied(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]:
     """Return a product or quotient with a constant; of values: if it is a function."""
     inputs = _aligned(trace, node, inputs)
     first, second = inputs
-    trace.take(most_elements(node, inputs))
+    shape = np.broadcast_shapes(first.shape, second.shape)
+    trace.take(int(np.prod(shape, dtype=object)))
     if isinstance(first, Tracer) and isinstance(second, Tracer):
         return composed(trace, node, inputs)
     if isinstance(first, Tracer):

@@ -83,6 +83,8 @@ class Node:
     # Returns its outputs for arrays, of the library that the graph is of; without the
     # options that are named
     evaluate: Callable[..., list[Array]] | None = None
+    # Returns how many elements the outputs have for inputs; None: as few as there are
+    elements: Callable[[Sequence[Any]], int] | None = None
 
     def outputs(self, arrays: Sequence[Any], without: Sequence[str] = ()) -> list[Any]:
         """Return its outputs for arrays, by the library that the graph is of."""
@@ -184,72 +186,15 @@ class GraphTrace:
         return shared[:MOST_ROOTS]
 
 
-WINDOWED = ("Conv", "ConvTranspose", "AveragePool", "LpPool", "MaxPool")
-"""Nodes whose attributes say how much memory they take."""
-
 Operator = Callable[[GraphTrace, Node, list[Any]], Sequence[Tensor]]
 
 
-def most_elements(node: Node, arrays: Sequence[Any]) -> int:
-    """Return about how many elements a node's outputs have at most.
+def most_elements(node: Node, inputs: Sequence[Any]) -> int:
+    """Return how many elements a node's outputs have at most, of a file's own nodes.
 
-    Arrays may be values too: they have a shape.
+    Those of a library that has run it have room for them.
     """
-    shapes = [array.shape for array in arrays if array is not None]
-    # An array without elements takes as long to be repeated as one with some.
-    sizes = [max(1, _size(shape)) for shape in shapes]
-    op, options = node.op, node.options
-    if op in ("ConstantOfShape", "Expand", "Tile", "Pad", "Range"):
-        last = [_wholes(array) for array in arrays[1:] if isinstance(array, np.ndarray)]
-        if op == "ConstantOfShape":
-            return _size(_wholes(arrays[0]))
-        if op == "Expand":
-            return sizes[0] * _size([max(1, size) for size in last[0]])
-        if op == "Tile":
-            return sizes[0] * _size([max(1, size) for size in last[0]])
-        if op == "Pad":
-            pads = options.get("pads") or options.get("paddings") or last[0]
-            return _size([size + 2 * max(0, *pads) for size in shapes[0]])
-        start, limit, delta = (np.asarray(array).item() for array in arrays)
-        return int(abs((limit - start) / delta)) + 1
-    if op in WINDOWED and len(shapes[0]) > 2:
-        window = options.get("kernel_shape") or shapes[1][2:]
-        around = 2 * max(0, *options.get("pads", ()), 0)
-        apart = max(1, *options.get("strides", ()), 1) if op == "ConvTranspose" else 1
-        positions = [(size + around) * apart for size in shapes[0][2:]]
-        channels = _size(shapes[0][:2])
-        return max(sum(sizes), channels * _size(positions) * _size(map(abs, window)))
-    if op == "Resize":  # by scales, else to sizes of the last axes
-        targets = [array for array in arrays[2:]
-                   if array is not None and np.size(array)]
-        target = np.ravel(targets[0]) if targets else np.ones(1)
-        grown = _size([max(1, size) for size in target.tolist()])
-        kept = 1 if target.dtype.kind == "f" else _size(shapes[0][-len(target):])
-        return max(sizes[0], sizes[0] // max(1, kept) * grown)
-    if op == "Upsample":
-        scales = options.get("scales") or np.ravel(arrays[1]).tolist()
-        return sizes[0] * _size([max(1, scale) for scale in scales])
-    if op in ("Gather", "GatherElements", "GatherND", "MatMul", "Gemm", "Einsum"):
-        return sizes[0] * max(sizes[1:]) if op != "Gemm" else sizes[0] * sizes[1]
-    if op in ("Concat", "EyeLike", "ScatterND", "ScatterElements"):
-        return sum(sizes)
-    if op in ("Shape", "Size"):
-        return 8
-    try:
-        return _size(np.broadcast_shapes(*shapes))
-    except ValueError:
-        return sum(sizes)
-
-
-def _size(shape: Any) -> int:
-    size = 1
-    for length in shape:
-        size *= int(length)
-    return max(0, size)
-
-
-def _wholes(array: Any) -> list[int]:
-    return [int(number) for number in np.ravel(array).tolist()]
+    return 0 if node.elements is None else node.elements(inputs)
 
 
 def scalar(tensor: Any) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,17 +12,26 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import external_data_helper, helper, inliner, numpy_helper
+from onnx import (
+    defs,
+    external_data_helper,
+    helper,
+    inliner,
+    numpy_helper,
+    shape_inference,
+)
 from onnx.reference import ReferenceEvaluator
 
 from clnet.errors import FormatError, quoted
 from clnet.formats.files import read, reading
 from clnet.formats.graphs.trace import Input, Node, Room
+from clnet.formats.graphs.values import RefusalError
 from clnet.formats.onnx.functions import gelu
 
 Array = NDArray[Any]
 
 FLOATS = {onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.DOUBLE: "float64"}
+MOST_SIZES = 100  # numbers of a constant that may say how large an output is
 WHOLES = (
     onnx.TensorProto.INT8, onnx.TensorProto.INT16, onnx.TensorProto.INT32,
     onnx.TensorProto.INT64, onnx.TensorProto.UINT8, onnx.TensorProto.UINT16,
@@ -150,7 +160,63 @@ def as_node(node: Any, versions: Mapping[str, int]) -> Node:
         for name, value in values.items()
     }
     op = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
-    return Node(named(node), op, options, partial(_evaluate, node, versions))
+    return Node(named(node), op, options, partial(_evaluate, node, versions),
+                partial(_elements, node, options, versions))
+
+
+def _renamed(
+    node: Any, inputs: Sequence[Any], without: Sequence[str] = ()
+) -> tuple[Any, dict[str, Any]]:
+    """Return a copy of a node, without some attributes, and its inputs by name."""
+    names = ["" if tensor is None else f"i{at}" for at, tensor in enumerate(inputs)]
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    del copy.input[:], copy.attribute[:]
+    copy.input.extend(names)
+    copy.attribute.extend(
+        attribute for attribute in node.attribute if attribute.name not in without)
+    return copy, {name: tensor for name, tensor in zip(names, inputs, strict=True)
+                  if name}
+
+
+def _elements(
+    node: Any, options: dict[str, Any], versions: Mapping[str, int],
+    inputs: Sequence[Any],
+) -> int:
+    """Return how many elements a node's outputs have, by onnx's inference of shapes.
+
+    Those of windows are counted with what lies in each, which the evaluator gathers.
+    """
+    copy, tensors = _renamed(node, inputs)
+    types, constants = {}, {}
+    for name, tensor in tensors.items():
+        element_type = onnx.TensorProto.FLOAT  # values have none of their own
+        if isinstance(tensor, np.ndarray):
+            if tensor.dtype.kind != "f":
+                element_type = helper.np_dtype_to_tensor_dtype(tensor.dtype)
+            if tensor.size <= MOST_SIZES:
+                constants[name] = numpy_helper.from_array(
+                    tensor.astype(np.float32) if tensor.dtype.kind == "f" else tensor,
+                    name,
+                )
+        types[name] = helper.make_tensor_type_proto(element_type, tensor.shape)
+    version = versions.get(node.domain, 1)
+    outputs = shape_inference.infer_node_outputs(
+        defs.get_schema(node.op_type, version, node.domain), copy, types, constants,
+        opset_imports=[helper.make_opsetid(*pair) for pair in versions.items()],
+    )
+    total = 0
+    for output in outputs.values():
+        shape = output.tensor_type.shape
+        if not output.tensor_type.HasField("shape") or not all(
+            dim.HasField("dim_value") for dim in shape.dim
+        ):
+            raise RefusalError("has outputs of an unknown size")
+        total += math.prod(dim.dim_value for dim in shape.dim)
+    window: Sequence[int] = options.get("kernel_shape", ())
+    if not window and node.op_type in ("Conv", "ConvTranspose"):
+        window = inputs[1].shape[2:]
+    return max(1, total) * math.prod(window) if window else total
 
 
 def _evaluate(
@@ -158,24 +224,16 @@ def _evaluate(
     without: Sequence[str],
 ) -> list[Array]:
     """Return a node's outputs for its inputs, by onnx's reference evaluator."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    del copy.input[:], copy.attribute[:]
-    copy.attribute.extend(
-        attribute for attribute in node.attribute if attribute.name not in without)
-    names = ["" if array is None else f"i{k}" for k, array in enumerate(arrays)]
-    copy.input.extend(names)
+    copy, feeds = _renamed(node, arrays, without)
     outputs = [name for name in node.output if name]
     untyped = onnx.TypeProto()
     model = helper.make_model(
         helper.make_graph(
-            [copy], "node",
-            [helper.make_value_info(name, untyped) for name in names if name],
+            [copy], "node", [helper.make_value_info(name, untyped) for name in feeds],
             [helper.make_value_info(name, untyped) for name in outputs],
         ),
         opset_imports=[helper.make_opsetid(*pair) for pair in versions.items()],
     )
-    feeds = {name: array for name, array in zip(names, arrays, strict=True) if name}
     results = ReferenceEvaluator(model).run(None, feeds)
-    named = dict(zip(outputs, results, strict=True))
-    return [np.asarray(named.get(name, 0)) for name in node.output]
+    results_by_name = dict(zip(outputs, results, strict=True))
+    return [np.asarray(results_by_name.get(name, 0)) for name in node.output]
