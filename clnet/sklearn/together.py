@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
     from clnet.network import Network
-    from clnet.training.member_trainer import MemberTrainer
+    from clnet.training.member_training import MemberTraining
     from clnet.training.options import TrainingOptions
 
 Array = NDArray[Any]
@@ -88,7 +88,7 @@ class _AlikeFits:
         If `share`, estimators of one dropout have one network, and parameters apart.
         """
         from clnet.opencl.session import device_errors, session
-        from clnet.training.member_trainer import MemberTrainer, kinds_of
+        from clnet.training.member_training import MemberTraining, kinds_of
         from clnet.training.members import Members, PopulationData
 
         kinds: dict[Any, list[_Start]] = {}
@@ -105,7 +105,7 @@ class _AlikeFits:
             trained = [start.fit.estimator.network_ for start in starts]
             dropout = np.stack([dropout_of(network) for network in trained])
             options = list(dict.fromkeys(start.options for start in starts))
-            training = MemberTrainer(
+            training = MemberTraining(
                 with_dropout(self.network, dropout.max(axis=0)), Members(
                     options,
                     np.array([options.index(start.options) for start in starts]),
@@ -137,17 +137,16 @@ class _AlikeFits:
 
 
 class _Rules:
-    """A callback of `MemberTrainer`: scikit-learn's rules stop each fit."""
+    """A callback of `MemberTraining`: scikit-learn's rules stop each fit."""
 
     def __init__(self, starts: Sequence[_Start]) -> None:
         self._starts = starts
 
-    def __call__(self, training: MemberTrainer, active: Array) -> Array:
+    def __call__(self, training: MemberTraining, active: Array) -> Array:
         """Return which fits stop [active]."""
         parameters, losses = training.parameters, training.last[active, 0]
         return np.array([
-            bool(np.isfinite(loss))
-            and self._starts[i].progress.ended(float(loss), parameters[i])
+            self._starts[i].progress.ended(float(loss), parameters[i])
             for i, loss in zip(active.tolist(), losses, strict=True)
         ])
 

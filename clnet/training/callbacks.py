@@ -51,7 +51,7 @@ FLUSH_SECONDS = 1.0  # from one write of a learning curve to the next
 
 
 class Training(Protocol):
-    """A running training, as callbacks see it: ``trainer.Trainer``."""
+    """A running training, as callbacks see it: `NetworkTraining`, or a cascade's."""
 
     history: History
     parameters: NDArray[Any]
@@ -78,8 +78,8 @@ class Training(Protocol):
         """Copy the present parameters to the network."""
         ...
 
-    def saved(self) -> SavedTraining:
-        """Return the training as it is now, for a file."""
+    def saved(self) -> SavedTraining | None:
+        """Return the training as it is now, for a file; None: its network is all."""
         ...
 
 
@@ -294,7 +294,7 @@ class Checkpoint:
     the order of samples, the epochs so far, the plan, and the state of the other
     callbacks, as the best epoch of `EarlyStopping`. Where that restores the best
     parameters in the end, the file has those of the last epoch. FANN's files hold the
-    network alone.
+    network alone, and so do all of cascade training, which goes on from a network.
 
     Parameters
     ----------
@@ -355,13 +355,16 @@ class Checkpoint:
 
     def _save(self, training: Training) -> None:
         saved = training.saved()
-        if not all_finite(saved.state.parameters):
+        network = training.network
+        parameters = network.parameters if saved is None else saved.state.parameters
+        if not all_finite(parameters):
             return  # the training is about to stop
-        training.network.parameters = saved.state.parameters
-        if suffix_of(self.path, NETWORK_SUFFIXES, "networks") != TRAINING_SUFFIX:
-            save(training.network, self.path)
+        network.parameters = parameters
+        suffix = suffix_of(self.path, NETWORK_SUFFIXES, "networks")
+        if saved is None or suffix != TRAINING_SUFFIX:
+            save(network, self.path)
         elif all_finite(saved.state.values):
-            saved.save(training.network, self.path)
+            saved.save(network, self.path)
         else:
             self._warn(saved.state.epoch)
             return

@@ -18,9 +18,7 @@ from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning.budget import Budget
 from clnet.training.callbacks import end, start
 from clnet.training.options import loss_of, rule_of
-from clnet.training.plans import Planning
 from clnet.training.setup import training_setup
-from clnet.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from clnet.ir.program import Program
@@ -58,10 +56,13 @@ def fit(network: Model, options: FitOptions) -> History:
 
 def train(setup: TrainingSetup) -> History:
     """Train a network by its setup."""
+    from clnet.training.network_training import NetworkTraining
+    from clnet.training.plans import Planning
+
     network = setup.network
     errors = session(setup.devices[0]).errors
     try:
-        training = Trainer(setup, Planning(setup))
+        training = NetworkTraining(Planning(setup))
         network.classes, network.columns = setup.classes, setup.columns
         states = [] if setup.saved is None else setup.saved.callbacks
         start((*setup.callbacks, *setup.checkpoints), training, states)

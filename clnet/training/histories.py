@@ -154,33 +154,46 @@ class MemberLog:
     """The totals of all epochs of a group of networks, as its launches gave them."""
 
     def __init__(self, count: int, most: int) -> None:
-        self._count, self._most = count, most
+        self._most = most
+        self.done: Array = np.zeros(count, int)  # Epochs of each network
         self._launches: list[tuple[Array, MemberLaunch, float]] = []
         # Of epochs with a validation: totals of both and seconds, by epoch.
         self._checked = np.zeros((count, 0, 2 * TOTAL + 1), np.float32)
 
-    def add(self, members: Array, launch: MemberLaunch, seconds: float) -> None:
-        """Add a launch of some networks [active]; `seconds` is the time of an epoch."""
-        self._launches.append((members, launch, seconds))
-        if sum(one.size for _, one, _ in self._launches) > self._most:
-            for _, one, _ in self._launches:
-                one.totals()
-
-    def add_checked(
-        self, members: Array, done: Array, training: Array, validation: Array,
+    def add(
+        self, members: Array, launch: MemberLaunch, checked: MemberLaunch | None,
         seconds: float,
     ) -> None:
-        """Add an epoch after those done; all totals are of shape [active, 6]."""
+        """Add a launch of some networks [active], and that of their validation if any.
+
+        `seconds` is the time of an epoch; one with a validation is alone.
+        """
+        if checked is not None:
+            self._add_checked(members, launch.last, checked.last, seconds)
+        else:
+            self._launches.append((members, launch, seconds))
+            if sum(one.size for _, one, _ in self._launches) > self._most:
+                for _, one, _ in self._launches:
+                    one.totals()
+        self.done[members] += launch.ran
+
+    def _add_checked(
+        self, members: Array, training: Array, validation: Array, seconds: float
+    ) -> None:
+        """Add totals [active, 6] of an epoch."""
+        done = self.done[members]
         last = int(done.max())
         if last >= self._checked.shape[1]:
-            more = np.zeros((self._count, last + 1, 2 * TOTAL + 1), np.float32)
+            shape = len(self.done), last + 1, 2 * TOTAL + 1
+            more = np.zeros(shape, np.float32)
             self._checked = np.concatenate([self._checked, more], axis=1)
         self._checked[members, done] = np.column_stack(
             [training, validation, np.full(len(members), seconds)]
         )
 
-    def fill(self, history: History, number: int, epochs: int, targets: Array) -> None:
+    def fill(self, history: History, number: int, targets: Array) -> None:
         """Add a network's epochs to its history."""
+        epochs = int(self.done[number])
         if self._checked.size:
             rows = self._checked[number, :epochs]
             history.epochs.add(
@@ -191,6 +204,6 @@ class MemberLog:
         for members, launch, seconds in self._launches:
             at = int(np.searchsorted(members, number))
             if at < len(members) and members[at] == number:
-                history.epochs.add(
-                    measures(launch.totals_of(at), *targets[0]), None, seconds
-                )
+                # An interrupt may have come before the last launch was counted.
+                totals = launch.totals_of(at)[: epochs - len(history)]
+                history.epochs.add(measures(totals, *targets[0]), None, seconds)

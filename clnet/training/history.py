@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from os import PathLike
 from typing import Any, ClassVar, overload
@@ -213,6 +213,15 @@ class TrainingState:
             raise FormatError(f"{file} holds no training state: {error}") from None
         return state
 
+    def after(
+        self, epochs: int, steps: int, parameters: Array, values: Array
+    ) -> TrainingState:
+        """Return the state after more epochs of so many steps, with these arrays."""
+        return replace(
+            self, epoch=self.epoch + epochs, count=self.count + epochs * steps,
+            parameters=parameters, values=values,
+        )
+
     def check(self) -> None:
         """Raise InputError unless training can be resumed from the state."""
         if not isinstance(self.optimiser, str):
@@ -356,7 +365,7 @@ def _measures(numbers: list[float]) -> Measures:
 
 def finite_epochs(measures: Array) -> NDArray[np.bool_]:
     """Return which epochs have finite errors, by their measures [..., 3]."""
-    return np.asarray(np.isfinite(measures[..., :2]).all(axis=-1))
+    return np.asarray(np.isfinite(measures[..., 0]) & np.isfinite(measures[..., 1]))
 
 
 def best_was(epoch: int, measure: str, *, restored: bool) -> str:

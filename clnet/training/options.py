@@ -72,8 +72,8 @@ class DesiredError:
         )
 
     def reached_by(self, measures: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which epochs have the error, from their measures [epochs, 3]."""
-        return np.asarray(measures[:, _COLUMNS[self.measure]] <= self.most)
+        """Return which epochs have the error, from their measures [..., 3]."""
+        return np.asarray(measures[..., _COLUMNS[self.measure]] <= self.most)
 
     def limits(self, targets: int) -> tuple[float, float]:
         """Return the sum of squared errors and the bit fails of an epoch to stop at.

@@ -1,6 +1,6 @@
 """`fit_population`: trainings of many networks of one shape, side by side.
 
-Networks of one kind train in one launch (`MemberTrainer`). Where no kernel takes a
+Networks of one kind train in one launch (`MemberTraining`). Where no kernel takes a
 kind, its networks train one after the other as `Network.fit` does, and so does one
 whose training is not finite. Ranks and devices train a share of the networks each.
 """
@@ -140,7 +140,7 @@ class _Share:
         self, network: Model, members: Members, samples: PopulationData,
         device: Device, rows: slice, options: PopulationOptions,
     ) -> None:
-        from clnet.training.member_trainer import MemberTrainer, kinds_of
+        from clnet.training.member_training import MemberTraining, kinds_of
 
         self.members, self.rows = members, rows  # the networks, and which of all
         self._network, self._samples, self._device = network, samples, device
@@ -152,7 +152,7 @@ class _Share:
         self._group = np.array([number_of[kind] for kind in kinds])[members.which]
         self._position = np.full(len(members), -1)
         self.groups = [
-            MemberTrainer(
+            MemberTraining(
                 widest, members if len(number_of) == 1 else members.part(
                     np.flatnonzero(self._group == number)
                 ), samples, device, options.tune, options.progress,

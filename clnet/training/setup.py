@@ -77,6 +77,11 @@ class TrainingSetup:
     # Blocks of a step that ranks share; None: one each, summed in MPI's order
     blocks: int | None = None
 
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        return -(-len(self.data) // self.options.batch)
+
     def settings(self, *, checksums: bool = True) -> dict[str, Any]:
         """Return the `settings_of` the training."""
         blocks = None if self.ranks is None else self.blocks or "any"
@@ -111,7 +116,7 @@ def training_setup(
             "validation ", alone,
         )
         validation = validation_set(validation)
-    callbacks = checked_callbacks(options.callbacks)
+    callbacks, checkpoints = checked_callbacks(options.callbacks)
     data = training_set(data, chosen)
     state, resume = options.state, options.resume
     if resume is not None:
@@ -143,14 +148,12 @@ def training_setup(
     if isinstance(data, DataSet):
         warn_of_classes(network, options.t, chosen.loss)
     warn_of_reach(network, chosen.reach, data.t)
-    checkpoints = [one for one in callbacks if isinstance(one, Checkpoint)]
     return TrainingSetup(
         network=network, options=chosen, data=data, validation=validation,
         rates=find_schedule(chosen.schedule, start.epoch + epochs), epochs=epochs,
-        callbacks=[one for one in callbacks if not isinstance(one, Checkpoint)],
-        checkpoints=checkpoints, state=start, saved=saved, devices=devices,
-        classes=classes, columns=columns, tune=options.tune, progress=options.progress,
-        ranks=ranks, blocks=blocks,
+        callbacks=callbacks, checkpoints=checkpoints, state=start, saved=saved,
+        devices=devices, classes=classes, columns=columns, tune=options.tune,
+        progress=options.progress, ranks=ranks, blocks=blocks,
     )
 
 
@@ -189,8 +192,13 @@ def validation_of(samples: Any, also: str = "") -> tuple[Any, Any, Any]:
     return x, t, weight
 
 
-def checked_callbacks(callbacks: Iterable[Callback]) -> list[Callback]:
-    """Return the callbacks of a training as a list; raise InputError for all else."""
+def checked_callbacks(
+    callbacks: Iterable[Callback]
+) -> tuple[list[Callback], list[Checkpoint]]:
+    """Return the callbacks of a training, and those that are checkpoints.
+
+    All else than callables raises InputError.
+    """
     if not is_many(callbacks):
         raise InputError(
             f"callbacks must be a list of callables, not {type(callbacks).__name__}"
@@ -199,7 +207,8 @@ def checked_callbacks(callbacks: Iterable[Callback]) -> list[Callback]:
     for callback in calls:
         if not callable(callback):
             raise InputError(f"a callback must be callable, not {quoted(callback)}")
-    return calls
+    checkpoints = [one for one in calls if isinstance(one, Checkpoint)]
+    return [one for one in calls if not isinstance(one, Checkpoint)], checkpoints
 
 
 def chosen_seed(seed: int | None) -> int:

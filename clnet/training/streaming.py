@@ -330,11 +330,14 @@ def any_set(
     classes: Classes | None,
     columns: Columns | None,
     scaling: Scaling | None,
-    buffer: int,
+    buffer: int | None,
     what: str = "",
     sparse: bool = False,
 ) -> tuple[AnySet, Classes | None, Columns | None]:
-    """Return the samples of a network, with their classes and columns."""
+    """Return the samples of a network, with their classes and columns.
+
+    Without a buffer all are read at once.
+    """
     x, t, weight = samples
     source = source_of(x, t, weight)
     sparse = sparse and scaling is None and reads_sparse(network, x)
@@ -342,7 +345,7 @@ def any_set(
         check_columns(source, columns)
         columns, classes = columns or source.columns, classes or source.classes
         size = source.size(np.dtype(network.dtype).itemsize)
-        if size is None or size > buffer:
+        if buffer is not None and (size is None or size > buffer):
             data = _streamed(network, source, classes, columns, scaling, what, buffer)
             return data, data.classes, data.columns
         if source is x or not isinstance(source, ArraySource):

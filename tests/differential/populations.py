@@ -19,7 +19,7 @@ from clnet.errors import ClnetWarning, DeviceError
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl.device import Device
 from clnet.planning.training_planner import TrainingPlan, plan_training
-from clnet.training import member_trainer
+from clnet.training import member_training
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
 from clnet.variants.members.members import TrainMembers, VectorMembers
@@ -187,7 +187,7 @@ class Populations(Fit):
             return replace(plan, steps=(self.steps[-1],))
 
         with (
-            mock.patch.object(member_trainer, "members_variants", variants),
-            mock.patch.object(member_trainer, "plan_training", drawn),
+            mock.patch.object(member_training, "members_variants", variants),
+            mock.patch.object(member_training, "plan_training", drawn),
         ):
             yield

@@ -20,7 +20,7 @@ from clnet.nn.optimisers import SGD, Rprop
 from clnet.opencl.discovery import device
 from clnet.runtime.executable import Executable
 from clnet.runtime.replay import Replay
-from clnet.training.member_trainer import MemberTrainer
+from clnet.training.member_training import MemberTraining
 from clnet.variants.cascade.cascade import NeuronsTraining, NeuronValues
 
 from . import pytorch
@@ -221,7 +221,7 @@ def test_a_wrong_network_of_a_population_is_found(monkeypatch, variant):
     case = dataclasses.replace(
         SIMPLE, task="population", options=options, only=(variant, {})
     )
-    fit = MemberTrainer.fit
+    fit = MemberTraining.fit
 
     def wrong(self, *arguments, **options):
         finite = fit(self, *arguments, **options)
@@ -232,7 +232,7 @@ def test_a_wrong_network_of_a_population_is_found(monkeypatch, variant):
     assert outcome.fault is None
     if device().type == "cpu" or variant == "group_members":
         assert {name for name, _ in outcome.steps} == {variant}
-    monkeypatch.setattr(MemberTrainer, "fit", wrong)
+    monkeypatch.setattr(MemberTraining, "fit", wrong)
     assert "times its bound" in Runner(device()).run(case).fault
 
 

@@ -14,7 +14,7 @@ import clnet
 from clnet import Cascade, Checkpoint, Dense, Device, Network, Population
 from clnet.opencl.discovery import Devices
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
-from clnet.training import member_trainer, plans
+from clnet.training import member_training, plans
 from clnet.training.history import TrainingState
 from clnet.variants.members.group_members import GroupMembers
 from faults.setting import CPU, T, X, few_variants, mlp, uninterrupted
@@ -41,7 +41,7 @@ def together(folder: Path, device: Device = CPU, *, groups: bool = False) -> Any
     with pytest.MonkeyPatch.context() as patch:
         if groups:
             patch.setattr(
-                member_trainer, "members_variants",
+                member_training, "members_variants",
                 lambda device, members, samples, subsets, alike: (
                     GroupMembers(members, subsets),
                 ),

@@ -23,7 +23,7 @@ from clnet.opencl.discovery import device as find_device
 from clnet.opencl.store import Store
 from clnet.planning.planner import Planner
 from clnet.planning.training_planner import TRAINING_VARIANTS, plan_training
-from clnet.training import member_trainer
+from clnet.training import member_training
 from clnet.training.cascade import training
 from clnet.variants import Generic
 from clnet.variants.cascade.cascade import NeuronsTraining
@@ -189,7 +189,7 @@ def test_a_kernel_of_populations(monkeypatch):
         assert "2 networks together" in found.fit(x, t, **options)[0].plan
     assert len(calls) == 2  # the training, and the validation
     monkeypatch.setattr(
-        member_trainer, "members_variants", lambda *given: (MembersKiller(2, False),)
+        member_training, "members_variants", lambda *given: (MembersKiller(2, False),)
     )
     left_out = Population(NETWORK, 2)
     with pytest.warns(ClnetWarning, match="members is left out: .* as it did a child"):

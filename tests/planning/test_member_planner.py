@@ -21,7 +21,7 @@ from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import times
 from clnet.planning.tuning.trial import StepTrial
 from clnet.runtime.member_replay import MemberReplay
-from clnet.training import member_trainer
+from clnet.training import member_training
 from clnet.variants.members import members_variants
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.members import TrainMembers
@@ -140,7 +140,7 @@ def chosen(text):
 def two_kernels(monkeypatch):
     """Kernels that every device runs, without one that its model prefers."""
     monkeypatch.setattr(
-        member_trainer, "members_variants",
+        member_training, "members_variants",
         lambda device, n, samples, subsets, alike: (
             GroupMembers(n, subsets), Other(n, subsets)
         ),
@@ -206,7 +206,7 @@ def test_measuring_changes_nothing(monkeypatch):
         )
     )
     monkeypatch.setattr(
-        member_trainer, "members_variants",
+        member_training, "members_variants",
         lambda device, n, samples, subsets, alike: (GroupMembers(n, subsets),),
     )
     tuned, others = fit(**options, tune=True)

@@ -13,7 +13,7 @@ from clnet.nn.losses import LOSSES
 from clnet.nn.optimisers import OPTIMISERS, Rprop
 from clnet.opencl.launch import Scalar
 from clnet.planning.training_planner import plan_training
-from clnet.planning.tuning import trial
+from clnet.planning.tuning import trial, trial_runs
 from clnet.planning.tuning.measure import timing
 from clnet.planning.tuning.oracle import WrongResultError
 from clnet.planning.tuning.trial import StepTrial
@@ -163,7 +163,7 @@ def test_many_steps_are_timed_together(monkeypatch):
     span = program.span(0, len(program.ops), 8)
     tried = StepTrial(network, program, DEVICE)
     monkeypatch.setattr(StepTrial, "check", lambda *parts: True)
-    monkeypatch.setattr(trial, "PASS_SECONDS", 1e3)
+    monkeypatch.setattr(trial_runs, "PASS_SECONDS", 1e3)
 
     class Counting(Everything):
         def launches(self, span, config, device):
@@ -175,9 +175,9 @@ def test_many_steps_are_timed_together(monkeypatch):
             )
 
     seen = []
-    real = trial.Replay.run_pass
+    real = trial_runs.Replay.run_pass
     monkeypatch.setattr(
-        trial.Replay, "run_pass",
+        trial_runs.Replay, "run_pass",
         lambda self, *rest: seen.append(rest[0]) or real(self, *rest),
     )
     for variant, samples in ((Everything(), 8), (Counting(), 50)):
@@ -194,9 +194,9 @@ def test_trials_share_the_data_set_and_check_once(monkeypatch):
     step = PlanStep(span, Everything(), {}, DEVICE)
     tried = StepTrial(network, program, DEVICE)
     written, checked = [], []
-    real = trial.Replay.write
+    real = trial_runs.Replay.write
     monkeypatch.setattr(
-        trial.Replay, "write",
+        trial_runs.Replay, "write",
         lambda self, value, rows: written.append(value.name) or real(self, value, rows),
     )
     fault = StepTrial._fault

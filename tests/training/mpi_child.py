@@ -215,6 +215,25 @@ def population():
     return found
 
 
+def population_by_parts():
+    """Return a population's results on samples read by parts: alone, and by ranks."""
+    found = []
+    for comm in None, COMM:
+        networks = Population(network(), 3)
+        histories = networks.fit(
+            Stored(X), Stored(T), optimiser=["adam"] * 3, epochs=[1, 2, 2], seed=2,
+            batch_size=8, validation=(Stored(X), Stored(T)), patience=3, tune=False,
+            device="cpu", buffer=1 << 11, comm=comm,
+        )
+        errors = np.concatenate([one.epochs.rows[:, :-1] for one in histories])
+        assert not any("networks together" in one.plan for one in histories)
+        found.append([
+            equal_on_all_ranks(networks.parameters), equal_on_all_ranks(errors),
+            [one.stopped for one in histories],
+        ])
+    return found
+
+
 def linear():
     net = Network.mlp([3, 2], "identity")
     net.set_layer(0, np.zeros((2, 3)), np.zeros(2))
@@ -338,6 +357,7 @@ def main(folder):
         patch.setattr(training_planner, "TRAINING_VARIANTS", steps)
         results["in_pieces"] = in_pieces()
     results["by_parts"], results["population"] = by_parts(folder), population()
+    results["population_by_parts"] = population_by_parts()
     if COMM.size == 1:
         results["exact_losses"] = exact_losses()
     if COMM.size < 4:

@@ -269,11 +269,11 @@ def test_the_network_records_fanns_parameters(tmp_path):
     ({"l2": 0.1}, "takes no l2"),
     ({"precision": "high"}, "takes no precision"),
     ({"resume": "a.safetensors"}, "takes no resume"),
-    ({"callbacks": [clnet.Checkpoint("a.net")]}, "not from a checkpoint"),
     ({"loss": "mae"}, "takes the loss mse, fann_linear or fann_tanh, not mae"),
     ({"max_neurons": -1}, "max_neurons"),
     ({"seed": -1}, "a seed"),
     ({"validation": 3}, "must be .x, t."),
+    ({"validation": (*parity(3), np.ones(8))}, "takes no sample_weight"),
 ])
 def test_what_does_not_apply_is_refused(options, words):
     x, t = parity(3)
@@ -332,3 +332,33 @@ def test_stagnation(seed):
             assert before <= end
             break
     assert (end or 50) == FannsRule(*arguments).epochs(scores)
+
+
+def test_a_checkpoint_holds_the_network_to_go_on_from(tmp_path):
+    x, t = parity(3)
+    file = tmp_path / "net.safetensors"
+    found = []
+    for saves in [], [clnet.Checkpoint(file, every=2)]:
+        net = Network(3, [Dense(1, "sigmoid")], seed=0)
+        net.fit(x, t, optimiser="cascade", max_neurons=2, seed=1, desired_error=0,
+                callbacks=saves)
+        found.append(net.parameters)
+    np.testing.assert_array_equal(*found)
+    loaded = clnet.load(file)
+    np.testing.assert_array_equal(loaded.parameters, net.parameters)
+    for one in net, loaded:
+        one.fit(x, t, optimiser="cascade", max_neurons=1, seed=2)
+    assert loaded.sizes == net.sizes
+    np.testing.assert_array_equal(loaded.parameters, net.parameters)
+
+
+def test_sources_are_read_whole():
+    x, t = parity(4)
+    batches = [(x[i:i + 5], t[i:i + 5]) for i in range(0, len(x), 5)]
+    found = []
+    for samples in ((x, t), (batches, None), (iter(batches), None)):
+        net = Network(4, [Dense(1, "sigmoid")], seed=0)
+        history = net.fit(*samples, optimiser="cascade", max_neurons=1, seed=1,
+                          validation=batches if samples[1] is None else (x, t))
+        found.append((net.parameters.tobytes(), history.validation_loss))
+    assert found[1:] == found[:1] * 2

@@ -14,7 +14,7 @@ from clnet.opencl.discovery import device
 from clnet.planning.tuning import times
 from clnet.planning.tuning.trial import MOST, StepTrial
 from clnet.runtime.member_replay import MemberReplay
-from clnet.training import member_trainer
+from clnet.training import member_training
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
 from clnet.variants.members.members import TrainMembers, VectorMembers
@@ -67,7 +67,7 @@ def rprop(launch):
 
 def forced(monkeypatch, *kernels):
     monkeypatch.setattr(
-        member_trainer, "members_variants",
+        member_training, "members_variants",
         lambda device, *given: tuple(kernel(*given) for kernel in kernels),
     )
 

@@ -98,6 +98,15 @@ def test_ranks_share_the_networks_of_a_population(found):
     assert shared[2] == [1, 2, 3, 2, 1]
 
 
+def test_ranks_share_a_population_on_samples_that_are_read_by_parts(found):
+    """Of three networks, one of four ranks has none."""
+    for ranks in 1, 2, 4:
+        alone, shared = found[ranks]["population_by_parts"]
+        assert shared == alone
+        assert shared == found[1]["population_by_parts"][0]
+    assert shared[2][0].startswith("the epoch is done")
+
+
 def test_the_restored_network_has_the_reported_loss(found):
     for reported, expected in found[2]["restored"]:
         assert reported == pytest.approx(expected, rel=1e-5)

@@ -17,7 +17,7 @@ from clnet import Dense, EarlyStopping, InputError, Network, Population, Sparse
 from clnet.opencl.session import session
 from clnet.planning import training_planner
 from clnet.runtime import member_replay
-from clnet.training import member_trainer
+from clnet.training import member_training
 from clnet.variants.members.group_members import GroupMembers
 from clnet.variants.members.lane_members import LaneMembers
 from clnet.variants.members.members import TrainMembers, VectorMembers
@@ -118,7 +118,7 @@ def test_networks_of_any_dropout(kind, monkeypatch):
     variant = kind(N)
     if isinstance(variant, TrainMembers) and clnet.device().type != "cpu":
         pytest.skip("a CPU-only kernel")
-    monkeypatch.setattr(member_trainer, "members_variants", lambda *_: (variant,))
+    monkeypatch.setattr(member_training, "members_variants", lambda *_: (variant,))
     fractions = [0.3, 0.0, 0.1, 0.5, 0.7]
     networks = [
         Network.mlp([3, 9, 7, 2], "tanh", seed=seed, dropout=fraction)
@@ -217,7 +217,7 @@ def test_weights_by_each_kernel(options, kernel, monkeypatch):
     if kernel is KERNELS[2] and ("rows" in options or clnet.device().type != "cpu"):
         pytest.skip("refused")
     monkeypatch.setattr(
-        member_trainer, "members_variants", lambda *given: (kernel(*given),)
+        member_training, "members_variants", lambda *given: (kernel(*given),)
     )
     options = {"epochs": 3, "seed": 4, "sample_weight": WEIGHTS, **options}
     histories = compare_with_oracle(Population(shape(), N), X, T, options)
@@ -273,8 +273,8 @@ def test_interrupts_keep_what_is_trained(monkeypatch, cores):
         "tune": False,
     }
     population.explain(X, T, **options)  # the kernels are compared with the oracle
-    original = member_trainer.MemberReplay.run_members
-    monkeypatch.setattr(member_trainer.MemberReplay, "run_members", run)
+    original = member_training.MemberReplay.run_members
+    monkeypatch.setattr(member_training.MemberReplay, "run_members", run)
     histories = population.fit(X, T, **options)
     assert all(one.stopped.startswith("interrupted after") for one in histories)
     assert [len(one) > 0 for one in histories] == [True, True, False]
@@ -319,7 +319,7 @@ def test_a_training_takes_the_launches_of_an_earlier_one_alike(monkeypatch, weig
     session(clnet.device()).kept.clear()
     losses, parameters = train(rates, X[::-1], WEIGHTS[::-1])
     train(0.5, X, WEIGHTS)
-    monkeypatch.setattr(member_trainer, "MemberReplay", None)
+    monkeypatch.setattr(member_training, "MemberReplay", None)
     again, parameters_again = train(rates, X[::-1], WEIGHTS[::-1])
     assert again == losses
     np.testing.assert_array_equal(parameters_again, parameters)
@@ -352,7 +352,7 @@ def test_a_second_training_plans_nothing_and_one_of_other_options_does(
     assert planned() == 2  # a step, and the validation
     assert planned() == 0
     with monkeypatch.context() as patch:
-        patch.setattr(member_trainer, "MemberReplay", None)  # nor binds it memory
+        patch.setattr(member_training, "MemberReplay", None)  # nor binds it memory
         assert planned(learning_rate=[0.1, 0.3, 0.1, 0.2, 0.01]) == 0
     assert planned(**changed) > 0
     assert planned() == 0

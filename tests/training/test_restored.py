@@ -13,7 +13,7 @@ from clnet.errors import ClnetWarning
 from clnet.nn.optimisers import SGD, Adam
 from clnet.opencl.discovery import device
 from clnet.runtime.train_state import TrainState
-from clnet.training import trainer
+from clnet.training import segments
 from clnet.training.callbacks import MONITORED, Checkpoint, EarlyStopping
 
 DEVICE = device()
@@ -74,8 +74,8 @@ def test_the_restored_network_has_the_reported_figure(measure, options):
 
 @pytest.mark.parametrize("most", [1, 7])
 def test_the_best_epoch_is_amid_others_that_run_together(most, monkeypatch):
-    monkeypatch.setattr(trainer, "SPECULATION_SECONDS", 1e9)
-    monkeypatch.setattr(trainer, "MAX_EPOCHS", most)
+    monkeypatch.setattr(segments, "SPECULATION_SECONDS", 1e9)
+    monkeypatch.setattr(segments, "MAX_EPOCHS", most)
     for patience in 3, 50:
         network = net()
         history = network.fit(
@@ -109,8 +109,8 @@ def test_a_training_that_goes_on(measure, first, tmp_path):
 @pytest.mark.parametrize("most", [1, 7])
 def test_parameters_that_a_callback_replaces_stay(most, monkeypatch):
     """Those before the step are restored; the training goes on from the new ones."""
-    monkeypatch.setattr(trainer, "SPECULATION_SECONDS", 1e9)
-    monkeypatch.setattr(trainer, "MAX_EPOCHS", most)
+    monkeypatch.setattr(segments, "SPECULATION_SECONDS", 1e9)
+    monkeypatch.setattr(segments, "MAX_EPOCHS", most)
     found = []
     for stops in False, True:
         network, kept = net(), {}
@@ -164,8 +164,8 @@ def interrupts(monkeypatch, name, at):
     ("validation_loss", "values", 1), ("validation_loss", "values", 7),
 ])
 def test_an_interrupt_amid_a_read(measure, name, at, most, monkeypatch):
-    monkeypatch.setattr(trainer, "SPECULATION_SECONDS", 1e9)
-    monkeypatch.setattr(trainer, "MAX_EPOCHS", most)
+    monkeypatch.setattr(segments, "SPECULATION_SECONDS", 1e9)
+    monkeypatch.setattr(segments, "MAX_EPOCHS", most)
     interrupts(monkeypatch, name, at)
     network = net()
     options = {"optimiser": UNEVEN, "batch_size": 40}

@@ -18,8 +18,9 @@ from clnet.nn.schedules import Exponential
 from clnet.opencl.store import Store
 from clnet.planning import training_planner
 from clnet.planning.format_planner import NetworkView
-from clnet.training import plans, trainer
+from clnet.training import plans
 from clnet.training.callbacks import Checkpoint, CSVLogger, EarlyStopping, TensorBoard
+from clnet.training.network_training import NetworkTraining
 from clnet.training.saved import SavedTraining
 
 X, T = spirals()
@@ -329,7 +330,7 @@ def test_the_state_is_that_of_the_epoch(options):
 
 def test_the_state_is_not_read_unless_asked_for(monkeypatch):
     monkeypatch.setattr(
-        trainer.Trainer, "_state_now", lambda self: pytest.fail("read")
+        NetworkTraining, "_state_now", lambda self: pytest.fail("read")
     )
     mlp().fit(X, T, epochs=3, callbacks=[lambda now, epoch: len(now.history) > 5])
 

@@ -22,7 +22,8 @@ from clnet.opencl.discovery import device
 from clnet.runtime import replay
 from clnet.runtime.binding import PlanStep
 from clnet.runtime.train_state import TrainState
-from clnet.training import group, plans, trainer
+from clnet.training import group, plans, segments
+from clnet.training.network_training import NetworkTraining
 from clnet.variants.training.epoch import Sequential, TiledEpoch
 from clnet.variants.training.group_step import GroupStep
 
@@ -46,10 +47,10 @@ def net(last="sigmoid"):
 @pytest.fixture
 def speculate(monkeypatch):
     """Sets the most epochs of a segment, whatever their time."""
-    monkeypatch.setattr(trainer, "SPECULATION_SECONDS", 1e9)
-    for module in (trainer, replay):
+    monkeypatch.setattr(segments, "SPECULATION_SECONDS", 1e9)
+    for module in (segments, replay):
         monkeypatch.setattr(module, "RUN_SECONDS", 1e9)
-    return lambda most: monkeypatch.setattr(trainer, "MAX_EPOCHS", most)
+    return lambda most: monkeypatch.setattr(segments, "MAX_EPOCHS", most)
 
 
 class Acts:
@@ -105,10 +106,10 @@ def test_results_are_those_of_single_epochs(speculate, on, options):
 def test_any_actions_of_callbacks(reads, replaces, stop, most):
     acts = {"reads": reads, "replaces": replaces, "stop": stop}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "SPECULATION_SECONDS", 1e9)
+        patch.setattr(segments, "SPECULATION_SECONDS", 1e9)
         found = []
         for length in (1, most):
-            patch.setattr(trainer, "MAX_EPOCHS", length)
+            patch.setattr(segments, "MAX_EPOCHS", length)
             found.append(results(COPYING, {"optimiser": "rprop"}, **acts))
     assert found[0] == found[1]
 
@@ -197,13 +198,13 @@ def test_a_launch_ends_at_the_desired_error(speculate, options, stop):
 def test_the_length_of_segments(speculate, monkeypatch):
     speculate(4)
     found = []
-    enqueue = trainer.Trainer._enqueue
+    enqueue = segments.Segments._enqueue
 
     def counted(self, first, rates):
         found.append(len(rates))
         enqueue(self, first, rates)
 
-    monkeypatch.setattr(trainer.Trainer, "_enqueue", counted)
+    monkeypatch.setattr(segments.Segments, "_enqueue", counted)
     net().fit(X, T, epochs=EPOCHS)  # no callback can read the parameters
     assert found == [1, 4, 4, 3]
     found.clear()
@@ -213,7 +214,7 @@ def test_the_length_of_segments(speculate, monkeypatch):
     net().fit(X, T, epochs=EPOCHS, callbacks=[Acts(reads=range(EPOCHS + 1))])
     assert found == [1] * EPOCHS
     found.clear()  # a short segment loses less where a training may stop
-    monkeypatch.setattr(trainer, "SPECULATION_SECONDS", 0.0)
+    monkeypatch.setattr(segments, "SPECULATION_SECONDS", 0.0)
     for options in ({"callbacks": [Acts()]}, {"desired_error": 1e-9}, {}):
         net().fit(X, T, epochs=EPOCHS, optimiser="adam", batch_size=16, **options,
                   validation=(X, T))  # no kernel does many epochs and this
@@ -270,7 +271,7 @@ def test_an_interrupt_amid_launches_leaves_whole_epochs(monkeypatch, options):
     network, other = net(), net()
     # A long training measures, and may choose another kernel than a short one.
     options = {"seed": 2, "tune": False} | options
-    run = trainer.Trainer.run
+    run = NetworkTraining.run
     # A shell's background jobs ignore it.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -286,7 +287,7 @@ def test_an_interrupt_amid_launches_leaves_whole_epochs(monkeypatch, options):
 
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(trainer.Trainer, "run", interrupted)
+            patch.setattr(NetworkTraining, "run", interrupted)
             history = network.fit(X, T, epochs=10**7, **options)
     finally:
         signal.signal(signal.SIGINT, before)
@@ -306,17 +307,17 @@ def test_an_interrupt_amid_launches_leaves_whole_epochs(monkeypatch, options):
 def test_an_interrupted_wait_for_one_epoch_leaves_it_whole(monkeypatch, on, options):
     network, other = net(), net()
     options = {"seed": 2, "tune": False, "devices": on} | options
-    monkeypatch.setattr(trainer, "MAX_EPOCHS", 1)
+    monkeypatch.setattr(segments, "MAX_EPOCHS", 1)
     calls = []
 
-    def interrupted(self, count, wait=trainer.Trainer._measures):
+    def interrupted(self, count, wait=segments.Segments._measures):
         calls.append(count)
         if len(calls) == 5:
             raise KeyboardInterrupt
         return wait(self, count)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.Trainer, "_measures", interrupted)
+        patch.setattr(segments.Segments, "_measures", interrupted)
         history = network.fit(X, T, epochs=20, **options)
     assert history.stopped.startswith("interrupted after 4 ")
     again = other.fit(X, T, epochs=4, **options)
@@ -343,7 +344,7 @@ def test_an_interrupt_at_any_call_of_an_epoch_leaves_whole_ones(
         monkeypatch.setattr(TrainState, "can_snapshot_state", False)
         monkeypatch.setattr(TrainState, "host_is_apart", True)
     speculate(most)
-    begun = trainer.Trainer._enqueue, trainer.Trainer._measures
+    begun = segments.Segments._enqueue, segments.Segments._measures
 
     def trained(epochs, at=None):
         """Return what an interrupt at a call that computes the fourth epoch leaves."""
@@ -358,7 +359,7 @@ def test_an_interrupt_at_any_call_of_an_epoch_leaves_whole_ones(
 
         def watched(run):
             def watching(self, *arguments):
-                sys.setprofile(count if len(self.history) == 3 else None)
+                sys.setprofile(count if len(self._history) == 3 else None)
                 try:
                     return run(self, *arguments)
                 finally:
@@ -368,7 +369,7 @@ def test_an_interrupt_at_any_call_of_an_epoch_leaves_whole_ones(
 
         with monkeypatch.context() as patch:
             for run in begun:
-                patch.setattr(trainer.Trainer, run.__name__, watched(run))
+                patch.setattr(segments.Segments, run.__name__, watched(run))
             history = network.fit(X, T, epochs=epochs, **options)
         state = history.state
         arrays = state.parameters, state.values, history.epochs.rows[:, :-1]

@@ -16,7 +16,7 @@ from clnet.nn.random import key
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl import memory as memories
 from clnet.opencl.discovery import device
-from clnet.training import plans, trainer
+from clnet.training import plans, segments
 from clnet.training.callbacks import EarlyStopping
 from clnet.training.history import TrainingState
 
@@ -159,7 +159,7 @@ class Transfers:
 def test_an_epoch_moves_one_record(monkeypatch, options):
     x, t = spirals()
     net().fit(x, t, epochs=1, seed=1, **options)  # so that all is measured
-    monkeypatch.setattr(trainer, "MAX_EPOCHS", 1)  # one record an epoch
+    monkeypatch.setattr(segments, "MAX_EPOCHS", 1)  # one record an epoch
     transfers = Transfers(monkeypatch)
     sizes = []
     for epochs in (2, 7):
@@ -177,7 +177,7 @@ def test_an_epoch_moves_one_record(monkeypatch, options):
 def test_validation_moves_one_record_more(monkeypatch):
     x, t = spirals()
     net().fit(x, t, epochs=1, validation=(x[:50], t[:50]))  # so that all is measured
-    monkeypatch.setattr(trainer, "MAX_EPOCHS", 1)
+    monkeypatch.setattr(segments, "MAX_EPOCHS", 1)
     transfers = Transfers(monkeypatch)
     counts = []
     for epochs in (1, 3):

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from clnet.checks import as_whole, is_many
 from clnet.errors import InputError, counted, quoted, warn
-from clnet.formats.sources import check_buffer
 from clnet.ir import cascade as oracle
 from clnet.nn.activations import activation
 from clnet.nn.cascade import (
@@ -36,7 +35,7 @@ from clnet.nn.optimisers import CASCADE
 from clnet.nn.scaling import scaling_to_apply
 from clnet.opencl.discovery import device_list
 from clnet.opencl.session import device_errors, session
-from clnet.training.callbacks import Checkpoint, end, progress_bar, start, stopping
+from clnet.training.callbacks import end, progress_bar, start, stopping
 from clnet.training.cascade.launches import Parts
 from clnet.training.cascade.trial import bound
 from clnet.training.data_set import DataSet, warn_of_classes, warn_of_reach
@@ -48,8 +47,9 @@ from clnet.training.history import (
     finite_epochs,
 )
 from clnet.training.options import DesiredError, desired_error, loss_of
-from clnet.training.setup import checked_callbacks, chosen_seed
+from clnet.training.setup import checked_callbacks, chosen_seed, validation_of
 from clnet.training.streaming import any_set
+from clnet.training.trainer import ALL_DONE, CALLED, DIVERGED, Segment, Trainer
 from clnet.variants.cascade.cascade import CascadeSamples, NeuronsTraining
 
 if TYPE_CHECKING:
@@ -57,9 +57,8 @@ if TYPE_CHECKING:
     from clnet.nn.model import Model
     from clnet.opencl.device import Device
     from clnet.opencl.session import Session
-    from clnet.training.callbacks import Callback
+    from clnet.training.callbacks import Callback, Checkpoint
     from clnet.training.fit_options import FitOptions
-    from clnet.training.saved import SavedTraining
 
 Array = NDArray[Any]
 
@@ -80,23 +79,21 @@ def fit_cascade(network: Model, options: FitOptions) -> History:
         "max_neurons", MAX_NEURONS if max_neurons is None else max_neurons, 0
     )
     scaling = scaling_to_apply(network.scaling, options.scale)
-    room, validation = check_buffer(None), options.validation
     data, classes, columns = any_set(
         network, (options.x, options.t, None), network.classes, network.columns,
-        scaling, room,
+        scaling, None,
     )
     other = None
-    if validation is not None:
-        if not isinstance(validation, (tuple, list)) or len(validation) != 2:
-            raise InputError("the validation of cascade training must be (x, t)")
+    if options.validation is not None:
         other, classes, _ = any_set(
-            network, (*validation, None), classes, columns, scaling, room, "validation "
+            network, validation_of(options.validation), classes, columns, scaling, None,
+            "validation ",
         )
     for samples in (data, other):
-        if samples is not None and not isinstance(samples, DataSet):
+        if samples is not None and samples.weighted:
             raise InputError(
-                "cascade training keeps all samples on the device: give arrays, not "
-                "sources that are read by parts"
+                "cascade training takes no sample_weight: a candidate's score is a "
+                "plain sum"
             )
     assert isinstance(data, DataSet) and (other is None or isinstance(other, DataSet))
     loss = loss_of(network, CASCADE, options.loss)
@@ -108,9 +105,7 @@ def fit_cascade(network: Model, options: FitOptions) -> History:
     device, *more = device_list(options.device)
     if more:
         raise InputError("cascade training takes one device, not several")
-    callbacks = checked_callbacks(options.callbacks)
-    if any(isinstance(callback, Checkpoint) for callback in callbacks):
-        raise _no_checkpoint()
+    callbacks, checkpoints = checked_callbacks(options.callbacks)
     seed = chosen_seed(options.seed)
     warn_of_classes(network, options.t, loss)
     warn_of_reach(
@@ -124,15 +119,8 @@ def fit_cascade(network: Model, options: FitOptions) -> History:
         desired_error(network, options.desired_error, options.stop),
     )
     with device_errors(training.session):
-        training.run(callbacks, bool(options.progress))
+        training.fit(callbacks, checkpoints, bool(options.progress))
     return training.history
-
-
-def _no_checkpoint() -> InputError:
-    return InputError(
-        "cascade training goes on from a network, not from a checkpoint: save "
-        "training.network in a callback"
-    )
 
 
 def _refuse(options: FitOptions) -> None:
@@ -221,6 +209,12 @@ class CascadeTraining:
     An epoch of its history is the training of the outputs of one more neuron.
     """
 
+    each_epoch = True
+    ahead = False  # no neuron is added before the last one is reported
+    _squares: float  # The squared errors that candidates are to cancel
+    _mse: float  # Of the last training of the outputs
+    _reached: bool  # Whether that has the desired error
+
     def __init__(
         self, network: Model, shortcut: Shortcut, cascade: Cascade, loss: LossFunction,
         data: DataSet, validation: DataSet | None, max_neurons: int, seed: int,
@@ -297,16 +291,26 @@ class CascadeTraining:
         """Let the network that is trained be the present one."""
         self._model.become(self.network)
 
-    def saved(self) -> SavedTraining:
-        """Raise InputError: there is no checkpoint of a cascade training."""
-        raise _no_checkpoint()
+    def saved(self) -> None:
+        """Return nothing: between two neurons the network is all there is to keep."""
 
-    def run(self, callbacks: list[Callback], progress: bool) -> None:
-        """Train, and let the network be the grown one."""
-        start(callbacks, self)
+    def fit(
+        self, callbacks: list[Callback], checkpoints: list[Checkpoint], progress: bool
+    ) -> None:
+        """Train, and let the network be the grown one; `history.stopped` tells why."""
+        self._callbacks = [*callbacks, *checkpoints]
+        start(self._callbacks, self)
+        zero = np.zeros(1, int)
+        # Reaching the desired error takes more than an epoch's measures.
+        trainer = Trainer(
+            self, self._report, zero + self._max_neurons + 1, [None], zero
+        )
         try:
-            with progress_bar(self._max_neurons, "neurons", progress) as bar:
-                self._run(callbacks, bar)
+            with progress_bar(self._max_neurons, "neurons", progress) as self._bar:
+                trainer.run()
+            self.history.stopped = self._reason(int(trainer.codes[0]))
+            if self.history.diverged:
+                warn(self.history.stopped)
         except KeyboardInterrupt:
             count = len(self.history)
             self.history.stopped = (
@@ -316,7 +320,7 @@ class CascadeTraining:
         except Exception:  # a callback's: the network gets the neurons so far
             self.update_network()
             raise
-        end(callbacks, self)
+        end((*checkpoints, *callbacks), self)
         changes = self._cascade.as_fann()
         if self._loss.fann:
             changes["train_error_function"] = self._loss.name.removeprefix("fann_")
@@ -325,65 +329,91 @@ class CascadeTraining:
         self._end_history()
         self._bound.keep()
 
-    def _run(self, callbacks: list[Callback], bar: Any) -> None:
-        """Add neurons until a rule holds; `history.stopped` tells it."""
-        history, name, kept = self.history, "neuron", self._shortcut
-        for neurons in range(self._max_neurons + 1):
+    # The loop ---------------------------------------------------------------------
+
+    @property
+    def done(self) -> Array:
+        """The epochs of the history [1]."""
+        return np.array([len(self.history)])
+
+    def run(self, active: Array, left: Array) -> Segment:
+        """Add a neuron, but before the first epoch; train the outputs; measure them."""
+        before = self._shortcut
+        try:
+            if self.history:
+                self._add_neuron(self._squares)
             begin = time.perf_counter()
-            last = neurons == self._max_neurons
-            trained = self._train_outputs(None if last else self._desired)
-            reached = (
-                not last and self._desired is not None
-                and self._desired.met_by(trained.measures)
-            )
-            earlier = self._bound.outputs.weights(self._shortcut.read)
-            if reached:
-                trained = self._train_outputs(None)
-            measures = trained.measures
-            if measures.finite:
-                # Records are of the weights before the last step.
+            measures = self._train(last=left[0] == 1)
+            checked = self._validated() if measures.finite else None
+            seconds = time.perf_counter() - begin
+        except BaseException:
+            self._shortcut = before
+            raise
+        if not measures.finite:
+            self._shortcut = before
+        return Segment(
+            np.ones(1, int), np.array([[astuple(measures)]]),
+            None if checked is None else np.array([[astuple(checked)]]), seconds,
+        )
+
+    def _train(self, *, last: bool) -> Measures:
+        """Train the outputs; return their measures, and note if they reach the goal."""
+        desired = None if last else self._desired
+        trained = self._train_outputs(desired)
+        self._reached = desired is not None and desired.met_by(trained.measures)
+        earlier = self._bound.outputs.weights(self._shortcut.read)
+        if self._reached:
+            trained = self._train_outputs(None)
+        measures = trained.measures
+        if measures.finite:
+            # Records are of the weights before the last step.
+            measures = self._accept()
+        if self._reached and desired is not None:
+            # Training on until the error falls no more may end above the goal.
+            if not desired.met_by(measures):
+                self._bound.outputs.start(earlier)
                 measures = self._accept()
-            if reached and self._desired is not None:
-                # Training on until the error falls no more may end above the goal.
-                if not self._desired.met_by(measures):
-                    self._bound.outputs.start(earlier)
-                    measures = self._accept()
-                    trained.squares = measures.mse * self._data.t.size
-                reached = self._desired.met_by(measures)
-            if not measures.finite:
-                self._shortcut = kept
-                history.diverged = True
-                history.stopped = (
-                    f"training diverged with {counted(neurons, name)}: the mse is "
-                    f"{measures.mse}; the network before is kept"
-                )
-                warn(history.stopped)
-                return
-            kept = self._shortcut
-            checked = self._validated()
-            history.epochs.add(
-                np.array([[*astuple(measures)]]),
-                None if checked is None else np.array([[*astuple(checked)]]),
-                time.perf_counter() - begin,
+                trained.squares = measures.mse * self._data.t.size
+            self._reached = desired.met_by(measures)
+        self._squares, self._mse = trained.squares, measures.mse
+        return measures
+
+    def _report(self, active: Array, segment: Segment, codes: Array) -> None:
+        """Add an epoch to the history unless it diverged, and call all callbacks."""
+        if codes[0] == DIVERGED:
+            return
+        segment.log(self.history)
+        epoch = self.history[-1]
+        if self._bar is not None:
+            self._bar.update(self._neurons - self._bar.n)
+            self._bar.set_postfix(mse=f"{epoch.mse:.4g}", refresh=False)
+        self._caller = stopping(self._callbacks, self, epoch)
+        if self._reached or self._caller:
+            codes[0] = CALLED
+
+    @property
+    def _neurons(self) -> int:
+        """Neurons that were added before the last epoch."""
+        return max(0, len(self.history) - 1)
+
+    def _reason(self, code: int) -> str:
+        """Return why the training has ended, by a code of `Trainer`."""
+        if code == DIVERGED:
+            self.history.diverged = True
+            return (
+                f"training diverged with {counted(len(self.history), 'neuron')}: the "
+                f"mse is {self._mse}; the network before is kept"
             )
-            epoch = history[-1]
-            if bar is not None:
-                bar.update(neurons - bar.n)
-                bar.set_postfix(mse=f"{epoch.mse:.4g}", refresh=False)
-            stopped_by = stopping(callbacks, self, epoch)
-            if reached:
-                assert self._desired is not None
-                history.stopped = (
-                    f"{self._desired.measure} is at most {self._desired.most:g} with "
-                    f"{counted(neurons, name)}"
-                )
-            elif stopped_by:
-                history.stopped = f"{stopped_by} stopped after {counted(neurons, name)}"
-            elif last:
-                history.stopped = f"max_neurons {neurons} is reached"
-            if history.stopped:
-                return
-            self._add_neuron(trained.squares)
+        neurons = counted(self._neurons, "neuron")
+        if code == ALL_DONE:
+            return f"max_neurons {self._neurons} is reached"
+        if code == CALLED and self._reached:
+            assert self._desired is not None
+            return (
+                f"{self._desired.measure} is at most {self._desired.most:g} with "
+                f"{neurons}"
+            )
+        return f"{self._caller} stopped after {neurons}"
 
     def _train_outputs(self, desired: DesiredError | None) -> _OutputsRule:
         """Train the outputs; None: as long as their error falls."""

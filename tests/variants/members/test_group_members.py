@@ -17,7 +17,7 @@ from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import SGD, Adam
 from clnet.nn.regularisation import Regularisation
 from clnet.opencl.program import matrix_units
-from clnet.training import member_trainer
+from clnet.training import member_training
 from clnet.variants.members.group_members import (
     GROUPS,
     SLICES,
@@ -113,7 +113,7 @@ def test_refusals():
 
 def test_a_population_by_groups(monkeypatch):
     monkeypatch.setattr(
-        member_trainer, "members_variants",
+        member_training, "members_variants",
         lambda device, members, samples, subsets, alike: (
             GroupMembers(members, subsets),
         ),

@@ -1,4 +1,4 @@
-"""`MemberTrainer`: many networks of one kind, trained by launches of all of them.
+"""`MemberTraining`: many networks of one kind, trained by launches of all of them.
 
 They may differ in parameters, seed, rates, samples, penalties, dropout, limits and the
 number of epochs, for which a launch has tables; `kinds_of` tells what they share.
@@ -31,14 +31,12 @@ from clnet.training.histories import MemberLog
 from clnet.training.history import (
     History,
     TrainingState,
-    all_done,
     best_was,
     diverged_state,
-    finite_epochs,
-    interrupted_after,
 )
 from clnet.training.passes import measures
 from clnet.training.programs import program_of, without_backward
+from clnet.training.trainer import CALLED, DIVERGED, Segment, Trainer, reason
 from clnet.variants.members import members_variants
 from clnet.variants.members.members import exact_factors
 from clnet.variants.training.whole_step import accepted_step
@@ -55,16 +53,14 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-Callback = Callable[["MemberTrainer", Array], Array]
+Callback = Callable[["MemberTraining", Array], Array]
 """Called after each epoch with the training and the numbers of the networks that it
-trained [active]; returns which of them stop [active]."""
+trained [n], but for those that diverged; returns which of them stop [n]."""
 
 TOTALS_SHARE = 16  # of a device's memory is for totals that are not read yet
 KEPT_SHARE = 128  # of a device's memory is for launches that are kept
 PENALTY = 1e-3  # of a program's weights, whose networks have penalties of their own
 GROWTH = 8  # of a launch's epochs, at most: the first ones also compile
-# Why a member has stopped.
-RUNNING, ALL_DONE, REACHED, CALLED, DIVERGED = range(5)
 
 
 def kinds_of(options: Sequence[TrainingOptions], sizes: Sequence[int]) -> list[Any]:
@@ -108,7 +104,7 @@ class _Launches:
     validation: tuple[PlanStep, MemberReplay] | None = None
 
 
-class MemberTrainer:
+class MemberTraining:
     """A training of many networks; where no kernel takes them, `refusal` says why."""
 
     refusal: str | None = None
@@ -116,6 +112,7 @@ class MemberTrainer:
     interrupted: bool = False
     last: Array  # Measures of each member's last epoch [members, 3]
     checks: Array  # Those of its validation
+    ahead = False  # no launch runs before the one before it is reported
     _best: BestEpochs | None = None
 
     def __init__(
@@ -252,7 +249,7 @@ class MemberTrainer:
             l2=members.each(lambda one: one.regularisation.l2),
         )
 
-    def _validation(self, bound: _Launches) -> MemberReplay | None:
+    def _validation_launch(self, bound: _Launches) -> MemberReplay | None:
         """Return the launch that measures the validation, if there is one."""
         data, step, rests = (
             self._samples.validation, self._validation_step, self.members.rests
@@ -296,56 +293,28 @@ class MemberTrainer:
         if self._samples.patience is not None:
             self._best = BestEpochs(self._samples.patience, start)
             callbacks = *callbacks, self._best
-        replay, self._train_state = bound.replay, bound.train_state
-        validation = self._validation(bound)
+        self._bound, self._train_state = bound, bound.train_state
+        self._validation = self._validation_launch(bound)
+        self._callbacks, self._bar, self._halt = callbacks, bar, halt
         # Callbacks and a validation look at each epoch.
-        one_epoch = bool(callbacks) or validation is not None
-        most = members.each(lambda one: one.epochs)
+        self.each_epoch = bool(callbacks) or self._validation is not None
         self._rates = [
             (one.rule.rate, find_schedule(one.schedule, one.epochs))
             for one in members.options
         ]
-        count, active = len(start), np.arange(len(start))
+        count = len(start)
         self._start, self._ended = start, False
         self._log = MemberLog(count, self.device.global_memory // TOTALS_SHARE)
-        self._sizes = replay.samples, (replay if validation is None else validation
-                                       ).samples
-        self.done: Array = np.zeros(count, int)
-        self.stopped: Array = np.full(count, RUNNING)
+        measured = self._validation or bound.replay
+        self._sizes = bound.replay.samples, measured.samples
         self.last, self.checks = np.zeros((2, count, 3))
+        trainer = Trainer(
+            self, self._report, members.each(lambda one: one.epochs),
+            [one.desired for one in members.options], members.which,
+        )
+        self.codes = trainer.codes
         try:
-            while active.size:
-                if halt is not None and halt.is_set():
-                    raise KeyboardInterrupt
-                before = self.done[active]
-                left = int((most[active] - before).min())
-                epochs = 1 if one_epoch else min(bound.epochs, replay.epochs, left)
-                schedule, plans = self._schedule(active, before, epochs)
-                begin = time.perf_counter()
-                launch = replay.run_members(active, before, schedule, plans)
-                seconds = time.perf_counter() - begin
-                self.done[active] += launch.ran
-                self.last[active] = last = self._measures(0, active, launch.last)
-                stopped = np.where(self.done[active] == most[active], ALL_DONE, RUNNING)
-                stopped[self._reached(active, last)] = REACHED
-                if validation is not None:
-                    checked = validation.run_members(active, before, schedule[:1, :2])
-                    self.checks[active] = self._measures(1, active, checked.last)
-                    self._log.add_checked(
-                        active, before, launch.last, checked.last, seconds
-                    )
-                else:
-                    self._log.add(active, launch, seconds / epochs)
-                    if not one_epoch:
-                        fitting = int(epochs * RUN_SECONDS / seconds)
-                        bound.epochs = max(1, min(GROWTH * bound.epochs, fitting))
-                for callback in callbacks:
-                    stopped[callback(self, active)] = CALLED
-                stopped[~finite_epochs(last)] = DIVERGED
-                self.stopped[active] = stopped
-                if bar is not None:
-                    bar.update(int(launch.ran.sum()))
-                active = active[stopped == RUNNING]
+            trainer.run()
         except KeyboardInterrupt:
             self.interrupted = True
             if halt is not None:
@@ -357,7 +326,46 @@ class MemberTrainer:
         if self._best is not None:
             self._best.restore(self)
         finite = np.isfinite(self.parameters).all(axis=1)
-        return np.asarray(finite & (self.stopped != DIVERGED))
+        return np.asarray(finite & (self.codes != DIVERGED))
+
+    # The loop ---------------------------------------------------------------------
+
+    @property
+    def done(self) -> Array:
+        """The epochs of each member [members]."""
+        return self._log.done
+
+    def run(self, active: Array, left: Array) -> Segment:
+        """Train the active members by one launch, and measure the validation."""
+        if self._halt is not None and self._halt.is_set():
+            raise KeyboardInterrupt
+        bound, before, epochs = self._bound, self.done[active], 1
+        if not self.each_epoch:
+            epochs = min(bound.epochs, bound.replay.epochs, int(left.min()))
+        schedule, plans = self._schedule(active, before, epochs)
+        begin = time.perf_counter()
+        launch = bound.replay.run_members(active, before, schedule, plans)
+        seconds = time.perf_counter() - begin
+        self.last[active] = last = self._measures(0, active, launch.last)
+        checked = checks = None
+        if self._validation is not None:
+            checked = self._validation.run_members(active, before, schedule[:1, :2])
+            self.checks[active] = held_out = self._measures(1, active, checked.last)
+            checks = held_out[:, np.newaxis]
+        elif not self.each_epoch:
+            fitting = int(epochs * RUN_SECONDS / seconds)
+            bound.epochs = max(1, min(GROWTH * bound.epochs, fitting))
+        self._launch = launch, checked
+        return Segment(launch.ran, last[:, np.newaxis], checks, seconds / epochs)
+
+    def _report(self, active: Array, segment: Segment, codes: Array) -> None:
+        """Log the last launch, and call all callbacks."""
+        self._log.add(active, *self._launch, segment.seconds)
+        finite = np.flatnonzero(codes != DIVERGED)
+        for callback in self._callbacks if finite.size else ():
+            codes[finite[callback(self, active[finite])]] = CALLED
+        if self._bar is not None:
+            self._bar.update(int(segment.ran.sum()))
 
     @property
     def parameters(self) -> Array:
@@ -404,16 +412,6 @@ class MemberTrainer:
         """Return `Measures` [active, 3] of an epoch; `data` is 1 for validations."""
         return measures(totals, self._sizes[data][active], self._network.n_out)
 
-    def _reached(self, active: Array, last: Array) -> Array:
-        """Return which members [active] have their desired error, by measures."""
-        reached = np.zeros(len(active), bool)
-        which = self.members.which[active]
-        for number, options in enumerate(self.members.options):
-            if options.desired is not None:
-                its = which == number
-                reached[its] = options.desired.reached_by(last[its])
-        return reached
-
     def history(self, number: int) -> History:
         """Return the history of one member."""
         members, best, epochs = self.members, self._best, int(self.done[number])
@@ -425,31 +423,21 @@ class MemberTrainer:
             options.rule_text, 0, 0, int(members.seeds[number]), start,
             np.zeros((0, 0), start.dtype), self._network.formats,
         ))
-        self._log.fill(history, number, epochs, np.array([
+        self._log.fill(history, number, np.array([
             [int(sizes[number]), self._network.n_out] for sizes in self._sizes
         ]))
-        code = self.stopped[number]
-        if code == RUNNING:
-            history.stopped = interrupted_after(epochs)
-        elif code == CALLED:
-            history.stopped = f"EarlyStopping stopped after epoch {epochs}"
-        elif code == REACHED:
-            assert options.desired is not None
-            reached = options.desired.reached(history[-1])
-            assert reached is not None  # both ask the same measures
-            history.stopped = reached
-        else:
-            history.stopped = all_done(epochs)
+        history.stopped = reason(
+            self.codes[number], history, options.desired, "EarlyStopping"
+        )
         if best is not None and best.loss[number] < np.inf:
             history.best_epoch = int(best.epoch[number])
             history.stopped += best_was(
                 history.best_epoch, "validation_loss", restored=True
             )
         history.tell_validation()
-        history.state = replace(
-            history.state, epoch=epochs,
-            count=epochs * -(-len(samples) // options.batch),
-            parameters=self.parameters[number].copy(), values=self._states.of(number),
+        history.state = history.state.after(
+            epochs, -(-len(samples) // options.batch),
+            self.parameters[number].copy(), self._states.of(number),
         )
         if not all_finite(history.state.values):
             history.diverged, history.stopped = True, diverged_state(epochs)
@@ -458,7 +446,7 @@ class MemberTrainer:
 
 
 class BestEpochs:
-    """A callback of `MemberTrainer`: `EarlyStopping` by the validation's loss."""
+    """A callback of `MemberTraining`: `EarlyStopping` by the validation's loss."""
 
     def __init__(self, patience: int, start: Array) -> None:
         self._patience, self._parameters = patience, start.copy()
@@ -466,7 +454,7 @@ class BestEpochs:
         self.epoch: Array = np.zeros(len(start), int)
         self._taken: tuple[Array, ...] = np.zeros(0, int), *np.zeros((3, 0))
 
-    def __call__(self, training: MemberTrainer, active: Array) -> Array:
+    def __call__(self, training: MemberTraining, active: Array) -> Array:
         """Take the best epochs; return which networks have none since `patience`."""
         loss = training.checks[active, 0]
         better = loss < self.loss[active]
@@ -486,7 +474,7 @@ class BestEpochs:
             self.loss[numbers], self.epoch[numbers] = loss, epoch
             self._parameters[numbers] = parameters
 
-    def restore(self, training: MemberTrainer) -> None:
+    def restore(self, training: MemberTraining) -> None:
         """Give the networks the parameters of their best epochs."""
         self._take()  # again: an interrupt may have come amid
         improved = self.loss < np.inf
