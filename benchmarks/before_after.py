@@ -106,8 +106,8 @@ def measured(tree: Path, cache: Path, device: str | None) -> dict[str, Any]:
             [str(tree), os.environ.get("PYTHONPATH", "")]
         ), "CLNET_CACHE_DIR": str(cache)},
     )
-    found: dict[str, Any] = json.loads(shown.stdout.splitlines()[-1])
-    return found
+    content: dict[str, Any] = json.loads(shown.stdout.splitlines()[-1])
+    return content
 
 
 def rows(tree: Path, rounds: int, device: str | None) -> Iterator[dict[str, object]]:
@@ -116,11 +116,11 @@ def rows(tree: Path, rounds: int, device: str | None) -> Iterator[dict[str, obje
     with tempfile.TemporaryDirectory() as folder:
         for number in range(rounds + 1):
             for name, path in trees.items():
-                found = measured(path, Path(folder, name), device)
-                for case, time_of in found["cases"].items() if number else ():
+                content = measured(path, Path(folder, name), device)
+                for case, time_of in content["cases"].items() if number else ():
                     yield {"tree": name, "round": number, "case": case,
-                           "us": f"{time_of * 1e6:.2f}", "device": found["device"],
-                           "driver": found["driver"]}
+                           "us": f"{time_of * 1e6:.2f}", "device": content["device"],
+                           "driver": content["driver"]}
 
 
 def table(rows: pd.DataFrame) -> str:

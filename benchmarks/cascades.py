@@ -56,9 +56,9 @@ def spirals() -> tuple[Array, Array]:
     """
     i = np.arange(SPIRAL)
     angle, radius = i * np.pi / 16, 6.5 * (104 - i) / 104
-    one = np.stack([radius * np.sin(angle), radius * np.cos(angle)], axis=1)
+    arm = np.stack([radius * np.sin(angle), radius * np.cos(angle)], axis=1)
     t = np.repeat([[1.0], [0.0]], SPIRAL, axis=0)
-    return np.concatenate([one, -one]).astype(np.float32), t.astype(np.float32)
+    return np.concatenate([arm, -arm]).astype(np.float32), t.astype(np.float32)
 
 
 def mushroom() -> tuple[Array, Array]:
@@ -115,12 +115,12 @@ def by_fann(fann: ctypes.CDLL, network: Network, x: Array, t: Array, case: Casca
     net, data = network_of(fann, network), samples_of(fann, x, t)
     ctypes.CDLL(None).srand(seed)
     outer = x.shape[1] + 1 + t.shape[1]
-    found: Sizes = []
+    sizes: Sizes = []
 
     def add() -> None:
         neurons = fann.fann_get_total_neurons(net.pointer) - outer
         mse = fann.fann_get_MSE(net.pointer)
-        found.append((neurons, mse, *clock()))
+        sizes.append((neurons, mse, *clock()))
 
     def callback(*_: Any) -> int:
         add()
@@ -133,24 +133,24 @@ def by_fann(fann: ctypes.CDLL, network: Network, x: Array, t: Array, case: Casca
         net.pointer, data.pointer, case.max_neurons, 1, case.desired_error
     )
     add()
-    return found
+    return sizes
 
 
 def by_clnet(network: Network, x: Array, t: Array, case: CascadeCase, seed: int,
              device: str | None) -> Sizes:
     """Train by clnet."""
-    found: Sizes = []
+    sizes: Sizes = []
 
     def callback(training: Any, epoch: Any) -> None:
-        found.append((epoch.number - 1, epoch.mse, *clock()))
+        sizes.append((epoch.number - 1, epoch.mse, *clock()))
 
     clock = Clock()
     network.fit(
         x, t, optimiser="cascade", max_neurons=case.max_neurons, seed=seed,
         desired_error=case.desired_error, callbacks=[callback], device=device,
     )
-    found.append((len(network.layers) - 1, found[-1][1], *clock()))
-    return found
+    sizes.append((len(network.layers) - 1, sizes[-1][1], *clock()))
+    return sizes
 
 
 def rows_of(
@@ -215,15 +215,15 @@ def table(rows: pd.DataFrame) -> str:
     """Return medians over the seeds of the ends, and how many times FANN takes."""
     ends = ends_of(rows).rename(columns={"median": "wall"})
     by_case = ends.groupby(["case", "library"], sort=False)
-    found = by_case[["neurons", "mse", "wall", "processor"]].median().unstack()
-    found.columns = [" ".join(column) for column in found.columns]
+    medians = by_case[["neurons", "mse", "wall", "processor"]].median().unstack()
+    medians.columns = [" ".join(column) for column in medians.columns]
     for measure in ("wall", "processor"):
         of = ends.pivot(index=["case", "seed"], columns="library", values=measure)
         ratio = (of["fann"] / of["clnet"]).groupby("case")
-        found[f"{measure} ×"], found["least"] = ratio.median(), ratio.min()
-    found["solved"] = ends.groupby("case")["solved"].sum()
-    found["seeds"] = ends.groupby("case")["seed"].nunique()
-    return str(found.to_string(float_format="%.3g"))
+        medians[f"{measure} ×"], medians["least"] = ratio.median(), ratio.min()
+    medians["solved"] = ends.groupby("case")["solved"].sum()
+    medians["seeds"] = ends.groupby("case")["seed"].nunique()
+    return str(medians.to_string(float_format="%.3g"))
 
 
 def main() -> None:

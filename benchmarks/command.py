@@ -96,9 +96,9 @@ def run(
         table = read(path)
         names = list(table["study"].unique())
         if len(names) != 1 or study not in (None, *names):
-            found = " and ".join(names) or "no study"
+            studies = " and ".join(names) or "no study"
             raise InputError(
-                f"{path} has rows of {found}, not of {study or 'one study'}"
+                f"{path} has rows of {studies}, not of {study or 'one study'}"
             )
         if names[0] not in STUDIES:
             raise unknown("study", names[0], STUDIES)
@@ -207,7 +207,7 @@ def select(
     known = {c.name for trial in trials for c in trial.candidates}
     _check_names("variant", options.variants, {*(known - baselines), NONE})
     _check_names("baseline", options.baselines, {*(known & baselines), NONE})
-    found = []
+    selected = []
     for trial in trials:
         if not (
             _fits(trial.table, options.tables) and _fits(trial.case.name, options.cases)
@@ -222,10 +222,10 @@ def select(
             if default if names is None else _fits(candidate.name, names):
                 chosen.append(candidate)
         if chosen:
-            found.append(replace(trial, candidates=tuple(chosen)))
-    if not found:
+            selected.append(replace(trial, candidates=tuple(chosen)))
+    if not selected:
         raise InputError("nothing is left to measure: select more names")
-    return tuple(found)
+    return tuple(selected)
 
 
 def _fits(name: str, patterns: Sequence[str] | None) -> bool:

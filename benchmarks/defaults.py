@@ -141,11 +141,13 @@ def splits(folder: Path) -> dict[str, Callable[[int], Split]]:
     }
 
 
-def score(choice: Choice, kind: str, split: Split, seed: int, device: Device) -> float:
+def score(
+    choice: Choice, hidden_name: str, split: Split, seed: int, device: Device
+) -> float:
     """Return the score of a network on the test set after training."""
     if choice.optimiser is None:
         return _score_of_sklearn(split, seed)
-    hidden, last, other = NETWORKS[kind]
+    hidden, last, other = NETWORKS[hidden_name]
     if not split.classes:
         last = "identity" if split.standardised else other
     sizes = [split.x.shape[1], HIDDEN, split.t.shape[1]]
@@ -194,8 +196,8 @@ def _score_of_sklearn(split: Split, seed: int) -> float:
         model = make_pipeline(scaler(), TransformedTargetRegressor(
             MLPRegressor(**options), transformer=scaler()
         ))
-        one = split.t.shape[1] == 1
-        model.fit(split.x, split.t.ravel() if one else split.t)
+        single = split.t.shape[1] == 1
+        model.fit(split.x, split.t.ravel() if single else split.t)
         return float(model.score(split.x_test, split.t_test))
 
 
@@ -205,13 +207,13 @@ def measured(
     """Yield the rows."""
     for name, split in sets.items():
         for choice in CHOICES:
-            for kind in NETWORKS if choice.optimiser else [SKLEARN]:
+            for network in NETWORKS if choice.optimiser else [SKLEARN]:
                 scores = [
-                    score(choice, kind, split(seed), seed, device)
+                    score(choice, network, split(seed), seed, device)
                     for seed in range(SEEDS)
                 ]
                 yield {
-                    "data": name, "samples": len(split(0).x), "network": kind,
+                    "data": name, "samples": len(split(0).x), "network": network,
                     "choice": choice.name, "epochs": choice.epochs, "seeds": SEEDS,
                     "mean": np.mean(scores), "low": min(scores), "high": max(scores),
                 }
@@ -231,7 +233,7 @@ def table(rows: pd.DataFrame) -> str:
     summary = pd.DataFrame({
         "behind the best": behind.mean(axis="columns"),
         "at most": behind.max(axis="columns"),
-        **{kind: behind[kind].mean(axis="columns") for kind in NETWORKS},
+        **{network: behind[network].mean(axis="columns") for network in NETWORKS},
     })
     by_set = rows.pivot_table(
         index=["data", "network"], columns="choice", values="mean", sort=False

@@ -16,8 +16,8 @@ from clnet.opencl.device import Device
 
 def versions() -> dict[str, str]:
     """Return the versions of the libraries; empty if not installed."""
-    found = {name: _installed(name) for name in ("numpy", "pyopencl", "torch")}
-    return {"clnet": clnet.__version__, **found, "python": platform.python_version()}
+    others = {name: _installed(name) for name in ("numpy", "pyopencl", "torch")}
+    return {"clnet": clnet.__version__, **others, "python": platform.python_version()}
 
 
 def device_identity(device: Device) -> dict[str, str]:

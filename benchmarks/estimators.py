@@ -58,17 +58,17 @@ def samples(name: str) -> tuple[Array, Array]:
     return scale(x), y if name in CLASSES else scale(y)
 
 
-def estimator(kind: str, name: str, seed: int, device: str | None) -> Any:
+def estimator(library: str, name: str, seed: int, device: str | None) -> Any:
     """Return an estimator of `ESTIMATORS` for a data set."""
     from sklearn import neural_network
 
     import clnet.sklearn
 
     of = "MLPClassifier" if name in CLASSES else "MLPRegressor"
-    if kind == SKLEARN:
+    if library == SKLEARN:
         return getattr(neural_network, of)(random_state=seed)
     ours: Callable[..., Any] = getattr(clnet.sklearn, of)
-    return ours(random_state=seed, dtype=kind, device=device)
+    return ours(random_state=seed, dtype=library, device=device)
 
 
 def measured(names: list[str], device: str | None) -> Iterator[dict[str, Any]]:
@@ -82,11 +82,11 @@ def measured(names: list[str], device: str | None) -> Iterator[dict[str, Any]]:
             train_test_split, x, y, test_size=TEST,
             stratify=y if name in CLASSES else None,
         )
-        found: dict[str, list[list[float]]] = {kind: [] for kind in ESTIMATORS}
+        results: dict[str, list[list[float]]] = {library: [] for library in ESTIMATORS}
         for seed in (None, *range(SEEDS)):
             x_train, x_test, y_train, y_test = split(random_state=seed or 0)
-            for kind in ESTIMATORS:
-                model = estimator(kind, name, seed or 0, device)
+            for library in ESTIMATORS:
+                model = estimator(library, name, seed or 0, device)
                 wall, processor = time.perf_counter(), time.process_time()
                 # Threads of BLAS that wait for products as small would count too.
                 with warnings.catch_warnings(), threadpool_limits(1, "blas"):
@@ -96,12 +96,12 @@ def measured(names: list[str], device: str | None) -> Iterator[dict[str, Any]]:
                 wall = time.perf_counter() - wall
                 if seed is not None:
                     score = model.score(x_test, y_test)
-                    found[kind].append([score, model.n_iter_, processor, wall])
-        for kind, rows in found.items():
+                    results[library].append([score, model.n_iter_, processor, wall])
+        for library, rows in results.items():
             means = np.mean(rows, axis=0)
             scores = [row[0] for row in rows]
             yield {
-                "data": name, "samples": len(x_train), "estimator": kind,
+                "data": name, "samples": len(x_train), "estimator": library,
                 "seeds": SEEDS, "score": means[0], "low": min(scores),
                 "high": max(scores), "epochs": means[1], "processor_s": means[2],
                 "wall_s": means[3],

@@ -110,11 +110,11 @@ class ByVariant(Candidate):
                     [step], span.inputs, span.outputs, on_device=True
                 )
                 with quiet_errors(session(device)):
-                    found = timing(run)
+                    measured = timing(run)
             except (DeviceError, WrongResultError) as error:
                 faults.append(str(error))
             else:
-                times.append((found.seconds, number))
+                times.append((measured.seconds, number))
         if not times:
             raise RefusedError(faults[0])
         return space[min(times)[1]]
@@ -147,46 +147,46 @@ class Planned(Candidate):
 
     tune: bool = False  # Whether the whole tuning space is measured first
     name: str = "planned"
+    on_host: bool = True  # Whether the variant ``host`` is among the candidates
 
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Plan for host arrays; on the other bases, for data on the device."""
-        tune = True if self.tune else None
-        plan = case.network.compile(
-            device, case.batch, tune=tune, precision=case.precision
-        )
+        plan = self._plan(case, device, self.on_host)
         if all(step.device is not None for step in plan.steps):
             return prepared(case, device, plan.steps, plan)
         # A plan with steps of the host needs host arrays.
-        names = [variant.name for variant in VARIANTS if variant.name != "host"]
-
-        def steps() -> tuple[PlanStep, ...]:
-            return case.network.compile(
-                device, case.batch, tune=tune, variants=names, precision=case.precision
-            ).steps
-
-        timers = _timers(case, device, steps, plan)
+        timers = _timers(
+            case, device, lambda: self._plan(case, device, False).steps, plan
+        )
         return forward(
             case, plan, timers, steps_text(plan.steps), _threads(plan.steps), spins=True
+        )
+
+    def _plan(self, case: Case, device: Device, on_host: bool) -> Plan:
+        names = [variant.name for variant in VARIANTS if variant.name != "host"]
+        return case.network.compile(
+            device, case.batch, tune=True if self.tune else None,
+            variants=None if on_host else names, precision=case.precision,
         )
 
 
 def no_serial_device() -> str | None:
     """Return None if a device runs in the calling thread, else a sentence."""
-    if any(_has_serial(found) for found in devices()):
+    if any(has_serial(device) for device in devices()):
         return None
     return "no OpenCL device here runs in the calling thread: PoCL's would"
 
 
 def with_serial_device(device: Device) -> Device:
     """Return the device if it or a companion is serial, else another one like that."""
-    if _has_serial(device):
+    if has_serial(device):
         return device
-    return next(found for found in devices() if _has_serial(found))
+    return next(other for other in devices() if has_serial(other))
 
 
 def variant(name: str) -> Variant:
     """Return the registered variant of a name; raise InputError if there is none."""
-    return known_row("variant", name, {one.name: one for one in ALL_VARIANTS})
+    return known_row("variant", name, {row.name: row for row in ALL_VARIANTS})
 
 
 def named(options: Options, others: Iterable[str]) -> list[Candidate]:
@@ -200,15 +200,16 @@ def named(options: Options, others: Iterable[str]) -> list[Candidate]:
     ]
 
 
-def _has_serial(device: Device) -> bool:
-    return any(one.serial for one in device.places)
+def has_serial(device: Device) -> bool:
+    """Return whether a device, or a companion, runs kernels in the calling thread."""
+    return any(place.serial for place in device.places)
 
 
 def serial_device(device: Device) -> Device:
     """Return the device or its companion that runs kernels in the calling thread."""
-    for one in device.places:
-        if one.serial:
-            return one
+    for place in device.places:
+        if place.serial:
+            return place
     raise RefusedError(f"{device.name} has no companion in the calling thread")
 
 
@@ -311,11 +312,11 @@ def timed_run(executable: Executable, first: Action | None = None) -> DeviceTime
     if first is not None:
         first()
     commands = traced(executable)
-    times = [one.event.profile for one in commands if one.event is not None]
+    times = [command.event.profile for command in commands if command.event is not None]
     if not times:
         raise InputError("timed_run needs a step that runs on the device")
-    span = max(one.end for one in times) - min(one.start for one in times)
-    busy = sum(one.end - one.start for one in times)
+    span = max(time.end for time in times) - min(time.start for time in times)
+    busy = sum(time.end - time.start for time in times)
     return DeviceTime(NANOSECOND * span, NANOSECOND * busy)
 
 

@@ -77,14 +77,14 @@ def cases_of(cpu: bool) -> dict[str, Case]:
     """Return the cases by name: the first study's, as far as a device is fit."""
     sizes = {**CONFIGURATIONS, **DEEP}
     names = [*DEEP, "config-1", "config-3"] if cpu else list(CONFIGURATIONS)
-    found = [
+    cases = [
         Case(name, sizes[name], "tanh" if name in DEEP else "sigmoid", batch)
         for name in names for batch in (BATCHES[:2] if cpu else BATCHES)
     ]
     if not cpu:
-        found += [Case(name, NARROW[name], "relu", MANY) for name in NARROW]
-        found += [Case(name, DEEP[name], "tanh", 32) for name in QUICK_DEEP]
-    return {f"{case.name} x {case.batch}": case for case in found}
+        cases += [Case(name, NARROW[name], "relu", MANY) for name in NARROW]
+        cases += [Case(name, DEEP[name], "tanh", 32) for name in QUICK_DEEP]
+    return {f"{case.name} x {case.batch}": case for case in cases}
 
 
 class Picks:
@@ -116,12 +116,13 @@ class Picks:
         """Yield plans that may be faster than the search's own."""
         planner = self.planners[PICKS[-1]]
         covers, ops = planner.report.covers, len(self.program.ops)
-        found = [cover.steps for cover in covers] + [
-            (one.step,) for one in planner.report.candidates
-            if (one.start, one.stop) == (0, ops) and one.timing is not None
-            and one.seconds <= FINALIST * covers[0].seconds
+        finalists = [cover.steps for cover in covers] + [
+            (candidate.step,) for candidate in planner.report.candidates
+            if (candidate.start, candidate.stop) == (0, ops)
+            and candidate.timing is not None
+            and candidate.seconds <= FINALIST * covers[0].seconds
         ]
-        for steps in found:
+        for steps in finalists:
             yield Plan(
                 self.network, planner.device, self.case.batch, steps, tuple, tuple,
                 Explanation(
@@ -136,11 +137,11 @@ class Picks:
         x = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
         every = (*self.finalists(), *plans.values())
         distinct = {repr(plan.steps): plan for plan in every}
-        start, before, own = time.perf_counter(), worked(), time.process_time()
+        start, before, process = time.perf_counter(), worked(), time.process_time()
         times = in_turn({key: wall(plan, [x]) for key, plan in distinct.items()})
         after = worked()
         others = None if before is None or after is None else (
-            after - before - (time.process_time() - own)
+            after - before - (time.process_time() - process)
         ) / (time.perf_counter() - start)
         best = best_of(times)
         ratios = over_best(times)
@@ -156,7 +157,7 @@ class Picks:
                 "median": median, "low": low, "high": high,
                 "over_best": ratios[key], "chosen_in_s": self.seconds[name],
                 "candidates": len(candidates),
-                "measured": sum(one.timing is not None for one in candidates),
+                "measured": sum(each.timing is not None for each in candidates),
                 "complete": not planner.report.unmeasured.endswith("to the end"),
                 "cover": cover_text(plans[name].steps),
                 "timed": len(distinct), "best": cover_text(distinct[best].steps),
@@ -197,14 +198,14 @@ def over_best(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
     ratios: dict[str, list[float]] = {key: [] for key in times}
     for half in (0, 1):
         judges, judged = (
-            {key: [one for number, one in enumerate(found) if number // 2 % 2 == part]
-             for key, found in times.items()}
-            for part in (half, 1 - half)
+            {key: [call for number, call in enumerate(row) if number // 2 % 2 == rounds]
+             for key, row in times.items()}
+            for rounds in (half, 1 - half)
         )
         best = judged[best_of(judges)]
-        for key, found in judged.items():
-            ratios[key] += [one / least for one, least in zip(found, best, strict=True)]
-    return {key: statistics.median(found) for key, found in ratios.items()}
+        for key, row in judged.items():
+            ratios[key] += np.divide(row, best).tolist()
+    return {key: statistics.median(row) for key, row in ratios.items()}
 
 
 @contextmanager
@@ -243,26 +244,26 @@ def rows_of(
     """
     start = time.perf_counter()
     plain = replace(device, measured=None)
-    found = [Picks(case, plain) for case in cases]
-    for one in found:
-        one.pick("model", plain, False)
+    choices = [Picks(case, plain) for case in cases]
+    for picks in choices:
+        picks.pick("model", plain, False)
     with_rates = rate_probes.measured(plain)
-    for one in found:
-        one.pick("rates", with_rates, False)
-    print(f"{time.perf_counter() - start:.0f} s: {len(found)} cases by the model")
-    for one in found:
+    for picks in choices:
+        picks.pick("rates", with_rates, False)
+    print(f"{time.perf_counter() - start:.0f} s: {len(choices)} cases by the model")
+    for picks in choices:
         left = limit - (time.perf_counter() - start)
         if left < 2 * SEARCH_SECONDS:
             return
         try:
             with empty_store():
-                one.pick("five seconds", with_rates, None, SEARCH_SECONDS)
+                picks.pick("five seconds", with_rates, None, SEARCH_SECONDS)
             left = limit - (time.perf_counter() - start)
             seconds = min(each, max(0.0, left))
-            one.pick("searched", with_rates, every or None, seconds, variants)
-            yield from one.rows()
+            picks.pick("searched", with_rates, every or None, seconds, variants)
+            yield from picks.rows()
         except ClnetError as error:
-            print(f"{one.case.name} x {one.case.batch}: {error}")
+            print(f"{picks.case.name} x {picks.case.batch}: {error}")
 
 
 def table(

@@ -53,8 +53,8 @@ CASE_SECONDS = 5.0  # of all timings in turn, about
 
 def cases_of(cpu: bool) -> dict[str, SmallCase]:
     """Return the cases by name, those of the study of populations."""
-    found = {case.name: case for case in population_cases(DATA, full=True)}
-    return {name: found[name] for name in CORES_CASES} if cpu else found
+    cases = {case.name: case for case in population_cases(DATA, full=True)}
+    return {name: cases[name] for name in CORES_CASES} if cpu else cases
 
 
 def rows_of(case: SmallCase, device: Device, each: float) -> Iterator[dict[str, Any]]:
@@ -69,7 +69,7 @@ def rows_of(case: SmallCase, device: Device, each: float) -> Iterator[dict[str, 
     )
     exact = exact_factors(np.asarray(x, np.float32), device)
     variants: Any = tuple(
-        one.of_data(exact) for one in members_variants(
+        variant.of_data(exact) for variant in members_variants(
             device, case.networks, case.samples, False, True
         )
     )
@@ -88,13 +88,14 @@ def rows_of(case: SmallCase, device: Device, each: float) -> Iterator[dict[str, 
             seconds[name] = time.perf_counter() - start
         report = planner.report
         steps = [*chosen.values(), *(
-            one.step for one in report.candidates if one.timing is not None
-            and one.seconds <= FINALIST * report.covers[0].seconds
+            candidate.step for candidate in report.candidates
+            if candidate.timing is not None
+            and candidate.seconds <= FINALIST * report.covers[0].seconds
         )]
         times = picks.in_turn(
             timers_of({repr(step): step for step in steps}, case, program), CASE_SECONDS
         )
-    medians = {key: statistics.median(found) for key, found in times.items()}
+    medians = {key: statistics.median(seconds_of) for key, seconds_of in times.items()}
     best = min(medians, key=medians.__getitem__)
     for name, step in chosen.items():
         low, median, high = statistics.quantiles(times[repr(step)], n=4)
@@ -103,12 +104,12 @@ def rows_of(case: SmallCase, device: Device, each: float) -> Iterator[dict[str, 
             "case": case.name, "networks": case.networks, "pick": name,
             "median": median, "low": low, "high": high,
             "over_best": median / medians[best], "chosen_in_s": seconds[name],
-            "modelled": min(one.modelled for one in candidates),
+            "modelled": min(candidate.modelled for candidate in candidates),
             "candidates": len(candidates),
-            "measured": sum(one.timing is not None for one in candidates),
+            "measured": sum(each.timing is not None for each in candidates),
             "kernel": cover_text([step]), "timed": len(times),
             "best": cover_text([
-                next(one for one in steps if repr(one) == best)
+                next(step for step in steps if repr(step) == best)
             ]),
         }
 

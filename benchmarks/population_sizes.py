@@ -49,17 +49,13 @@ def resident() -> int:
 
 def ours(case: SmallCase, device: Device) -> Callable[[], Any]:
     """Return the training of a population."""
-    x, t = case.data
-    network = case.network()
+    network, options = case.network(), case.options
     start = np.tile(network.parameters, (case.networks, 1))
     population = Population.of([network])
 
     def train() -> Any:
         population.parameters = start
-        return population.fit(
-            x, t, optimiser=case.optimiser, loss=case.loss, epochs=EPOCHS,
-            batch_size=case.batch, shuffle=False, seed=case.seed, device=device,
-        )
+        return population.fit(epochs=EPOCHS, device=device, **options)
 
     return train
 

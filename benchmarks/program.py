@@ -19,17 +19,17 @@ Row = Mapping[str, Any]
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """Return a parser of the options that all programs have."""
-    found = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    found.add_argument("--device", help="as for clnet.device")
-    found.add_argument(
+    parser.add_argument("--device", help="as for clnet.device")
+    parser.add_argument(
         "--out", type=Path, help="CSV; default: a file in benchmarks/results"
     )
-    found.add_argument(
+    parser.add_argument(
         "--rows", type=Path, metavar="CSV", help="show these; measure nothing"
     )
-    return found
+    return parser
 
 
 def file_of(name: str, given: argparse.Namespace) -> Path:

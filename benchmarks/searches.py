@@ -43,8 +43,8 @@ SEARCHES = ("together", "one-by-one", "sklearn")
 def processor() -> float:
     """Return the seconds of this process and of the children that have ended."""
     return sum(
-        found.ru_utime + found.ru_stime
-        for found in map(getrusage, (RUSAGE_SELF, RUSAGE_CHILDREN))
+        usage.ru_utime + usage.ru_stime
+        for usage in map(getrusage, (RUSAGE_SELF, RUSAGE_CHILDREN))
     )
 
 
@@ -53,7 +53,7 @@ def settings(case: str) -> list[dict[str, list[Any]]]:
     from sklearn.model_selection import ParameterGrid
 
     grid = ParameterGrid({**GRID, "hidden_layer_sizes": CASES[case][1]})
-    return [{name: [value] for name, value in one.items()} for one in grid]
+    return [{name: [value] for name, value in setting.items()} for setting in grid]
 
 
 def measured(name: str, case: str, device: str | None, full: bool) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def samples(inputs: int) -> tuple[Any, Any]:
     return x, rng.integers(0, CLASSES, SAMPLES)
 
 
-def trained(kind: str, inputs: int, device: str | None) -> dict[str, Any]:
+def trained(library: str, inputs: int, device: str | None) -> dict[str, Any]:
     """Return the row of one training, in a process of its own."""
     from sklearn import neural_network
 
@@ -54,15 +54,15 @@ def trained(kind: str, inputs: int, device: str | None) -> dict[str, Any]:
     options = {"random_state": 0, "n_iter_no_change": EPOCHS}
 
     def model(epochs: int) -> Any:
-        if kind == SKLEARN:
+        if library == SKLEARN:
             return neural_network.MLPClassifier(HIDDEN, max_iter=epochs, **options)
         ours: Any = clnet.sklearn.MLPClassifier
         return ours(HIDDEN, max_iter=epochs, device=device, **options)
 
-    row: dict[str, Any] = {"inputs": inputs, "estimator": kind, "first_s": 0.0}
+    row: dict[str, Any] = {"inputs": inputs, "estimator": library, "first_s": 0.0}
     with warnings.catch_warnings(), threadpool_limits(1, "blas"):
         warnings.simplefilter("ignore")
-        if kind == CLNET:
+        if library == CLNET:
             wall = time.perf_counter()
             model(1).fit(x, y).predict(x)
             row["first_s"] = time.perf_counter() - wall
@@ -82,9 +82,9 @@ def measured(inputs: Sequence[int], device: str | None) -> Iterator[dict[str, An
     spawn = multiprocessing.get_context("spawn")
     for width in inputs:
         for _ in range(ROUNDS):
-            for kind in (SKLEARN, CLNET):
+            for library in (SKLEARN, CLNET):
                 with spawn.Pool(1) as pool:
-                    yield pool.apply(trained, (kind, width, device))
+                    yield pool.apply(trained, (library, width, device))
 
 
 def table(rows: pd.DataFrame) -> str:

@@ -79,10 +79,10 @@ def _make_hdf5(path: Path, rows: int) -> None:
     import h5py
 
     with h5py.File(path, "w") as file:
-        found = file.create_dataset("samples", (rows, WIDTH + 1), "f4")
+        data = file.create_dataset("samples", (rows, WIDTH + 1), "f4")
         start = 0
         for block in blocks(rows):
-            found[start : start + len(block)] = block
+            data[start : start + len(block)] = block
             start += len(block)
 
 
@@ -160,10 +160,10 @@ def trained(path: Path | None, samples: int, device: str | None) -> dict[str, fl
 def apart(*arguments: object) -> dict[str, float]:
     """Return what `trained` finds in a process of its own."""
     command = [sys.executable, "-m", __spec__.name, "--measure", *map(str, arguments)]
-    found: dict[str, float] = json.loads(
+    result: dict[str, float] = json.loads(
         subprocess.run(command, check=True, capture_output=True, text=True).stdout
     )
-    return found
+    return result
 
 
 def measured(
@@ -173,28 +173,29 @@ def measured(
     bytes_of_row = 4 * (WIDTH + 1)
     rows = int(gigabytes * 1e9) // bytes_of_row
     more = () if device is None else ("--device", device)
-    own = apart("", FEW, *more)["peak"]
-    found = apart("", RESIDENT, *more)
+    least = apart("", FEW, *more)["peak"]
+    result = apart("", RESIDENT, *more)
     yield {
         "samples": "resident", "GB": RESIDENT * bytes_of_row / 1e9,
-        "GB/s": RESIDENT * bytes_of_row / 1e9 / found["seconds"],
-        PROCESSOR: found["processor"] / (RESIDENT * bytes_of_row / 1e9),
+        "GB/s": RESIDENT * bytes_of_row / 1e9 / result["seconds"],
+        PROCESSOR: result["processor"] / (RESIDENT * bytes_of_row / 1e9),
     }
-    for kind in kinds:
-        path = folder / f"clnet-streams{SUFFIXES[kind]}"
+    for file_type in kinds:
+        path = folder / f"clnet-streams{SUFFIXES[file_type]}"
         try:
             make(path, rows)
             size = path.stat().st_size
             disk = [plain_read(path)]
-            found = apart(path, rows, *more)
+            result = apart(path, rows, *more)
             disk.append(plain_read(path))
         finally:
             path.unlink(missing_ok=True)
         yield {
-            "samples": kind, "GB": size / 1e9, "GB/s": size / 1e9 / found["seconds"],
-            "disk, GB/s": " and ".join(f"{size / 1e9 / one:.2f}" for one in disk),
-            "memory, MB": (found["peak"] - own) / 1e6,
-            PROCESSOR: found["processor"] / size * 1e9, "loss": found["loss"],
+            "samples": file_type, "GB": size / 1e9,
+            "GB/s": size / 1e9 / result["seconds"],
+            "disk, GB/s": " and ".join(f"{size / 1e9 / time:.2f}" for time in disk),
+            "memory, MB": (result["peak"] - least) / 1e6,
+            PROCESSOR: result["processor"] / size * 1e9, "loss": result["loss"],
         }
 
 

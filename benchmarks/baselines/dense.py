@@ -167,8 +167,8 @@ def graphed(case: Case, model: Any) -> Prepared:
         graph.replay()
         pinned_y.copy_(y, non_blocking=True)
         torch.cuda.current_stream().synchronize()
-        found: Array = host_y.copy()
-        return found
+        outputs: Array = host_y.copy()
+        return outputs
 
     return forward(case, call, _cuda_timers(graph.replay))
 
@@ -185,8 +185,8 @@ def captured(run: Callable[[], Any]) -> tuple[Any, Any]:
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = run()
-    return graph, found
+        result = run()
+    return graph, result
 
 
 def _cuda_timers(run: Callable[[], None]) -> dict[str, Callable[[], Timer]]:
@@ -254,15 +254,15 @@ class ScikitLearn(Baseline):
         """Return `predict` of a model that is not fitted."""
         from sklearn.neural_network import MLPRegressor
 
-        kind = name_elsewhere(
+        function = name_elsewhere(
             case.activation, {"sigmoid": "logistic", "tanh": "tanh", "relu": "relu"}
         )
-        model = MLPRegressor(case.sizes[1:-1], activation=kind)
+        model = MLPRegressor(case.sizes[1:-1], activation=function)
         layers = weights_and_biases(case)
         model.coefs_ = [np.ascontiguousarray(weights.T) for weights, _ in layers]
         model.intercepts_ = [biases for _, biases in layers]
         model.n_features_in_, model.n_outputs_ = case.sizes[0], case.sizes[-1]
-        model.n_layers_, model.out_activation_ = len(case.sizes), kind
+        model.n_layers_, model.out_activation_ = len(case.sizes), function
 
         def call(x: Array) -> Array:
             return np.asarray(model.predict(x)).reshape(len(x), -1)
@@ -296,10 +296,10 @@ class Tinygrad(Baseline):
         from tinygrad import Device as TinygradDevice
         from tinygrad import Tensor, TinyJit
 
-        found = TinygradDevice["CL"].device_name.strip()
-        if found not in {one.name for one in device.places}:
-            raise RefusedError(f"tinygrad takes {found}, not {device.name}")
-        kind = name_elsewhere(
+        used = TinygradDevice["CL"].device_name.strip()
+        if used not in {place.name for place in device.places}:
+            raise RefusedError(f"tinygrad takes {used}, not {device.name}")
+        function = name_elsewhere(
             case.activation, {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu"}
         )
         layers = [
@@ -310,7 +310,7 @@ class Tinygrad(Baseline):
         @TinyJit  # type: ignore[untyped-decorator]
         def model(x: Any) -> Any:
             for weights, biases in layers:
-                x = getattr(x @ weights.T + biases, kind)()
+                x = getattr(x @ weights.T + biases, function)()
             return x.realize()
 
         def call(x: Array) -> Array:
@@ -319,7 +319,7 @@ class Tinygrad(Baseline):
         for _ in range(WARM_RUNS):  # the second one captures
             call(case.inputs[0])
         version = metadata.version("tinygrad")
-        return forward(case, call, config=f"tinygrad {version} on {found}")
+        return forward(case, call, config=f"tinygrad {version} on {used}")
 
 
 @dataclass(frozen=True)

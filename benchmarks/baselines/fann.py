@@ -34,8 +34,8 @@ FANN_FUNCTIONS = {"sigmoid": (3, 0.5), "tanh": (5, 1.0)}
 
 def library_file(given: str | None) -> str | None:
     """Return the library's file: the given one, else the system's, else None."""
-    found = (ctypes.util.find_library(name) for name in NAMES)
-    return given or next((file for file in found if file), None)
+    installed = (ctypes.util.find_library(name) for name in NAMES)
+    return given or next((file for file in installed if file), None)
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class Fann(FannBaseline):
         )
         run, step = fann.fann_run, n_in * np.dtype(case.dtype).itemsize
         # All calls return the same array of the network's.
-        found = np.ctypeslib.as_array(
+        outputs = np.ctypeslib.as_array(
             run(net.pointer, case.inputs[0].ctypes.data), (n_out,)
         )
 
@@ -189,7 +189,7 @@ class Fann(FannBaseline):
             start = x.ctypes.data
             for number in range(len(x)):
                 run(net.pointer, start + number * step)
-                y[number] = found
+                y[number] = outputs
             return y
 
         return forward(case, call, config=Path(fann._name).name, threads=1)
@@ -231,8 +231,8 @@ class FannTraining(FannBaseline):
             if case.networks == 1:
                 return train_one(epochs)
             with ThreadPoolExecutor(threads) as pool:  # ctypes releases Python's lock
-                found = list(pool.map(train_one, [epochs] * case.networks))
-            return Trained(found[0].errors, math.nan)
+                outcomes = list(pool.map(train_one, [epochs] * case.networks))
+            return Trained(outcomes[0].errors, math.nan)
 
         return trainer(
             case, train, expected=lambda: case.fann_errors,

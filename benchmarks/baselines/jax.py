@@ -104,8 +104,8 @@ class JaxTraining(OnJax):
 
         def epoch(number: Any, carry: Any) -> Any:
             *inner, errors = carry
-            inner, found = lax.scan(step, tuple(inner), full)
-            error = found.sum()
+            inner, losses = lax.scan(step, tuple(inner), full)
+            error = losses.sum()
             if len(rest[0]):
                 inner, last = step(inner, rest)
                 error += last
@@ -128,8 +128,8 @@ class JaxTraining(OnJax):
             w, *_, errors = run(1 + epochs, start, state)
             w.block_until_ready()
             first = np.asarray(errors).reshape(case.networks, -1)[0]
-            found = first[: 1 + epochs] / numbers
-            return Trained(found.tolist(), math.nan)
+            relative = first[: 1 + epochs] / numbers
+            return Trained(relative.tolist(), math.nan)
 
         return trainer(case, train, config=_config())
 

@@ -94,9 +94,9 @@ def _by_products(
             name = case.output if last else case.hidden
             if name != "softmax":  # part of the loss
                 v = activations[name](v)
-        found = loss(v, t)
-        found.sum().backward()
-        return found.detach()
+        losses = loss(v, t)
+        losses.sum().backward()
+        return losses.detach()
 
     return losses_of
 

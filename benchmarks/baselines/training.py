@@ -140,8 +140,8 @@ def _torch_loss(case: TrainingCase, model: Any) -> Callable[[Any, Any], Any]:
         )),
         "adam": functional.cross_entropy,
     }
-    kind = kinds[case.optimiser.name]
-    return lambda x, t: kind(model(x), t)
+    function = kinds[case.optimiser.name]
+    return lambda x, t: function(model(x), t)
 
 
 def torch_rule(
@@ -153,12 +153,12 @@ def torch_rule(
     rule = case.optimiser
     if isinstance(rule, Rprop):
         rate = rule.delta_zero * rule.increase_factor  # PyTorch's grows from then on
-        found = optim.Rprop(
+        optimiser = optim.Rprop(
             parameters, lr=rate, etas=(rule.decrease_factor, rule.increase_factor),
             step_sizes=(RPROP_LEAST_STEP, rule.delta_max), foreach=True,
             capturable=capturable,
         )
-        return found, rate
+        return optimiser, rate
     if isinstance(rule, Adam):
         return optim.Adam(
             parameters, rule.learning_rate, (rule.beta1, rule.beta2), rule.eps,
@@ -178,12 +178,12 @@ def _captured(
     step: Callable[[Any, Any], None], batches: list[tuple[Any, Any]]
 ) -> Callable[[Any, Any], None]:
     """Return a step as one CUDA graph; batches are copied to its inputs."""
-    one = len(batches) == 1
-    x, t = batches[0] if one else (batch.clone() for batch in batches[0])
+    single = len(batches) == 1
+    x, t = batches[0] if single else (batch.clone() for batch in batches[0])
     graph, _ = captured(lambda: step(x, t))
 
     def run(rows: Any, targets: Any) -> None:
-        if not one:
+        if not single:
             x.copy_(rows)
             t.copy_(targets)
         graph.replay()

@@ -139,12 +139,12 @@ class Case:
         rows = np.unique(
             np.linspace(0, self.batch - 1, CHECKED_SAMPLES).astype(np.int64)
         )
-        found = []
+        checks = []
         for number in (0, len(self.inputs) - 1):
             x = self.inputs[number][rows].astype(np.float64)
             expected = reference.run(self.network.program, x, parameters)
-            found.append(Check(number, rows, expected))
-        return tuple(found)
+            checks.append(Check(number, rows, expected))
+        return tuple(checks)
 
 
 def check(case: Case, call: Callable[[Array], Array]) -> float:

@@ -7,12 +7,14 @@ training in float64 by the oracle (`clnet.ir.reference`).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,7 @@ from clnet.ir.program import Program
 from clnet.nn.fann_parameters import FannParameters
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Adam, Optimiser, Rprop
+from clnet.training.history import History
 
 from ..candidates import Prepared, Timer
 from .dense import Array, Case, WrongError
@@ -186,6 +189,19 @@ class TrainingCase:
             samples=self.samples if self.batch < self.samples else None,
         )
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of `Network.fit`, but for the number of epochs."""
+        x, t = self.data
+        return {
+            "x": x, "t": t, "optimiser": self.optimiser, "loss": self.loss,
+            "batch_size": self.batch, "shuffle": False, "seed": self.seed,
+        }
+
+    def outcome(self, history: History, seconds: float = math.nan) -> Trained:
+        """Return the outcome of a training by `Network.fit`."""
+        return Trained(list(history.loss if self.by_loss else history.mse), seconds)
+
     @cached_property
     def errors(self) -> list[float]:
         """Errors of the first epochs: the loss for Adam, else mean squared errors."""
@@ -220,7 +236,7 @@ class TrainingCase:
             "state": rule.initial_state(parameters.size, "float64"),
             "seed": np.asarray(self.seed), "rate": np.asarray(rule.rate),
         }
-        found = []
+        errors = []
         for epoch in range(self.checked):
             for step in range(self.steps):
                 first = step * self.batch
@@ -233,8 +249,8 @@ class TrainingCase:
                 values |= {name: np.asarray(n) for name, n in numbers.items()}
                 reference.run_ops(program.ops, values, parameters)
             loss, squares = values["totals"][0, :2]
-            found.append(float(self.error(loss, squares)))
-        return found
+            errors.append(float(self.error(loss, squares)))
+        return errors
 
 
 Workload = Case | TrainingCase
@@ -274,15 +290,15 @@ def timer(case: TrainingCase, train: Train) -> Timer:
     return run
 
 
-def compare(case: TrainingCase, found: list[float], expected: list[float]) -> float:
+def compare(case: TrainingCase, errors: list[float], expected: list[float]) -> float:
     """Return the largest relative difference of epochs' errors.
 
     WrongError: it exceeds the case's tolerance, or an error is missing or not finite.
     """
-    if len(found) != len(expected):
-        raise WrongError(f"it trained {len(found)} epochs, not {len(expected)}")
+    if len(errors) != len(expected):
+        raise WrongError(f"it trained {len(errors)} epochs, not {len(expected)}")
     worst = 0.0
-    for number, (a, b) in enumerate(zip(found, expected, strict=True), start=1):
+    for number, (a, b) in enumerate(zip(errors, expected, strict=True), start=1):
         difference = abs(a - b) / abs(b)
         if not difference <= case.tolerance:
             raise WrongError(

@@ -69,8 +69,8 @@ def _first(
     names: tuple[str, ...], rows: pd.DataFrame, times: pd.Series, keys: list[pd.Series]
 ) -> pd.Series:
     """Return, for each row, the time of the first name measured in its group."""
-    found = pd.Series(float("nan"), index=rows.index)
+    first = pd.Series(float("nan"), index=rows.index)
     for name in names:
         named = times.where(rows["candidate"] == name)
-        found = found.fillna(named.groupby(keys).transform("first"))
-    return found
+        first = first.fillna(named.groupby(keys).transform("first"))
+    return first

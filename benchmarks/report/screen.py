@@ -39,8 +39,8 @@ def inline(figure: Any, title: str, tips: Mapping[int, str]) -> str:
         rf'<svg viewBox=\1 role="img" aria-label="{escape(title)}">', text, count=1
     )
     text = _TIP.sub(
-        lambda found: '<g class="tip">'
-        f"<title>{escape(tips[int(found[1])])}</title>", text
+        lambda match: '<g class="tip">'
+        f"<title>{escape(tips[int(match[1])])}</title>", text
     )
     for colour, name in CSS.items():
         text = text.replace(colour, name)

@@ -50,28 +50,28 @@ def standings(rows: Iterable[Mapping[str, Any]]) -> Iterator[Standing]:
                 before = fastest.get(tuple(network), (math.inf, ""))
                 fastest[tuple(network)] = min(before, (time, name))
     for case, of_case in times.items():
-        _, own = fastest.get(case[:-1], (math.inf, ""))
-        own = next((name for name in CHOSEN if name in of_case), own)
+        _, candidate = fastest.get(case[:-1], (math.inf, ""))
+        candidate = next((name for name in CHOSEN if name in of_case), candidate)
         peers = [name for name in of_case if name in BASELINES]
-        if peers and own in of_case:
+        if peers and candidate in of_case:
             peer = min(peers, key=of_case.__getitem__)
             yield Standing(
-                dict(zip(CASE, case, strict=True)), own, of_case[own], peer,
-                of_case[peer] / of_case[own],
+                dict(zip(CASE, case, strict=True)), candidate, of_case[candidate], peer,
+                of_case[peer] / of_case[candidate],
             )
 
 
 def learnt(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return sentences that a report opens with; none where no case has a peer."""
-    found = sorted(standings(rows), key=lambda one: one.ratio)
-    if not found:
+    listed = sorted(standings(rows), key=lambda standing: standing.ratio)
+    if not listed:
         return []
-    ratios = [one.ratio for one in found]
+    ratios = [standing.ratio for standing in listed]
     ahead = sum(ratio >= 1 for ratio in ratios)
-    first, last = found[0], found[-1]
+    first, last = listed[0], listed[-1]
     return [
         f"clnet is ahead of its fastest peer in {ahead} of "
-        f"{counted(len(found), 'case')}.",
+        f"{counted(len(listed), 'case')}.",
         f"In the median the peer takes {number(median(ratios))} times as long.",
         f"The largest distance is {_named(last)}: {last.peer} takes "
         f"{number(last.ratio)} times as long as {last.candidate}.",
@@ -80,6 +80,6 @@ def learnt(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _named(one: Standing) -> str:
-    case = one.case
+def _named(standing: Standing) -> str:
+    case = standing.case
     return f"{case['case']}, batch {case['batch']}, by the clock {case['basis']}"

@@ -25,7 +25,6 @@ from clnet.nn.description import Description
 from clnet.nn.layers import Dense
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import devices
-from clnet.variants import VARIANTS
 
 from ..baselines.dense import NumPy
 from ..baselines.fann import Fann
@@ -33,7 +32,14 @@ from ..candidates import BASES as BASES
 from ..candidates import Candidate, Prepared
 from ..cases.dense import GAIN, Array, Case, Check
 from ..harness import Options, Trial
-from ..own_candidates import ByVariant, Planned, Serial, named, prepared, variant
+from ..own_candidates import (
+    ByVariant,
+    Planned,
+    Serial,
+    has_serial,
+    named,
+    variant,
+)
 from ..processes import Guarded
 from ..report.metrics import speed_up
 from ..report.plots import Plot
@@ -93,14 +99,14 @@ class EqualCase(Case):
         """As `Case.checks`, with one layer in float64 at a time."""
         network, value = self.network, activation(self.activation).value
         rows = np.arange(self.batch)
-        found = []
+        checks = []
         for index in (0, len(self.inputs) - 1):
             x: NDArray[np.float64] = self.inputs[index].astype(np.float64)
             for i in range(len(network.layers)):
                 weights = network.weights(i).astype(np.float64)
                 x = value(x @ weights.T + network.biases(i))
-            found.append(Check(index, rows, x))
-        return tuple(found)
+            checks.append(Check(index, rows, x))
+        return tuple(checks)
 
 
 def _free_bytes() -> int | None:
@@ -120,19 +126,6 @@ def equal_case(n: int) -> EqualCase:
 
 
 @dataclass(frozen=True)
-class DeviceOnly(Candidate):
-    """The network as `Network.compile` plans it without the variant ``host``."""
-
-    name: str = "device"
-
-    def prepare(self, case: Case, device: Device) -> Prepared:
-        """Return its plan."""
-        names = [variant.name for variant in VARIANTS if variant.name != "host"]
-        plan = case.network.compile(device, case.batch, variants=names)
-        return prepared(case, device, plan.steps)
-
-
-@dataclass(frozen=True)
 class Dynamic(Candidate):
     """The network on the device that `Network.compile` measures as the fastest."""
 
@@ -147,8 +140,8 @@ class Dynamic(Candidate):
     def prepare(self, case: Case, device: Device) -> Prepared:
         """Return its plan; the config begins with the device."""
         best = case.network.compile("fastest", case.batch).device
-        found = Planned().prepare(case, best)
-        return replace(found, config=f"{best.name}: {found.config}")
+        planned = Planned().prepare(case, best)
+        return replace(planned, config=f"{best.name}: {planned.config}")
 
 
 def trials(device: Device, options: Options) -> tuple[Trial, ...]:
@@ -160,14 +153,15 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
         ByVariant(variant("naive"), name="parallel"),
     ]
     if cpu:
-        if any(one.serial for one in device.places):
+        if has_serial(device):
             candidates.append(
                 ByVariant(variant("cpu"), one_core=True, name="cpu-1core")
             )
         candidates.append(ByVariant(variant("cpu")))
     else:
-        candidates += [DeviceOnly(), Dynamic()]
-    candidates += named(options, {"naive", *(one.name for one in candidates)})
+        candidates += [Planned(name="device", on_host=False), Dynamic()]
+    listed = {candidate.name for candidate in candidates}
+    candidates += named(options, {"naive", *listed})
     candidates += [Planned(), NumPy()]
     return tuple(
         Trial(
@@ -208,16 +202,16 @@ def crossing(best: pd.DataFrame) -> float | None:
     gains = list(np.log(best["serial"] / best["parallel"]).items())
     if not gains or gains[-1][1] <= 0:
         return None
-    found = gains[0][0]
+    size = gains[0][0]
     for (n, a), (m, b) in pairwise(gains):
         if a <= 0 < b:
-            found = n * (m / n) ** (a / (a - b))
-    return float(found)
+            size = n * (m / n) ** (a / (a - b))
+    return float(size)
 
 
 def report(rows: pd.DataFrame) -> str:
     """Return the times, the choice beside the better of both, the crossings."""
-    found = [tables(rows)]
+    parts = [tables(rows)]
     for basis, group in rows[rows["median"].notna()].groupby("basis", sort=False):
         times = _times(group)
         choice = times.reindex(columns=CHOICE).bfill(axis="columns")[CHOICE[0]]
@@ -228,7 +222,7 @@ def report(rows: pd.DataFrame) -> str:
         best["over the better"] = best["choice, µs"] / best.iloc[:, :2].min(
             axis="columns"
         )
-        found += [
+        parts += [
             f"{basis}: serial and parallel at best, and the choice\n\n{text(best)}",
             *(
                 fill(f"{name}: {_crossing_text(_best(times, *names))}")
@@ -237,7 +231,7 @@ def report(rows: pd.DataFrame) -> str:
             "the choice took at most "
             f"{best['over the better'].max():.2f} times the time of the better one",
         ]
-    return "\n\n".join(part for part in found if part)
+    return "\n\n".join(part for part in parts if part)
 
 
 def _crossing_text(best: pd.DataFrame) -> str:
@@ -252,11 +246,11 @@ def _crossing_text(best: pd.DataFrame) -> str:
 def _marks(rows: pd.DataFrame) -> dict[str, float]:
     """Return the crossings of a picture's rows."""
     times = _times(rows)
-    found = {
+    marks = {
         f"crossing: {name}": crossing(_best(times, *names))
         for name, names in CROSSINGS.items()
     }
-    return {name: size for name, size in found.items() if size is not None}
+    return {name: size for name, size in marks.items() if size is not None}
 
 
 PLOTS = (

@@ -24,7 +24,7 @@ from ..candidates import Candidate
 from ..candidates import bases as bases
 from ..cases.dense import Case
 from ..harness import Options, Trial
-from ..own_candidates import ByVariant, Planned, Serial, named, variant
+from ..own_candidates import ByVariant, Planned, Serial, has_serial, named, variant
 from ..report.metrics import call, speed_up_per_sample
 from ..report.plots import Plot
 from ..report.tables import metric_tables, tables
@@ -72,15 +72,15 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
     batches = options.batches
     precisions = options.precisions or PRECISIONS[:1]
     quick = options.effort == "quick"
-    found = []
+    trials = []
     for name, sizes in CONFIGURATIONS.items():
         case = Case(name, sizes, "sigmoid")
         for batch in batches or (QUICK_BATCHES if quick else BATCHES):
-            found += [
-                _trial("configurations", one, device, options)
-                for one in _cases(case, batch, precisions)
+            trials += [
+                _trial("configurations", each_case, device, options)
+                for each_case in _cases(case, batch, precisions)
             ]
-        found.append(_work_items(case, device))
+        trials.append(_work_items(case, device))
     equal = [("deep", Case(name, sizes, "tanh")) for name, sizes in DEEP.items()]
     if device.type != "cpu":
         equal += [
@@ -89,16 +89,16 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
         ]
     for table, case in equal:
         for batch in batches or (case.batch,):
-            found += [
-                _trial(table, one, device, options)
-                for one in _cases(case, batch, precisions)
+            trials += [
+                _trial(table, each_case, device, options)
+                for each_case in _cases(case, batch, precisions)
             ]
     if quick:
-        found = [
-            trial for trial in found
+        trials = [
+            trial for trial in trials
             if trial.case.name in QUICK and trial.table != "work_items"
         ]
-    return tuple(found)
+    return tuple(trials)
 
 
 def _cases(case: Case, batch: int, precisions: Sequence[str]) -> list[Case]:
@@ -116,7 +116,7 @@ def _trial(table: str, case: Case, device: Device, options: Options) -> Trial:
         on_demand |= {*GPU_KERNELS, *SERIAL} - LOWER_PRECISION
     if cpu:
         ours.append(ByVariant(variant("cpu"), tune=tune))
-        if any(one.serial for one in device.places):
+        if has_serial(device):
             ours.append(
                 ByVariant(variant("cpu"), one_core=True, tune=tune, name="cpu-1core")
             )
@@ -126,7 +126,7 @@ def _trial(table: str, case: Case, device: Device, options: Options) -> Trial:
     if options.effort == "quick":
         on_demand |= SPINNING
     ours += [Planned(tune), ByVariant(variant("host")), Serial()]
-    ours += named(options, {*GPU_KERNELS, *(one.name for one in ours)})
+    ours += named(options, {*GPU_KERNELS, *(candidate.name for candidate in ours)})
     return Trial(
         table, case, (*ours, *dense_baselines(options.fann_library)),
         frozenset(on_demand), AGAINST["cpu" if cpu else "gpu"],

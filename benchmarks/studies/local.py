@@ -29,7 +29,7 @@ from ..candidates import bases as bases
 from ..cases.dense import Case
 from ..cases.local import WINDOW, LocalCase, local_case
 from ..harness import Options, Trial
-from ..own_candidates import ByVariant, Planned, named, prepared, variant
+from ..own_candidates import ByVariant, Planned, has_serial, named, prepared, variant
 from ..report.metrics import call, speed_up, widths
 from ..report.plots import Curve, Plot
 from ..report.tables import metric_tables, tables
@@ -91,14 +91,14 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
     pairs = QUICK if options.effort == "quick" else PAIRS
     if not cpu and options.effort != "quick":
         pairs = (*pairs, *LARGER)
-    found = [
+    trials = [
         _pair(local_case(n, k, batch), device, options)
         for n, k in pairs for batch in options.batches or (1,)
     ]
-    found += _strategies(device)
+    trials += _strategies(device)
     if cpu:
-        found += _scaling(device)
-    return tuple(found)
+        trials += _scaling(device)
+    return tuple(trials)
 
 
 def _pair(case: LocalCase, device: Device, options: Options) -> Trial:
@@ -114,7 +114,7 @@ def _pair(case: LocalCase, device: Device, options: Options) -> Trial:
         ours.append(ByVariant(stencil, tune=tune))
         if len(case.sizes) > 2:
             ours.append(ByVariant(stencil, by_layer=True, name="by-layer"))
-        if any(one.serial for one in device.places):
+        if has_serial(device):
             ours.append(ByVariant(stencil, one_core=True, name="cpu-1core"))
     ours += named(options, (candidate.name for candidate in ours))
     baselines: tuple[Candidate, ...] = (
@@ -147,7 +147,7 @@ def _scaling(device: Device) -> list[Trial]:
     cores = [1]
     while 2 * cores[-1] <= device.compute_units:
         cores.append(2 * cores[-1])
-    found = [
+    trials = [
         Trial(
             "strong", local_case(*pair), tuple(Workers(p) for p in cores),
             against=("cores-1",),
@@ -158,11 +158,11 @@ def _scaling(device: Device) -> list[Trial]:
         ("weak_n", BASE, _larger_n), ("weak_k", BASE, _larger_k),
         ("weak_n_wide", SHARE, _larger_n), ("weak_k_wide", SHARE, _larger_k),
     ):
-        found += [
+        trials += [
             Trial(table, local_case(*larger(*pair, p)), (Workers(p),), against=())
             for p in cores
         ]
-    return found
+    return trials
 
 
 def _larger_n(n: int, k: int, cores: int) -> tuple[int, int]:

@@ -37,6 +37,7 @@ from ..report.tables import basis_title, tables
 from .small import BASES as SMALL
 from .small import SmallCase, Whole, small_cases
 from .training import DATA
+from .training_candidates import Fitted
 
 TAKES = frozenset({"data", "fann_library"})
 ABOUT = "populations: many small networks side by side, beside those of other libraries"
@@ -61,19 +62,14 @@ class Together(Candidate):
 
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:
         """Return the training of all networks, from the case's initial weights."""
-        x, t = case.data
-        network = case.network()
+        network, options = case.network(), case.options
         start = np.tile(network.parameters, (case.networks, 1))
         population = Population.of([network])
 
         def train(epochs: int) -> Trained:
             population.parameters = start
-            history = population.fit(
-                x, t, optimiser=case.optimiser, loss=case.loss, epochs=1 + epochs,
-                batch_size=case.batch, shuffle=False, seed=case.seed, device=device,
-            )[0]
-            errors = history.loss if case.by_loss else history.mse
-            return Trained(errors, math.nan)
+            histories = population.fit(epochs=1 + epochs, device=device, **options)
+            return case.outcome(histories[0])
 
         threads = device.compute_units if device.type == "cpu" else None
         return trainer(case, train, config="members", threads=threads)
@@ -87,22 +83,16 @@ class OneByOne(Candidate):
 
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:
         """Return the trainings, each from the case's initial weights."""
-        x, t = case.data
-        network = case.network()
-        start = network.parameters.copy()
+        alone = Fitted(clocked=False).prepare(case, device)
+        train_one = alone.train
+        assert train_one is not None
 
         def train(epochs: int) -> Trained:
             for _ in range(case.networks):
-                network.parameters = start
-                history = network.fit(
-                    x, t, optimiser=case.optimiser, loss=case.loss, epochs=1 + epochs,
-                    batch_size=case.batch, shuffle=False, seed=case.seed, device=device,
-                )
-            errors = history.loss if case.by_loss else history.mse
-            return Trained(errors, math.nan)
+                trained = train_one(epochs)
+            return trained
 
-        threads = device.compute_units if device.type == "cpu" else None
-        return trainer(case, train, threads=threads)
+        return trainer(case, train, threads=alone.threads)
 
 
 @dataclass(frozen=True)
@@ -114,7 +104,7 @@ class ScikitLearnProcesses(Baseline):
 
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:
         """Return the trainings of equal shares of the networks in each process."""
-        one = ScikitLearnTraining().prepare(replace(case, networks=1), device)
+        single = ScikitLearnTraining().prepare(replace(case, networks=1), device)
         processes = min(cores(), case.networks)
         shares = [len(part) for part in np.array_split(range(case.networks), processes)]
         # The module makes the benchmarks importable, also for a checkout.
@@ -126,7 +116,7 @@ class ScikitLearnProcesses(Baseline):
             work = partial(_share, case, epochs)
             return Trained(next(iter(pool.map(work, shares))), math.nan)
 
-        return trainer(case, train, config=one.config, threads=processes)
+        return trainer(case, train, config=single.config, threads=processes)
 
 
 def _share(case: TrainingCase, epochs: int, count: int) -> list[float]:
@@ -138,8 +128,8 @@ def _share(case: TrainingCase, epochs: int, count: int) -> list[float]:
     assert prepared.train is not None
     with threadpool_limits(1):  # a core a process
         for _ in range(count):
-            found = prepared.train(epochs)
-    return found.errors
+            outcome = prepared.train(epochs)
+    return outcome.errors
 
 
 def trials(device: Device, options: Options) -> tuple[Trial, ...]:
@@ -150,10 +140,10 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
     peers: dict[bool, list[Candidate]] = {
         False: [FannTraining(options.fann_library)], True: [ScikitLearnProcesses()],
     }
-    for found in peers.values():
-        found.append(JaxTraining())
+    for candidates in peers.values():
+        candidates.append(JaxTraining())
         if device.type != "cpu":
-            found += map(TorchPopulation, TORCH)
+            candidates += map(TorchPopulation, TORCH)
     trials_of = tuple(
         Trial(
             case.optimiser.name, case,
@@ -164,7 +154,7 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
     )
     if options.effort == "quick":
         return tuple(
-            one for one in trials_of if one.case.name.rpartition("-")[0] in QUICK
+            trial for trial in trials_of if trial.case.name.rpartition("-")[0] in QUICK
         )
     return trials_of
 

@@ -55,7 +55,7 @@ def mpiexec() -> str | None:
     return shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
 
 
-def rank_processes(
+def start_ranks(
     ranks: int, make: Callable[..., Serve], *values: object
 ) -> Processes:
     """Return ranks that repeat a measurement; `make` returns a `Serve` on each."""
@@ -85,9 +85,9 @@ def serve(make: Callable[..., Serve], *values: object) -> None:
             time.sleep(PAUSE)
         if not number[0]:
             return
-        found = call(int(number[0]))
+        answer = call(int(number[0]))
         if comm.Get_rank() == 0:
-            print(json.dumps(found), flush=True)
+            print(json.dumps(answer), flush=True)
 
 
 def pin(rank: int) -> None:
@@ -111,28 +111,25 @@ def _place(thread: int) -> int:
     return 0
 
 
-def _outcome(found: Trained) -> list[Any]:
-    return [[float(error) for error in found.errors], found.seconds]
+def _outcome(trained: Trained) -> list[Any]:
+    return [[float(error) for error in trained.errors], trained.seconds]
 
 
 def clnet_training(
     comm: Any, case: TrainingCase, index: str, blocks: int | None
 ) -> Serve:
     """Return `Network.fit` with ranks, each on one compute unit."""
-    device = clnet.device(index, units=1)
-    x, t = case.data
+    device, options = clnet.device(index, units=1), case.options
 
     def train(epochs: int) -> list[Any]:
         clock = Clock()
-        network = case.network()
-        history = network.fit(
-            x, t, optimiser=case.optimiser, loss=case.loss, epochs=1 + epochs,
-            batch_size=case.batch, shuffle=False, seed=case.seed, device=device,
-            callbacks=[lambda *_: clock()], comm=comm, blocks=blocks,
+        history = case.network().fit(
+            epochs=1 + epochs, device=device, callbacks=[lambda *_: clock()], comm=comm,
+            blocks=blocks, **options,
         )
         if comm.Get_rank():  # callbacks are called by rank 0
             return []
-        return _outcome(Trained(list(history.loss), clock.seconds))
+        return _outcome(case.outcome(history, clock.seconds))
 
     return train
 
@@ -219,7 +216,7 @@ def sklearn_training(comm: Any, case: TrainingCase) -> Serve:
     return lambda epochs: _outcome(train(epochs))
 
 
-def messages(comm: Any, kind: str, size: int) -> Serve:
+def messages(comm: Any, action_name: str, size: int) -> Serve:
     """Return the mean of messages between ranks, of sums by MPI, or of additions.
 
     Of ``"message"``, ``"all-reduce"``, ``"addition"`` and ``"exchange"``, of `size`
@@ -227,8 +224,8 @@ def messages(comm: Any, kind: str, size: int) -> Serve:
     is one message each way, for which ranks wait as in a training: asleep, and after
     work whose time, which differs among them, is not counted.
     """
-    own = np.ones(max(1, size // 4), np.float32)
-    received = np.zeros_like(own)
+    sent = np.ones(max(1, size // 4), np.float32)
+    received = np.zeros_like(sent)
     other = 1 - comm.Get_rank()
     work = np.ones(WORK, np.float32)
 
@@ -237,16 +234,16 @@ def messages(comm: Any, kind: str, size: int) -> Serve:
 
     def exchange() -> None:
         add()
-        ranks.wait(comm.Irecv(received, other), comm.Isend(own, other))
+        ranks.wait(comm.Irecv(received, other), comm.Isend(sent, other))
 
     action: Callable[[], object] = {
-        "message": lambda: _ping_pong(comm, other, own, received),
-        "all-reduce": lambda: comm.Allreduce(own, received),
-        "addition": lambda: np.add(own, 1.0, out=received),
+        "message": lambda: _ping_pong(comm, other, sent, received),
+        "all-reduce": lambda: comm.Allreduce(sent, received),
+        "addition": lambda: np.add(sent, 1.0, out=received),
         "exchange": exchange,
-    }[kind]
+    }[action_name]
     ranks = Ranks(comm)
-    ways = 2 if kind == "message" else 1
+    ways = 2 if action_name == "message" else 1
 
     def mean(action: Callable[[], object], repeats: int) -> float:
         action()
@@ -259,17 +256,17 @@ def messages(comm: Any, kind: str, size: int) -> Serve:
     def measure(repeats: int) -> list[Any]:
         count = REPEATS * repeats
         seconds = mean(action, count)
-        if kind == "exchange":
+        if action_name == "exchange":
             seconds = max(0.0, seconds - mean(add, count))
         return [[], seconds / ways * repeats]
 
     return measure
 
 
-def _ping_pong(comm: Any, other: int, own: Array, received: Array) -> None:
+def _ping_pong(comm: Any, other: int, sent: Array, received: Array) -> None:
     if comm.Get_rank() == 0:
-        comm.Send(own, other)
+        comm.Send(sent, other)
         comm.Recv(received, other)
     else:
         comm.Recv(received, other)
-        comm.Send(own, other)
+        comm.Send(sent, other)

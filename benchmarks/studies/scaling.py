@@ -107,7 +107,7 @@ class Ranked(Candidate):
                 "among processes, not the samples of one"
             )
         make, *values = self._call(case, device)
-        ranks = rank_processes.rank_processes(case.ranks, make, *values)
+        ranks = rank_processes.start_ranks(case.ranks, make, *values)
 
         def check() -> float:
             if isinstance(case, MessageCase):
@@ -154,10 +154,10 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
         return scaling_devices.trials(device)
     cores = os.cpu_count() or 1
     ranks = [n for n in RANKS if n <= cores]
-    found = [
-        Trial("network", _messages(size, n), (Ranked(kind),), roofline=False)
+    trials = [
+        Trial("network", _messages(size, n), (Ranked(message),), roofline=False)
         for size in MESSAGES
-        for kind, n in (
+        for message, n in (
             ("addition", 1), ("message", 2), ("exchange", 2),
             *(("all-reduce", n) for n in ranks[1:]),
         )
@@ -173,20 +173,20 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
                 samples = batch * (n if table == "weak" else 1)
                 name = f"{'-'.join(map(str, sizes))} x{n}"
                 case = _case(name, sizes, samples, n)
-                found.append(Trial(
+                trials.append(Trial(
                     table, case, (*ours, *peers), against=("any-order", "torch-ddp"),
                     roofline=False,
                 ))
     for name, sizes in STEP_COSTS.items():
         if not (quick and name in SLOW):
-            found += [
+            trials += [
                 Trial(
                     "steps", _case(name, sizes, batch, 1), ours,
                     against=("any-order",), roofline=False,
                 )
                 for batch in BATCHES
             ]
-    return tuple(found)
+    return tuple(trials)
 
 
 def _case(name: str, sizes: tuple[int, ...], batch: int, ranks: int) -> RankCase:
@@ -213,7 +213,7 @@ def model(rows: pd.DataFrame) -> pd.DataFrame:
     """
     rows = rows[rows["status"] == "measured"]
     within = interconnect(rows)
-    found = []
+    predictions = []
     measured = rows[rows["table"].isin(["strong", "weak"])]
     for sizes, group in measured.groupby("sizes", sort=False):
         alone = rows[(rows["sizes"] == sizes) & (rows["threads"] == 1)]
@@ -224,7 +224,7 @@ def model(rows: pd.DataFrame) -> pd.DataFrame:
             step = training.seconds(
                 within, int(row.threads), int(row.batch), row.candidate == "fixed-order"
             )
-            found.append((
+            predictions.append((
                 row.table, row.case, row.candidate, "host", int(row.threads),
                 int(row.batch), STEPS * step, row.median,
             ))
@@ -240,10 +240,10 @@ def model(rows: pd.DataFrame) -> pd.DataFrame:
                     seconds = training.seconds(
                         costs, n, DRAWN_BATCH, order == "fixed-order"
                     )
-                    found.append((
+                    predictions.append((
                         "drawn", case, order, where, n, DRAWN_BATCH, seconds, np.nan
                     ))
-    return pd.DataFrame(found, columns=[
+    return pd.DataFrame(predictions, columns=[
         "table", "case", "order", "interconnect", "ranks", "batch", "median",
         "measured",
     ])
@@ -257,13 +257,13 @@ def interconnect(rows: pd.DataFrame) -> Interconnect:
     """
     network = rows[rows["table"] == "network"]
     times = {
-        kind: dict(zip(group["sizes"].astype(int), group["median"], strict=True))
-        for kind, group in network.groupby("candidate")
+        message: dict(zip(group["sizes"].astype(int), group["median"], strict=True))
+        for message, group in network.groupby("candidate")
     }
-    for kind in ("message", "addition", "exchange"):
-        if len(times.get(kind, {})) < 2:
+    for message in ("message", "addition", "exchange"):
+        if len(times.get(message, {})) < 2:
             raise InputError(
-                f"the model needs rows of two sizes of {kind}: measure the table "
+                f"the model needs rows of two sizes of {message}: measure the table "
                 "network first"
             )
     return Interconnect(

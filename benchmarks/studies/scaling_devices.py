@@ -63,7 +63,7 @@ def trials(device: Device) -> tuple[Trial, ...]:
     """Return the trials of a device and those like it."""
     counts = [n for n in DEVICES if n <= len(_alike(device))]
     training = Devices(), Devices("clnet-long", LONG), Ddp()
-    found = [
+    trials = [
         Trial("devices", _case(STEP, n), training, against=("clnet",), roofline=False)
         for n in counts
     ]
@@ -75,8 +75,8 @@ def trials(device: Device) -> tuple[Trial, ...]:
                 output="softmax", devices=n,
             )
             ways = Predictions("clnet-file", True), Predictions("clnet-array", False)
-            found.append(Trial("file", case, ways, roofline=False))
-    return tuple(found)
+            trials.append(Trial("file", case, ways, roofline=False))
+    return tuple(trials)
 
 
 def _case(sizes: tuple[int, ...], n: int) -> DevicesCase:
@@ -88,14 +88,14 @@ def _case(sizes: tuple[int, ...], n: int) -> DevicesCase:
 
 
 def _alike(device: Device) -> list[Device]:
-    return [one for one in clnet.devices() if alike([one, device])]
+    return [other for other in clnet.devices() if alike([other, device])]
 
 
 def _used(case: DevicesCase, device: Device) -> list[Device]:
-    found = _alike(device)
-    if len(found) < case.devices:
-        raise RefusedError(f"there are {len(found)} like {device.name}")
-    return found[: case.devices]
+    alike = _alike(device)
+    if len(alike) < case.devices:
+        raise RefusedError(f"there are {len(alike)} like {device.name}")
+    return alike[: case.devices]
 
 
 def _prepared(
@@ -137,21 +137,20 @@ class Devices(Candidate):
         where = _used(case, device)
 
         def make(case: DevicesCase) -> Callable[[int], Trained]:
-            x, t = case.data
+            options = case.options
 
             def train(epochs: int) -> Trained:
-                clock, network = Clock(), case.network()
+                clock = Clock()
 
                 def ends(training: Training, epoch: Epoch) -> bool:
                     clock()
                     return len(training.history.loss) > epochs
 
-                history = network.fit(
-                    x, t, optimiser=case.optimiser, loss=case.loss,
-                    epochs=max(1 + epochs, self.epochs), batch_size=case.batch,
-                    shuffle=False, seed=case.seed, devices=where, callbacks=[ends],
+                history = case.network().fit(
+                    epochs=max(1 + epochs, self.epochs), devices=where,
+                    callbacks=[ends], **options,
                 )
-                return Trained(list(history.loss), clock.seconds)
+                return case.outcome(history, clock.seconds)
 
             return train
 
@@ -177,8 +176,8 @@ class Predictions(Candidate):
         network = case.network()
 
         def predict() -> Any:
-            found = np.load(path, mmap_mode="r") if self.mapped else x
-            return network.predict(found, where)
+            inputs = np.load(path, mmap_mode="r") if self.mapped else x
+            return network.predict(inputs, where)
 
         weakref.finalize(predict, shutil.rmtree, folder, ignore_errors=True)
 

@@ -126,10 +126,10 @@ class Whole(Wrapped):
 
     def prepare(self, case: SmallCase, device: Device) -> Prepared:
         """Return the candidate prepared, with the timers of `TRAINING`."""
-        found: Prepared = self.candidate.prepare(case, device)
-        train = found.train
+        prepared: Prepared = self.candidate.prepare(case, device)
+        train = prepared.train
         assert train is not None
-        return replace(found, timers={
+        return replace(prepared, timers={
             "epoch": partial(one_epoch, train),
             "fit": lambda: partial(whole, train),
             "first": lambda: partial(first, self.candidate, case, device),
@@ -216,8 +216,9 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
     cpu = device.type == "cpu"
     shown = BASELINES - (CUDA if cpu else frozenset())
     peers = [
-        Whole(one) for one in (*training_baselines(options.fann_library), JaxTraining())
-        if one.name in shown
+        Whole(peer)
+        for peer in (*training_baselines(options.fann_library), JaxTraining())
+        if peer.name in shown
     ]
     cases = small_cases(DATA if options.data is None else Path(options.data))
     answers: list[Candidate] = [
@@ -226,17 +227,17 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
         *(Torch(name) for name in sorted(shown) if name.startswith("torch")), Jax(),
     ]
     against = ("fann", "sklearn", "numpy")
-    found = [
+    trials = [
         Trial(
             case.optimiser.name, case, (
                 Whole(Fitted(clocked=False)),
-                *(one for one in peers if one.name != NO_PEER[case.by_loss]),
+                *(peer for peer in peers if peer.name != NO_PEER[case.by_loss]),
             ),
             against=against, roofline=False,
         )
         for case in cases
     ]
-    found += [
+    trials += [
         Trial(
             "answer", Case(name, sizes, "tanh"), tuple(answers), against=against,
             roofline=False,
@@ -244,8 +245,8 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
         for name, sizes in {case.name: case.sizes for case in cases}.items()
     ]
     if options.effort == "quick":
-        found = [trial for trial in found if trial.case.name in QUICK]
-    return tuple(found)
+        trials = [trial for trial in trials if trial.case.name in QUICK]
+    return tuple(trials)
 
 
 def small_cases(folder: Path, large: bool = False) -> tuple[SmallCase, ...]:

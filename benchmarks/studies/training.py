@@ -86,9 +86,9 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
         )
         for sizes, (batch, steps, epochs) in ADAM.items()
     ]
-    by_fann = [one for one in baselines if one.name != "sklearn"]
-    by_adam = [one for one in baselines if one.name != "fann"]
-    found = (
+    by_fann = [peer for peer in baselines if peer.name != "sklearn"]
+    by_adam = [peer for peer in baselines if peer.name != "fann"]
+    trials = (
         *(
             _trial("rprop", case, [*STAGES, *by_fann], elsewhere | COMPILED)
             for case in full
@@ -100,8 +100,8 @@ def trials(device: Device, options: Options) -> tuple[Trial, ...]:
         *(_trial("adam", case, by_adam, elsewhere | _long(case)) for case in drawn),
     )
     if options.effort == "quick":
-        found = tuple(trial for trial in found if trial.case.name in QUICK)
-    return found
+        trials = tuple(trial for trial in trials if trial.case.name in QUICK)
+    return trials
 
 
 def _long(case: TrainingCase) -> Set[str]:

@@ -97,8 +97,7 @@ class Fitted(Candidate):
 
     def prepare(self, case: TrainingCase, device: Device) -> Prepared:
         """Return the fit, from the case's initial weights."""
-        x, t = case.data
-        network = case.network()
+        network, options = case.network(), case.options
         start = network.parameters.copy()
 
         def train(epochs: int) -> Trained:
@@ -109,14 +108,10 @@ class Fitted(Candidate):
 
             network.parameters = start
             history = network.fit(
-                x, t, optimiser=case.optimiser, loss=case.loss, epochs=1 + epochs,
-                batch_size=case.batch, shuffle=False, seed=case.seed, device=device,
-                callbacks=[record] if self.clocked else [],
+                epochs=1 + epochs, device=device,
+                callbacks=[record] if self.clocked else [], **options,
             )
-            return Trained(
-                history.loss if case.by_loss else history.mse,
-                clock.seconds if self.clocked else math.nan,
-            )
+            return case.outcome(history, clock.seconds if self.clocked else math.nan)
 
         config = ""
         if self.clocked:  # otherwise the first training plans, as a user's does

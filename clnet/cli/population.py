@@ -6,12 +6,14 @@ import argparse
 import textwrap
 import time
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from clnet.cli import json_output
 from clnet.cli.summary import (
+    FIGURES,
     device_rows,
     devices_of,
     file_rows,
@@ -22,6 +24,7 @@ from clnet.cli.summary import (
 )
 from clnet.cli.summary import figures as figures_of
 from clnet.errors import WIDTH, InputError, counted
+from clnet.training.fit_options import PopulationOptions
 
 if TYPE_CHECKING:
     from clnet.cli.samples import FileSamples
@@ -34,17 +37,8 @@ if TYPE_CHECKING:
 FOLDS = 5
 LONG = 1 << 40  # epochs of a training that is explained
 SHOWN = 10  # settings of the table
-FIGURES = {
-    "mse": "MSE", "bit_fail": "bit fail", "accuracy": "accuracy", "mae": "MAE",
-    "rmse": "RMSE", "r2": "R²",
-}
 _ONE = (  # options of one training alone
     "checkpoint", "checkpoint_every", "resume", "curve", "tensorboard", "mpi", "blocks",
-)
-_OPTIONS = (  # of `Network.fit` that are a population's too
-    "optimiser", "loss", "epochs", "batch_size", "desired_error", "stop", "schedule",
-    "l1", "l2", "clip_norm", "clip_value", "progress", "scale", "precision", "tune",
-    "buffer", "sample_weight",
 )
 
 
@@ -139,7 +133,8 @@ def run(
             "folds are of data that fit in the buffer, which "
             f"{arguments.data} do not: give a larger --buffer"
         )
-    chosen = {name: options[name] for name in _OPTIONS}
+    known = {field.name for field in fields(PopulationOptions)} - {"seed", "validation"}
+    chosen = {name: value for name, value in options.items() if name in known}
     if comm is None:
         chosen["devices"] = devices
     else:
@@ -238,7 +233,7 @@ def _spread(
     )]
     for name, each in results.items():
         lines.append(f"{name:14}{counted(len(sets[name]), 'sample'):>12}")
-        for field, label in FIGURES.items():
+        for field, (label, _) in FIGURES.items():
             column = [getattr(evaluation, field) for evaluation in each]
             if column[0] is None:
                 continue
@@ -298,7 +293,7 @@ def _settings(
     ]
     if grid is None:
         scores = result.scores[0]
-        label = FIGURES[result.measure]
+        label, _ = FIGURES[result.measure]
         rows += [
             (label, f"{scores.mean():.4f}, deviation {scores.std():.4f}"),
             ("each fold", " ".join(f"{score:.4f}" for score in scores)),
@@ -319,7 +314,7 @@ def _table(result: CrossValidation) -> str:
     """Return the best settings, one a line, wrapped."""
     columns = result.results
     order = np.argsort(columns["rank_test_score"], kind="stable")[:SHOWN].tolist()
-    head = f"{'rank':6}{FIGURES[result.measure]:10}{'deviation':11}"
+    head = f"{'rank':6}{FIGURES[result.measure][0]:10}{'deviation':11}"
     lines = [f"{head}setting"]
     for i in order:
         setting = _setting(result.params[i])

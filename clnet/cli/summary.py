@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 
 MOST_CLASSES = 12  # that are counted
 SHORT = 4  # characters of a name that say something
+FIGURES = {
+    "mse": ("MSE", ".4g"), "bit_fail": ("bit fail", "d"),
+    "accuracy": ("accuracy", ".6f"), "hamming_loss": ("Hamming loss", ".6f"),
+    "mae": ("MAE", ".4g"), "rmse": ("RMSE", ".4g"), "r2": ("R²", ".6f"),
+}
+"""Labels and formats of an evaluation's figures."""
 
 
 def layer_fields(network: Network) -> list[dict[str, Any]]:
@@ -156,19 +162,14 @@ def data_text(x: NDArray[Any], t: NDArray[Any], notes: Sequence[str] = ()) -> st
 
 def evaluation_rows(evaluation: Evaluation, targets: int) -> list[tuple[str, object]]:
     """Return the figures of an evaluation of `targets` target values."""
-    accuracy = "accuracy" if evaluation.hamming_loss is None else "subset accuracy"
-    rows: list[tuple[str, object]] = [
-        ("MSE", f"{evaluation.mse:.4g}"),
-        ("bit fail", f"{evaluation.bit_fail} of {targets}"),
-    ]
-    for label, value, form in (
-        (accuracy, evaluation.accuracy, ".6f"),
-        ("Hamming loss", evaluation.hamming_loss, ".6f"),
-        ("MAE", evaluation.mae, ".4g"), ("RMSE", evaluation.rmse, ".4g"),
-        ("R²", evaluation.r2, ".6f"),
-    ):
+    rows: list[tuple[str, object]] = []
+    for name, (label, form) in FIGURES.items():
+        value = getattr(evaluation, name)
+        if name == "accuracy" and evaluation.hamming_loss is not None:
+            label = "subset accuracy"
         if value is not None:
-            rows.append((label, f"{value:{form}}"))
+            more = f" of {targets}" if name == "bit_fail" else ""
+            rows.append((label, f"{value:{form}}{more}"))
     return rows
 
 

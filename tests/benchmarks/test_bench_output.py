@@ -291,7 +291,7 @@ def test_the_serial_program_is_right_on_one_core():
         pytest.skip(serial.missing())
     prepared = serial.prepare(TINY, GPU)  # of a GPU, the host's
     assert prepared.threads == 1 and prepared.check() < TINY.tolerance
-    for candidate in (dispatch.Dynamic(), dispatch.DeviceOnly()):
+    for candidate in (dispatch.Dynamic(), own_candidates.Planned(on_host=False)):
         assert candidate.prepare(TINY, clnet.device()).check() < TINY.tolerance
 
 
