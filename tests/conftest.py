@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any
 
 import hypothesis
 import pytest
+
+# Workers and child processes import the same modules: each is compiled once.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Before OpenCL is loaded: processes that share a cold cache of PoCL may fail.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
@@ -22,6 +26,8 @@ from clnet.errors import DeviceError
 from clnet.opencl import discovery, times_file
 from clnet.opencl.device import Device
 from clnet.opencl.quirks import POCL
+
+sys.dont_write_bytecode = False
 
 # The machine may be one whose times are shipped.
 times_file.SHIPPED = Path(os.devnull)

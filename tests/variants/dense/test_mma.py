@@ -85,7 +85,7 @@ def test_packings_in_one_launch_stay_right():
     replay.write(x, rows)
     replay.run()
     expected = replay.read(y)
-    for _ in range(300):
+    for _ in range(100):
         replay.run()
         np.testing.assert_array_equal(replay.read(y), expected)
 

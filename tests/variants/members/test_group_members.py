@@ -64,7 +64,9 @@ def test_every_configuration(tile, group):
 
 @pytest.mark.unoptimised
 @pytest.mark.parametrize("sizes", [
-    [2, 4, 1], [125, 32, 2], [64, 101, 20, 10], [9, 3], [15, 40, 6], [16, 3, 4, 5],
+    [125, 32, 2], [64, 101, 20, 10], [9, 3],
+    *(pytest.param(sizes, marks=pytest.mark.sweep)
+      for sizes in ([2, 4, 1], [15, 40, 6], [16, 3, 4, 5])),
 ])
 def test_exact_inputs(sizes):
     checked_exact(sizes, 130, exact=True)

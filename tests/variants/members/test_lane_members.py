@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 from member_oracle import DEVICE, N, check
+from variant_cases import alternate
 
 from clnet import Dense, Network
 from clnet.ir.lowering import lower_training
@@ -31,8 +32,7 @@ def test_widths(sizes, samples):
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize("tile", [1, 2, 4])
-@pytest.mark.parametrize("teams", [1, 2, 4])
+@pytest.mark.parametrize(("teams", "tile"), alternate([1, 2, 4], [1, 2, 4]))
 def test_every_configuration(teams, tile):
     checked([3, 6, 2], 21, config=lanes(8, teams, tile))
 
@@ -48,18 +48,18 @@ matrix = partial(check, config=lanes(32, 1, 8, 1), split=True)
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize(("sizes", "samples"), [
-    ([8, 32, 1], 70), ([3, 7, 2], 9), ([11, 37, 3], 35), ([1, 1, 1], 1),
-])
-def test_matrix_units(sizes, samples, exact):
+@pytest.mark.parametrize(("case", "exact"), alternate(
+    [([8, 32, 1], 70), ([3, 7, 2], 9), ([11, 37, 3], 35), ([1, 1, 1], 1)],
+    [False, True],
+))
+def test_matrix_units(case, exact):
+    sizes, samples = case
     make = partial(LaneMembers, exact=exact)
     matrix(make, sizes, samples, exact=exact)
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize("tile", MATRIX_TILES)
-@pytest.mark.parametrize("teams", [1, 2])
+@pytest.mark.parametrize(("teams", "tile"), alternate([1, 2], MATRIX_TILES))
 def test_every_configuration_of_matrix_units(teams, tile):
     matrix(LaneMembers, [9, 20, 2], 70, config=lanes(32, teams, tile, 1))
 
