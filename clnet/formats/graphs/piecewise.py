@@ -90,22 +90,22 @@ class Piecewise:
             refined.parts, _ends(refined.edges), strict=True)]
 
     def __add__(self, other: Piecewise) -> Piecewise:
-        return _joined(lambda a, b: a + b, self, other)
+        return _joined(operator.add, operator.add, self, other)
 
     def __sub__(self, other: Piecewise) -> Piecewise:
-        return _joined(lambda a, b: a - b, self, other)
+        return _joined(operator.sub, operator.sub, self, other)
 
     def __neg__(self) -> Piecewise:
-        return _joined(lambda a: -a, self)
+        return _joined(operator.neg, operator.neg, self)
 
     def __mul__(self, other: Piecewise) -> Piecewise:
-        return _joined(lambda a, b: a * b, self, other)
+        return _joined(operator.mul, operator.mul, self, other)
 
     def __truediv__(self, other: Piecewise) -> Piecewise:
         other, signs = other.signed()
         if 0 in signs:
             raise UnknownError
-        return _joined(lambda a, b: a / b, self, other)
+        return _joined(operator.truediv, operator.truediv, self, other)
 
     def affine(self, scale: float, bias: float) -> Piecewise:
         """Return ``scale * self + bias``."""
@@ -123,14 +123,16 @@ def _part(number: float) -> Ratio:
     return Ratio.of(number)
 
 
-def _joined(function: Callable[..., Any], *operands: Piecewise) -> Piecewise:
-    """Return a function of functions, which takes their parts and their values."""
+def _joined(
+    of_parts: Callable[..., Ratio], of_values: Callable[..., Any], *operands: Piecewise
+) -> Piecewise:
+    """Return a function of functions: of their parts, and of their values."""
     edges = sorted({edge for operand in operands for edge in operand.edges})
     refined = [operand.refined(edges) for operand in operands]
-    parts = [function(*parts) for parts in zip(
+    parts = [of_parts(*parts) for parts in zip(
         *(operand.parts for operand in refined), strict=True)]
-    values = function(*(operand.values for operand in refined))
-    return Piecewise(tuple(edges), tuple(parts), values)
+    values = of_values(*(operand.values for operand in refined))
+    return Piecewise(tuple(edges), tuple(parts), np.asarray(values, np.float64))
 
 
 def _ends(edges: Sequence[float]) -> Iterator[tuple[float, float]]:
@@ -168,7 +170,7 @@ def between(low: float, high: float) -> float:
 
 def exp(a: Piecewise) -> Piecewise:
     """Return the exponential."""
-    return Piecewise(a.edges, tuple(part.exp() for part in a.parts), np.exp(a.values))
+    return _joined(Ratio.exp, np.exp, a)
 
 
 def log(a: Piecewise) -> Piecewise:
@@ -176,13 +178,7 @@ def log(a: Piecewise) -> Piecewise:
     a, signs = a.signed()
     if set(signs) != {1}:
         raise UnknownError
-    return Piecewise(a.edges, tuple(part.log() for part in a.parts), np.log(a.values))
-
-
-def named(a: Piecewise, name: str, numbers: Callable[[Array], Any]) -> Piecewise:
-    """Return ``erf``, ``sin`` or ``cos``."""
-    parts = tuple(part.function(name) for part in a.parts)
-    return Piecewise(a.edges, parts, np.asarray(numbers(a.values), np.float64))
+    return _joined(Ratio.log, np.log, a)
 
 
 def sinh(a: Piecewise) -> Piecewise:
@@ -200,17 +196,17 @@ _ERF = np.frompyfunc(math.erf, 1, 1)
 
 def erf(a: Piecewise) -> Piecewise:
     """Return the error function."""
-    return named(a, "erf", _ERF)
+    return _joined(lambda part: part.function("erf"), _ERF, a)
 
 
 def sin(a: Piecewise) -> Piecewise:
     """Return the sine."""
-    return named(a, "sin", np.sin)
+    return _joined(lambda part: part.function("sin"), np.sin, a)
 
 
 def cos(a: Piecewise) -> Piecewise:
     """Return the cosine."""
-    return named(a, "cos", np.cos)
+    return _joined(lambda part: part.function("cos"), np.cos, a)
 
 
 def power(a: Piecewise, exponent: Piecewise) -> Piecewise:
@@ -252,30 +248,28 @@ def compared(name: str, a: Piecewise, b: Piecewise) -> Piecewise:
 
 def chosen(condition: Piecewise, a: Piecewise, b: Piecewise) -> Piecewise:
     """Return a where a condition of 0 and 1 holds, elsewhere b."""
-    edges = sorted({*condition.edges, *a.edges, *b.edges})
-    condition, a, b = (function.refined(edges) for function in (condition, a, b))
-    decided = [part.constant() for part in condition.parts]
-    if not set(decided) <= {0.0, 1.0}:
+    return _joined(
+        lambda decided, part, other: part if _holds(decided) else other,
+        lambda decided, value, other: np.where(decided != 0, value, other),
+        condition, a, b,
+    )
+
+
+def _holds(part: Ratio) -> bool:
+    """Return whether a condition holds in a part."""
+    decided = part.constant()
+    if decided not in (0.0, 1.0):
         raise UnknownError
-    parts = tuple(part if holds else other for holds, part, other in zip(
-        decided, a.parts, b.parts, strict=True))
-    return Piecewise(tuple(edges), parts, np.where(condition.values != 0, a.values,
-                                                b.values))
+    return bool(decided)
 
 
 def logical(name: str, *operands: Piecewise) -> Piecewise:
     """Return ``logical_and`` or another function of conditions of 0 and 1."""
     function = getattr(np, name)
-    edges = sorted({edge for operand in operands for edge in operand.edges})
-    refined = [operand.refined(edges) for operand in operands]
-    parts = []
-    for decided in zip(*(operand.parts for operand in refined), strict=True):
-        numbers = [part.constant() for part in decided]
-        if not set(numbers) <= {0.0, 1.0}:
-            raise UnknownError
-        parts.append(Ratio.of(float(function(*numbers))))
-    values = function(*(operand.values for operand in refined)).astype(np.float64)
-    return Piecewise(tuple(edges), tuple(parts), values)
+    return _joined(
+        lambda *decided: Ratio.of(float(function(*map(_holds, decided)))), function,
+        *operands,
+    )
 
 
 def maximum(a: Piecewise, b: Piecewise) -> Piecewise:
