@@ -219,38 +219,6 @@ def test_fields_are_converted():
 # Sparse matrices ----------------------------------------------------------------------
 
 
-def csr_column(matrix):
-    matrix.indices[1] = 10**8
-
-
-def csr_negative(matrix):
-    matrix.indices[0] = -5
-
-
-def csr_starts(matrix):
-    matrix.indptr[2] = 10**6
-
-
-def csr_descending(matrix):
-    matrix.indptr[3] = 0
-
-
-def csr_end(matrix):
-    matrix.indptr[-1] = 10**7
-
-
-def coo_row(matrix):
-    rows = np.array(matrix.row)
-    rows[0] = 10**8
-    matrix.row = rows
-
-
-def coo_column(matrix):
-    columns = np.array(matrix.col)
-    columns[-1] = 6
-    matrix.col = columns
-
-
 def lil_column(matrix):
     matrix.rows[3][0] = 10**8
 
@@ -259,11 +227,23 @@ def dok_key(matrix):
     matrix._dict[(10**8, 2)] = 1.0
 
 
+def entry(name, at, value):
+    """Return a function that changes an entry of a matrix's array."""
+    def damage(matrix):
+        array = np.array(getattr(matrix, name))
+        array[at] = value
+        setattr(matrix, name, array)
+
+    return damage
+
+
+BEYOND, END = entry("indices", 1, 10**8), entry("indptr", -1, 10**7)
+START = entry("indptr", 2, 10**6)
 DAMAGES = [
-    ("csr", csr_column), ("csr", csr_negative), ("csr", csr_starts),
-    ("csr", csr_descending), ("csr", csr_end), ("csc", csr_column),
-    ("csc", csr_starts), ("csc", csr_end), ("bsr", csr_column), ("bsr", csr_end),
-    ("coo", coo_row), ("coo", coo_column), ("lil", lil_column), ("dok", dok_key),
+    ("csr", BEYOND), ("csr", entry("indices", 0, -5)), ("csr", START),
+    ("csr", entry("indptr", 3, 0)), ("csr", END), ("csc", BEYOND), ("csc", START),
+    ("csc", END), ("bsr", BEYOND), ("bsr", END), ("coo", entry("row", 0, 10**8)),
+    ("coo", entry("col", -1, 6)), ("lil", lil_column), ("dok", dok_key),
 ]
 USES = {
     "predict": lambda m: NETWORK.predict(m, CPU),

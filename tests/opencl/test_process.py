@@ -226,28 +226,20 @@ def test_the_last_frames_of_ending_threads_are_waited_for():
     assert out == "end\ndropped\n"
 
 
-def test_finalizers_wait_for_threads_at_exit():
-    """Memory that threads drop waits for its commands until they have ended."""
-    out = run("""
-        import weakref
-        from clnet.opencl import process
+def test_handlers_at_exit_compute_and_finalizers_wait():
+    """The main thread may use a plan until the end.
 
-        network.predict(x, "cpu")
+    Memory that threads drop waits for its commands until they have ended.
+    """
+    out = run("""
+        import atexit, weakref
         held = lambda: None
         weakref.finalize(held, lambda: print(process._ends))
-    """)
-    assert out == "True\n"
-
-
-def test_handlers_at_exit_compute():
-    """The main thread may use a plan until the end."""
-    out = run("""
-        import atexit
         plan = compiled()
         atexit.register(lambda: print(plan(x).shape, network.predict(x, "cpu").shape))
         plan(x)
     """)
-    assert out == "(64, 10) (64, 10)\n"
+    assert out.splitlines() == ["(64, 10) (64, 10)", "True"]
 
 
 def test_a_thread_that_stays_inside_is_not_waited_for(monkeypatch):
