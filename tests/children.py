@@ -46,6 +46,24 @@ def run_python(*arguments, **options):
     )
 
 
+def signalled(process, number, seconds):
+    """Send a signal to a process some seconds after its first line of output.
+
+    Return its output and its errors at its end; None: it hangs, and is killed.
+    """
+    first = process.stdout.readline()
+    try:
+        process.wait(seconds if first else HANG_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.send_signal(number)
+    try:
+        out, errors = process.communicate(timeout=HANG_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return None
+    return first + out, errors
+
+
 def by_ranks(ranks, *arguments):
     """Return keywords of `subprocess` for so many ranks of MPI of this Python."""
     return {

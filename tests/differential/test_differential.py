@@ -163,6 +163,13 @@ def test_slopes_at_kinks_are_pytorchs(v):
         )
 
 
+def check_found(monkeypatch, case, owner, name, wrong, words="times its bound"):
+    """Check that a case is right, and is not with a wrong function of clnet's."""
+    assert Runner(device()).run(case).fault is None
+    monkeypatch.setattr(owner, name, wrong)
+    assert words in Runner(device()).run(case).fault
+
+
 def test_a_wrong_output_is_found(monkeypatch):
     run = Executable.run
 
@@ -172,14 +179,14 @@ def test_a_wrong_output_is_found(monkeypatch):
             if name not in self.x:
                 rows[-1, 0] *= 1.0001
 
-    assert Runner(device()).run(SIMPLE).fault is None
-    monkeypatch.setattr(Executable, "run", wrong)
-    assert "times its bound" in Runner(device()).run(SIMPLE).fault
+    check_found(monkeypatch, SIMPLE, Executable, "run", wrong)
 
 
 def test_a_missing_output_is_found(monkeypatch):
-    monkeypatch.setattr(Executable, "run", lambda self: None)
-    assert "is nan, expected" in Runner(device()).run(SIMPLE).fault
+    def wrong(self):
+        pass
+
+    check_found(monkeypatch, SIMPLE, Executable, "run", wrong, "is nan, expected")
 
 
 def test_a_write_behind_a_buffer_is_found(monkeypatch):
@@ -192,8 +199,7 @@ def test_a_write_behind_a_buffer_is_found(monkeypatch):
         content[-1] = 0  # alone: the numbers stay right
         buffer.write(self.session, content)
 
-    monkeypatch.setattr(Executable, "run", wrong)
-    assert "were written" in Runner(device()).run(SIMPLE).fault
+    check_found(monkeypatch, SIMPLE, Executable, "run", wrong, "were written")
 
 
 def test_a_wrong_gradient_is_found(monkeypatch):
@@ -207,9 +213,7 @@ def test_a_wrong_gradient_is_found(monkeypatch):
         flat[np.nanargmax(np.abs(flat))] *= 1.0001
         return flat
 
-    assert Runner(device()).run(case).fault is None
-    monkeypatch.setattr(Replay, "read_gradients", wrong)
-    assert "times its bound" in Runner(device()).run(case).fault
+    check_found(monkeypatch, case, Replay, "read_gradients", wrong)
 
 
 @pytest.mark.parametrize("variant", ["members", "vector_members", "group_members"])
@@ -348,12 +352,7 @@ def test_a_wrong_launch_of_a_cascade_is_found(kind, wrong, what, monkeypatch):
         known = {name: text for name, text in wrong.items() if name in defines}
         return dataclasses.replace(found, defines={**defines, **known})
 
-    assert Runner(device()).run(cascade()).fault is None
-    monkeypatch.setattr(kind, "launch", changed)
-    fault = Runner(device()).run(cascade()).fault
-    assert fault is not None
-    assert what in fault
-    assert "times its bound" in fault
+    check_found(monkeypatch, cascade(), kind, "launch", changed, what)
 
 
 def test_a_wrong_network_of_a_cascade_is_found(monkeypatch):
@@ -367,6 +366,5 @@ def test_a_wrong_network_of_a_cascade_is_found(monkeypatch):
     case = cascade()
     options = dataclasses.replace(case.options, validation=30)
     case = dataclasses.replace(case, options=options)
-    assert Runner(device()).run(case).fault is None
-    monkeypatch.setattr(Shortcut, "network", wrong)
-    assert "validation[] is off by" in Runner(device()).run(case).fault
+    words = "validation[] is off by"
+    check_found(monkeypatch, case, Shortcut, "network", wrong, words)

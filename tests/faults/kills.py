@@ -11,8 +11,7 @@ from operator import add
 from pathlib import Path
 
 import numpy as np
-from children import child_environment
-from waits import HANG_SECONDS
+from children import child_environment, signalled
 
 import clnet
 from clnet.errors import FormatError
@@ -136,19 +135,9 @@ def ended(
         env=child_environment(**caches),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:
-        assert process.stdout is not None
-        first = process.stdout.readline()
-        try:
-            pause = random.Random(seed).uniform(0, MOST_SECONDS)
-            process.wait(pause if first else 0)
-        except subprocess.TimeoutExpired:
-            process.send_signal(number)
-        try:
-            out, errors = process.communicate(timeout=HANG_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return None
-        return process.returncode, first + out, errors
+        pause = random.Random(seed).uniform(0, MOST_SECONDS)
+        found = signalled(process, number, pause)
+    return None if found is None else (process.returncode, *found)
 
 
 def outcome(

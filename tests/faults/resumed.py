@@ -16,7 +16,7 @@ from itertools import count, product
 from pathlib import Path
 
 import numpy as np
-from children import child_environment
+from children import child_environment, signalled
 from waits import HANG_SECONDS
 
 import clnet
@@ -134,20 +134,14 @@ def killed(case, folder, every, epochs, seed):
     pauses = random.Random(seed)
     for kills in range(MOST_STARTS):
         with start(case, folder, every, epochs) as process:
-            try:
-                if process.stdout.readline():
-                    process.wait(pauses.uniform(0, MOST_SECONDS))
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-            try:
-                _, errors = process.communicate(timeout=HANG_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
+            pause = pauses.uniform(0, MOST_SECONDS)
+            ended = signalled(process, signal.SIGKILL, pause)
+        if ended is None:
+            raise AssertionError("it hangs after the signal")
         if process.returncode == 0:
             return kills
         if process.returncode != -signal.SIGKILL:
-            raise AssertionError(f"exit code {process.returncode}: {errors[-2000:]}")
+            raise AssertionError(f"exit code {process.returncode}: {ended[1][-2000:]}")
         check_curve(folder / CURVE, None)
     raise AssertionError(f"{MOST_STARTS} processes did not end the training")
 
