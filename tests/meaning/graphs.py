@@ -335,7 +335,8 @@ def judge(
              and not {*node.input} & {*graph.constants}]
     if pairs:  # of two values: as exact as the larger in size, but for infinity
         bounds = np.fmax(bounds, largest * max(1.0, *scalars, 0.0))
-        right = np.where(np.isinf(x), np.nan, right)
+        infinite = np.isinf(x) | (largest > np.finfo(np.float32).max)
+        right = np.where(infinite, np.nan, right)
     allowed = TINY + CLOSE * np.abs(right) + MOVED * bounds + 2 * slack
     good = np.zeros(x.shape, bool)
     for other in (a, right):
