@@ -47,7 +47,8 @@ def loop(case: str, device: str | None, seconds: float) -> dict[str, Any]:
     x = np.random.default_rng(0).standard_normal((samples, sizes[0]), dtype="f4")
     network = clnet.Network.mlp(sizes, "tanh", seed=0)
     found = clnet.device(device)
-    starts, times = [], []
+    starts: list[float] = []
+    times: list[float] = []
     begin = time.perf_counter()
     while not starts or starts[-1] < seconds:
         start = time.perf_counter()

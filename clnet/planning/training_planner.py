@@ -103,7 +103,8 @@ def plan_training(
         known = _Kept(
             _format_of(plan), plan.program, plan.steps, plan.explanation, seconds
         )
-        kept[key] = {**kept.get(key, {}), best.short: known}
+        others = {} if tune else kept.get(key, {})  # who tunes asks for another plan
+        kept[key] = {**others, best.short: known}
     return plan
 
 

@@ -84,10 +84,11 @@ def measured(monkeypatch):
     return found
 
 
-def planned(runs, network=None):
+def planned(runs, network=None, tune=None):
     network = network or net()
     program = lower_training(network, loss_function("mse"), Rprop())
-    return plan_training(network, program, CPU, 20, budget=Budget(runs=runs))
+    return plan_training(
+        network, program, CPU, 20, tune=tune, budget=Budget(runs=runs))
 
 
 def test_a_short_training_is_compared_and_not_measured(measured, monkeypatch):
@@ -119,6 +120,13 @@ def test_a_long_training_measures_and_short_ones_keep_their_plan(measured):
     times.store_of.cache_clear()  # as in another process, which has times
     assert planned(10).steps == planned(1e12).steps
     assert not measured
+
+
+def test_short_trainings_take_the_plan_of_who_has_tuned(measured):
+    short = planned(10)
+    tuned = planned(10, tune=True)
+    assert measured and tuned.explain() != short.explain()
+    assert planned(10).explain() == planned(1e12).explain() == tuned.explain()
 
 
 def test_a_cover_that_takes_longer_than_modelled_is_measured_against_others(
