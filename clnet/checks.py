@@ -6,13 +6,14 @@ import math
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from decimal import Decimal
+from importlib import import_module
 from numbers import Real
 from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clnet.errors import InputError, quoted, reason, unknown
+from clnet.errors import ClnetError, InputError, quoted, reason, unknown
 
 INT_MAX = 2**31 - 1  # of sizes and indices: kernels count in OpenCL's int
 NUMBER_KINDS = "biuf"  # NumPy's letters of types of numbers
@@ -21,6 +22,25 @@ SPARE = 1.25  # of the numbers of rows and those between them
 PRECISIONS = ("highest", "high", "medium")
 """Precision of float32 products: factors of float32's 24 bits, of TF32's 11, of
 bfloat16's 8. The first is the default."""
+
+
+def installed(
+    module: str, what: str, extra: str | None = None,
+    error_type: type[ClnetError] = ClnetError,
+) -> Any:
+    """Return a module of an optional package, or raise an error that names its need.
+
+    `extra` is clnet's extra that brings the package; None: none does.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        cure = "" if extra is None else f", or with clnet: pip install 'clnet[{extra}]'"
+        raise error_type(
+            f"{what} needs {package}, which is not installed ({error}): pip install "
+            f"{package}{cure}"
+        ) from None
 
 
 def is_whole(value: object) -> TypeGuard[int]:

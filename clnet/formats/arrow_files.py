@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.errors import ClnetError, FormatError
+from clnet.checks import installed
+from clnet.errors import FormatError
 from clnet.formats import named_table
 from clnet.formats.files import check_readable, reading
 from clnet.formats.pages import drop_pages, open_direct, read_pages, touch_ranges
@@ -237,20 +238,9 @@ def _mapped(path: Path) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def check_pyarrow(path: Path) -> None:
-    """Raise ClnetError unless pyarrow is there to read a file."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise ClnetError(
-            f"cannot read {path}: the package pyarrow is missing: pip install pyarrow, "
-            "or with clnet: pip install 'clnet[arrow]'"
-        ) from None
-
-
 def opened(path: Path) -> ParquetFile | ArrowFile:
     """Return the file of a path."""
-    check_pyarrow(path)
+    installed("pyarrow", f"{path}", "arrow")
     check_readable(path)
     parquet = path.name.lower().endswith(PARQUET_SUFFIXES)
     described = "Parquet file" if parquet else (

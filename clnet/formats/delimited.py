@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.checks import installed
 from clnet.errors import FormatError, InputError, quoted
-from clnet.formats.arrow_files import check_pyarrow
 from clnet.formats.files import check_memory, read, unzipped
 from clnet.formats.named_table import (
     NUMBER,
@@ -78,7 +78,7 @@ class DelimitedSource(NamedTable):
         separator: str | None = None, decimal: str | None = None,
         columns: Columns | None = None, memory_limit: int | None = None,
     ) -> None:
-        check_pyarrow(path)
+        installed("pyarrow", f"{path}", "arrow")
         if separator is not None and len(separator) != 1:
             raise InputError(
                 f"separator must be one character, not {quoted(separator)}"

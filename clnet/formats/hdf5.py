@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import NUMBER_KINDS
-from clnet.errors import ClnetError, FormatError, quoted
+from clnet.checks import NUMBER_KINDS, installed
+from clnet.errors import FormatError, quoted
 from clnet.formats.files import as_path, check_readable, reading
 
 Array = NDArray[Any]
@@ -45,7 +45,8 @@ class Hdf5Array:
 
     def _find(self, content: Any, path: Path, name: str) -> None:
         data_set = content.get(name)
-        h5py = _h5py(path)
+        import h5py
+
         if not isinstance(data_set, h5py.Dataset):
             names = _names(content, h5py.Dataset)
             raise FormatError(
@@ -117,19 +118,8 @@ def _array(path: Path, name: str) -> Array | Hdf5Array:
     return data_set if data_set.map is None else data_set.map
 
 
-def _h5py(path: Path) -> Any:
-    try:
-        import h5py
-    except ImportError:
-        raise ClnetError(
-            f"cannot read {path}: the package h5py is missing: pip install h5py, or "
-            "with clnet: pip install 'clnet[hdf5]'"
-        ) from None
-    return h5py
-
-
 def _opened(path: Path) -> Any:
-    h5py = _h5py(path)
+    h5py = installed("h5py", f"{path}", "hdf5")
     check_readable(path)
     with reading(f"{path} is no whole HDF5 file"):
         return h5py.File(path, "r")

@@ -8,7 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from clnet.errors import ClnetError, InputError, quoted
+from clnet.checks import installed
+from clnet.errors import InputError, quoted
 from clnet.formats.files import as_path, check_writable, write
 from clnet.nn.notebook import in_notebook
 
@@ -50,18 +51,11 @@ def picture_file(path: str | PathLike[str]) -> Path:
 
 def figure() -> Any:
     """Return a new matplotlib figure without a window; a notebook shows it."""
-    try:
-        if in_notebook():
-            from matplotlib import pyplot
-
-            return pyplot.figure(layout="constrained")
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ClnetError(
-            f"a picture needs matplotlib, which is not installed ({error}): "
-            "pip install matplotlib, or with clnet: pip install 'clnet[demo]'"
-        ) from None
-    return Figure(layout="constrained")
+    if in_notebook():
+        pyplot = installed("matplotlib.pyplot", "a picture", "demo")
+        return pyplot.figure(layout="constrained")
+    module = installed("matplotlib.figure", "a picture", "demo")
+    return module.Figure(layout="constrained")
 
 
 def drawn(

@@ -16,9 +16,8 @@ import numpy as np
 import safetensors
 from numpy.typing import NDArray
 
-from clnet.checks import as_array, is_many
+from clnet.checks import as_array, installed, is_many
 from clnet.errors import (
-    ClnetError,
     FormatError,
     InputError,
     counted,
@@ -52,23 +51,12 @@ _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8",
 M = TypeVar("M", bound="Model")
 
 
-def import_torch() -> Any:
-    """Return the module `torch`; raise ClnetError if it is not installed."""
-    try:
-        import torch
-    except ImportError as error:
-        raise ClnetError(
-            f"modules of PyTorch need it installed ({error}): pip install torch"
-        ) from None
-    return torch
-
-
 # Out --------------------------------------------------------------------------------
 
 
 def to_torch(network: Model) -> Any:
     """Return a network as `torch.nn.Sequential`; see `Network.to_torch`."""
-    torch = import_torch()
+    torch = installed("torch", "a module of PyTorch")
     for number, layer in enumerate(network.layers):
         if layer.sources not in (None, (number,)):
             raise InputError(

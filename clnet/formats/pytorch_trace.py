@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from clnet.checks import installed
 from clnet.errors import InputError, quoted, reason
 from clnet.formats.graphs.elementwise import of_terms
 from clnet.formats.graphs.layers import GraphLayers, network_of
@@ -26,7 +27,7 @@ from clnet.formats.graphs.operators import outputs_of
 from clnet.formats.graphs.products import product
 from clnet.formats.graphs.trace import GraphTrace, Input, Node, Room
 from clnet.formats.graphs.values import Activated, RefusalError, Tracer
-from clnet.formats.pytorch import as_floats, float_type, import_torch
+from clnet.formats.pytorch import as_floats, float_type
 from clnet.nn.activations import LEAK, SOFTMAX, SOFTMAXES, with_parameters
 from clnet.nn.aliases import ACTIVATION, ALIASES, PYTORCH
 
@@ -114,7 +115,7 @@ def from_torch(
     `outputs` computes a network for inputs [batch, n_in]. They are compared with the
     module's for random ones: a graph does not tell of values that ``+=`` changes.
     """
-    torch = import_torch()
+    torch = installed("torch", "a module of PyTorch")
     module = getattr(module, "_orig_mod", module)  # of torch.compile
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"module must be a torch.nn.Module, not {quoted(module)}")

@@ -24,8 +24,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.checks import all_finite, as_whole, check_flag, check_name, is_number
-from clnet.errors import ClnetError, FormatError, InputError, quoted, reason, warn
+from clnet.checks import (
+    all_finite,
+    as_whole,
+    check_flag,
+    check_name,
+    installed,
+    is_number,
+)
+from clnet.errors import FormatError, InputError, quoted, reason, warn
 from clnet.formats import (
     NETWORK_SUFFIXES,
     TRAINING_SUFFIX,
@@ -494,12 +501,12 @@ class TensorBoard:
     def __init__(self, folder: str | PathLike[str]) -> None:
         self.folder: Path = as_path(folder)
         self._writer: Any = None
-        _summary_writer()
+        _tensorboard()
 
     def start(self, training: Training) -> None:
         """Open a file, with the epochs before."""
         try:
-            self._writer = _summary_writer()(
+            self._writer = _tensorboard().SummaryWriter(
                 str(self.folder), purge_step=training.history.epochs.done + 1,
                 flush_secs=int(FLUSH_SECONDS),
                 filename_suffix=f".{time.time_ns()}",  # else one a second
@@ -523,15 +530,8 @@ class TensorBoard:
         self._writer.close()
 
 
-def _summary_writer() -> Any:
-    try:
-        from tensorboardX import SummaryWriter
-    except ImportError as error:
-        raise ClnetError(
-            f"TensorBoard needs tensorboardX, which is not installed ({error}): pip "
-            "install tensorboardX, or with clnet: pip install 'clnet[tensorboard]'"
-        ) from None
-    return SummaryWriter
+def _tensorboard() -> Any:
+    return installed("tensorboardX", "TensorBoard", "tensorboard")
 
 
 def _row(epoch: Epoch) -> dict[str, float]:

@@ -410,7 +410,7 @@ def test_without_pytorch_modules_are_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     for use in (Network.mlp([2, 1], seed=1).to_torch, Network.mlp([2, 1]).state_dict,
                 lambda: Network.from_torch(None)):
-        with pytest.raises(ClnetError, match=r"need it installed .*pip install torch"):
+        with pytest.raises(ClnetError, match=r"needs torch, .*pip install torch"):
             use()
 
 

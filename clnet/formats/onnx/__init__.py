@@ -7,11 +7,10 @@ name, is imported at the first use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from clnet.checks import installed
 from clnet.errors import FormatError
 
 if TYPE_CHECKING:
@@ -22,34 +21,23 @@ M = TypeVar("M", bound="Model")
 
 def load(path: Path, network_type: type[M], memory_limit: int | None = None) -> M:
     """Return the network of an ``.onnx`` file."""
-    with _installed(f"cannot read {path}"):
-        from clnet.formats.onnx.reading import read_network
+    installed("onnx", f"{path}", "onnx", FormatError)
+    from clnet.formats.onnx.reading import read_network
+
     return read_network(path, network_type, memory_limit)
 
 
 def save(network: Model, path: Path) -> None:
     """Write a network, with its scaling if it has one: ``predict(x, scale=True)``."""
-    with _installed(f"cannot write {path}"):
-        from clnet.formats.onnx.writer import write_network
+    installed("onnx", f"{path}", "onnx", FormatError)
+    from clnet.formats.onnx.writer import write_network
+
     write_network(network, path)
 
 
 def check(network: Model, path: Path) -> None:
     """Raise the FormatError of `save` if the network or the package forbids it."""
-    with _installed(f"cannot write {path}"):
-        from clnet.formats.onnx.writer import check_network
+    installed("onnx", f"{path}", "onnx", FormatError)
+    from clnet.formats.onnx.writer import check_network
+
     check_network(network, path)
-
-
-@contextmanager
-def _installed(start: str) -> Iterator[None]:
-    """Turn the error of a missing package into a FormatError."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != "onnx":
-            raise
-        raise FormatError(
-            f"{start}: the package onnx is missing, expected it installed, as by pip "
-            "install 'clnet[onnx]'"
-        ) from None
