@@ -54,14 +54,6 @@ def path(request, tmp_path):
     return write(tmp_path, request.param)
 
 
-def fitted(samples, t=None, columns=None, **options):
-    net = Network.mlp([4, 4, 1], ["tanh", "identity"], seed=0, columns=columns)
-    net.fit(
-        samples, t, epochs=2, batch_size=30, seed=1, tune=False, device="cpu", **options
-    )
-    return net.parameters
-
-
 def test_columns_are_those_of_a_csv(path, tmp_path):
     rows = zip(*COLUMNS.values(), strict=True)
     lines = [",".join(COLUMNS), *(",".join(map(str, row)) for row in rows)]
@@ -114,14 +106,6 @@ def test_any_slice_is_that_of_the_array_in_memory(tmp_path_factory, data):
     assert seen == last
     np.testing.assert_array_equal(np.concatenate(list(source.targets(size))),
                                   array[first:last, 2:])
-
-
-def test_training_by_parts_has_the_bits_of_memory(path):
-    options = {"target": "y", "ignore": ["a", "b", "class"], "categories": "colour"}
-    whole = open_data(path, **options).whole()
-    expected = fitted(whole.x, whole.t, shuffle=False)
-    found = fitted(open_data(path, **options), shuffle=False, buffer=5000)
-    np.testing.assert_array_equal(found, expected)
 
 
 def test_labels_columns_and_predictions(path):
@@ -218,16 +202,6 @@ def test_decimal_numbers_are_the_nearest_floats(tmp_path, kind):
 def test_wrong_arguments(path):
     with pytest.raises(InputError, match=r"t is for \.npy and HDF5"):
         open_data(path, "t.npy")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_truncated_and_foreign_files(tmp_path, kind):
-    path = write(tmp_path, kind)
-    content = path.read_bytes()
-    for stop in (2, 100, len(content) // 2, len(content) - 1):
-        path.write_bytes(content[:stop])
-        with pytest.raises(FormatError, match=rf"a\.{kind} is no whole"):
-            open_data(path, target="y", ignore=["class", "colour"])
 
 
 def test_groups_of_fewer_rows_than_the_files():

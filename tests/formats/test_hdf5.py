@@ -53,14 +53,6 @@ def test_parts_are_the_rows_in_memory(path, given, options):
             np.testing.assert_array_equal(part.t, T[chosen])
 
 
-def test_training_by_parts_has_the_bits_of_memory(path):
-    found = []
-    for samples, t in ((X, T), (open_data(f"{path}:deep/packed", outputs=2), None)):
-        net = Network.mlp([5, 4, 2], ["tanh", "identity"], seed=0)
-        found.append(fitted(net, samples, t, shuffle=False, buffer=8000))
-    np.testing.assert_array_equal(*found)
-
-
 def test_numbers_that_lie_as_in_an_array_are_mapped(path):
     with h5py.File(path, "a") as file:
         file["x"].attrs["later"] = 1
@@ -152,14 +144,3 @@ def test_a_mended_file_is_read_anew(path):
     path.write_bytes(whole)
     assert np.array_equal(next(open_data(path).parts(300)).x, X)
     assert kept.tb  # its frames had kept the file open
-
-
-def test_truncated_and_foreign_files(path):
-    content = path.read_bytes()
-    for stop in (3, 100, len(content) // 2):
-        path.write_bytes(content[:stop])
-        with pytest.raises(FormatError, match=r"a\.h5 is no whole HDF5 file"):
-            open_data(path)
-    path.write_bytes(b"")
-    with pytest.raises(FormatError, match="is empty"):
-        open_data(path)
