@@ -213,6 +213,11 @@ def cut(n: int, shares: int | Sequence[int]) -> list[slice]:
     return [slice(*pair) for pair in pairwise(ends)]
 
 
+def sizes_of(n: int, shares: int | Sequence[int]) -> list[int]:
+    """Return the samples of each piece of `cut`."""
+    return list(map(size_of, cut(n, shares)))
+
+
 def size_of(piece: slice) -> int:
     """Return the samples of a piece that is cut off."""
     size: int = piece.stop - piece.start

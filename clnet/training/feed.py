@@ -27,7 +27,7 @@ from clnet.ir.batch import Gather
 from clnet.nn.random import permuted
 from clnet.opencl.commands import End
 from clnet.opencl.memory import Uploader
-from clnet.runtime.ranks import cut, size_of
+from clnet.runtime.ranks import size_of, sizes_of
 from clnet.runtime.row_placement import RowPlacement, SampleRows
 from clnet.training.streaming import DEVICE_BLOCKS, StreamedSet, write_rows
 
@@ -52,10 +52,10 @@ def located(samples: int, batch: int, shares: Sequence[int]) -> tuple[Array, ...
 
 def _of_step(samples: int, shares: Sequence[int]) -> Array:
     """Return the shares and the indices of a step's samples [2, samples]."""
-    pieces = cut(samples, shares)
-    numbers = np.repeat(np.arange(len(pieces)), [size_of(piece) for piece in pieces])
-    starts = np.array([piece.start for piece in pieces])
-    return np.stack([numbers, np.arange(samples) - starts[numbers]]).astype(np.int32)
+    sizes = sizes_of(samples, shares)
+    numbers = np.repeat(np.arange(len(sizes)), sizes)
+    indices = np.concatenate([np.arange(size) for size in sizes])
+    return np.stack([numbers, indices]).astype(np.int32)
 
 
 class Resident:
@@ -164,8 +164,7 @@ class Streamed:
             return
         steps, left = divmod(len(data), group.batch)
         sizes, last = (
-            np.array([size_of(piece) for piece in cut(size, group.shares)])
-            for size in (group.batch, left)
+            np.array(sizes_of(size, group.shares)) for size in (group.batch, left)
         )
         ends = np.cumsum(steps * sizes + last).tolist()
         for lane in group.workers[0].numbers:

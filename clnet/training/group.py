@@ -28,7 +28,7 @@ from clnet.opencl.session import session
 from clnet.runtime.data_parallel import alike, min_seconds, shares_of, shares_text
 from clnet.runtime.device_sums import DeviceSums
 from clnet.runtime.rank_sums import RankSums
-from clnet.runtime.ranks import cut, size_of
+from clnet.runtime.ranks import cut, size_of, sizes_of
 from clnet.runtime.replay import Replay
 from clnet.runtime.row_placement import SampleRows
 from clnet.training.data_set import VALIDATION_BATCH
@@ -384,8 +384,7 @@ def _group(
             f"{len(shares)} blocks"
         )
     else:
-        counts = [size_of(piece) for piece in cut(batch, shares)]
-        text = shares_text(devices, counts, "samples of a batch")
+        text = shares_text(devices, sizes_of(batch, shares), "samples of a batch")
     return Group(workers, shares, batch, plans, text, ranks)
 
 

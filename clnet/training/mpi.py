@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clnet.checks import as_whole
 from clnet.errors import InputError, counted
 from clnet.opencl.store import store_of
 from clnet.runtime.data_parallel import device_of_rank
+from clnet.training.fit_options import FitOptions, PopulationOptions
 from clnet.training.saved import SavedTraining
 from clnet.training.setup import training_setup
 from clnet.training.streaming import StreamedSet
@@ -16,10 +17,11 @@ from clnet.training.streaming import StreamedSet
 if TYPE_CHECKING:
     from clnet.nn.model import Model
     from clnet.runtime.ranks import Ranks
-    from clnet.training.fit_options import FitOptions
     from clnet.training.setup import TrainingSetup
 
 MAX_BLOCKS = 1 << 16
+
+Options = TypeVar("Options", FitOptions, PopulationOptions)
 
 
 def shared_setup(network: Model, options: FitOptions, ranks: Ranks) -> TrainingSetup:
@@ -31,14 +33,9 @@ def shared_setup(network: Model, options: FitOptions, ranks: Ranks) -> TrainingS
     )
 
     def checked() -> TrainingSetup:
-        device = options.device
-        if options.devices is None:
-            device = device_of_rank(ranks.local, device)
         setup = training_setup(
-            network, replace(
-                options, device=device, resume=resume,
-                progress=options.progress if ranks.first else False,
-            ), ranks, checked_blocks(options.blocks, ranks.size), saved,
+            network, replace(options_of_rank(options, ranks), resume=resume), ranks,
+            checked_blocks(options.blocks, ranks.size), saved,
         )
         if len(setup.devices) > 1:
             raise InputError(
@@ -71,6 +68,15 @@ def shared_setup(network: Model, options: FitOptions, ranks: Ranks) -> TrainingS
         callbacks=setup.callbacks if ranks.first else [],
         checkpoints=setup.checkpoints if ranks.first else [],
     )
+
+
+def options_of_rank(options: Options, ranks: Ranks) -> Options:
+    """Return the options of one of the ranks, which has a device of its own."""
+    device: Any = options.device
+    if options.devices is None:
+        device = device_of_rank(ranks.local, device)
+    progress = options.progress if ranks.first else False
+    return replace(options, device=device, progress=progress)
 
 
 def checked_blocks(blocks: int | None, ranks: int) -> int | None:

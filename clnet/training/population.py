@@ -23,7 +23,6 @@ from clnet.nn.conversion import with_dropout
 from clnet.nn.schedules import schedule as find_schedule
 from clnet.opencl.discovery import device_list
 from clnet.opencl.session import device_errors, session
-from clnet.runtime.data_parallel import device_of_rank
 from clnet.runtime.ranks import cut, joined
 from clnet.training.callbacks import EarlyStopping, progress_bar
 from clnet.training.data_set import DataSet
@@ -53,6 +52,8 @@ def fit_population(
     """
     if options.comm is None:
         return _fit(network, dropout, start, options, slice(0, len(start)))
+    from clnet.training.mpi import options_of_rank
+
     with joined(options.comm, "Population.fit") as ranks:
         assert ranks is not None
         ranks.check_alike({
@@ -64,13 +65,9 @@ def fit_population(
             options.check()
             if share.start == share.stop:
                 return [], start[share]
-            device: Any = options.device
-            if options.devices is None:
-                device = device_of_rank(ranks.local, device)
-            histories, parameters = _fit(network, dropout, start, replace(
-                options, device=device,
-                progress=options.progress if ranks.first else False,
-            ), share)
+            histories, parameters = _fit(
+                network, dropout, start, options_of_rank(options, ranks), share
+            )
             return list(histories), parameters
 
         histories, parameters = ranks.together(trained)

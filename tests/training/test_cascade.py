@@ -362,3 +362,21 @@ def test_sources_are_read_whole():
                           validation=batches if samples[1] is None else (x, t))
         found.append((net.parameters.tobytes(), history.validation_loss))
     assert found[1:] == found[:1] * 2
+
+
+def test_an_interrupt_takes_back_a_neuron_without_trained_outputs(monkeypatch):
+    x, t = parity(3)
+    train, calls = CascadeTraining._train_outputs, []
+
+    def interrupted(self, desired):
+        calls.append(desired)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return train(self, desired)
+
+    monkeypatch.setattr(CascadeTraining, "_train_outputs", interrupted)
+    net = Network(3, [Dense(1, "sigmoid")], seed=0)
+    history = net.fit(x, t, optimiser="cascade", max_neurons=3, seed=1)
+    assert history.stopped.startswith("interrupted after 1 training of the outputs")
+    assert net.sizes == (3, 1)
+    assert net.evaluate(x, t).mse == pytest.approx(history.mse[-1], rel=1e-5)
