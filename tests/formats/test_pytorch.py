@@ -326,6 +326,26 @@ def test_a_functional_module_s_layers(torch):
     )
 
 
+def test_a_dropout_belongs_to_the_layer_of_which_it_is_the_only_reader(torch):
+    class Dropped(torch.nn.Module):
+        def __init__(self, twice):
+            super().__init__()
+            self.twice, self.drop = twice, torch.nn.Dropout(0.5)
+            self.a, self.b = torch.nn.Linear(3, 4), torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            h = self.a(x)
+            h = h * torch.sigmoid(h)
+            return self.b(self.drop(h)) + (h if self.twice else 0.0)
+
+    first, last = Network.from_torch(Dropped(twice=False)).layers
+    assert (first, last) == (Dense(4, "silu", dropout=0.5), Dense(4))
+    layers = Network.from_torch(Dropped(twice=True)).layers
+    assert [(layer.dropout, layer.sources) for layer in layers] == [
+        (0, None), (0.5, None), (0, None), (0, (1, 3))
+    ]
+
+
 def refused(torch):
     nn = torch.nn
 

@@ -311,10 +311,11 @@ class GraphLayers:
 
     def _drops_last(self, record: Activated) -> bool:
         """Give a dropout to the last layer, if that is its argument and of it alone."""
-        before = self.trace.records.owner(record.argument)
+        argument = self._resolved(record.argument)
+        before = self.trace.records.owner(argument)
         if not (
             isinstance(before, Activated) and not before.dropout
-            and _is_whole(record.argument, before) and self._readers[before] == 1
+            and _is_whole(argument, before) and self._readers[before] == 1
             and self._numbers[before] == len(self.layers)
         ):
             return False
