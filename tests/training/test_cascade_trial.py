@@ -94,7 +94,10 @@ def function(residuals):
     }
 
 
-@pytest.mark.parametrize("where", DEVICES)
+@pytest.mark.parametrize("where", [
+    where if number == 0 else pytest.param(where, marks=pytest.mark.sweep)
+    for number, where in enumerate(DEVICES)
+])
 @pytest.mark.parametrize(("kind", "wrong", "sentence"), [
     (NeuronsTraining, factor(candidates=False), "differs .* of outputs that read 3 v"),
     (NeuronsTraining, factor(candidates=True), "differs .* of candidates that read 3"),

@@ -161,6 +161,7 @@ def fused(network, batch, shape, precision):
     )
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("precision", PRECISIONS[:2])
 @pytest.mark.parametrize(
     ("sizes", "batch", "shape"),

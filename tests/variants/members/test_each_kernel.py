@@ -45,6 +45,7 @@ def test_rules_in_mini_batches(kernel, sizes, samples, rule):
           samples if isinstance(rule, Rprop) else samples // 3)
 
 
+@pytest.mark.unoptimised
 @each((group, [4, 12, 2], 60), (LaneMembers, [4, 7, 2], 30))
 def test_networks_with_rows_of_their_own(kernel, sizes, samples):
     rng = np.random.default_rng(1)
@@ -64,6 +65,7 @@ def test_functions(kernel, sizes, samples, activation, loss):
     check(kernel, sizes, samples, activation=activation, loss=loss)
 
 
+@pytest.mark.unoptimised
 @each((group, [6, 20, 9, 4], 50), (rows, [6, 20, 9, 4], 50))
 def test_dropout(kernel, sizes, samples):
     check(kernel, sizes, samples, dropout=0.6)
@@ -77,6 +79,7 @@ def test_weights(kernel, sizes, samples):
     check(kernel, sizes, samples, subsets=everything, weighted=True)
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("regular", [
     Regularisation(clip_norm=0.05), Regularisation(l1=1e-2, l2=1e-2, clip_value=0.01),
 ])

@@ -47,6 +47,7 @@ def check(network, batch, device, runs):
     assert (np.abs(y - exact["y1"]) <= bound["y1"]).all()
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("mask", PATTERNS.values(), ids=PATTERNS)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_patterns(mask, batch):

@@ -82,6 +82,7 @@ def test_every_loss(loss, weighted):
     )
 
 
+@pytest.mark.unoptimised
 @pytest.mark.parametrize("n_out", [1, 4, 5, 31, MAX_OUTPUTS])
 def test_numbers_of_outputs(n_out):
     loss = "categorical_cross_entropy"

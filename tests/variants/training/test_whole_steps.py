@@ -60,12 +60,15 @@ KINDS = ["mse", "binary_cross_entropy", "categorical_cross_entropy"]
 BATCHES = [1, 9, 33, 61, 391]
 
 
-def selected(values, few):
-    """Pair variants with values: all values, but on CPUs `few` for group_step."""
+def selected(values, few, cheap=("epoch",)):
+    """Pair variants with values: quickly, on CPUs, few values of all but the cheap."""
     return [
-        pytest.param(variant, value, id=f"{variant.name}-{value}")
+        pytest.param(
+            variant, value, id=f"{variant.name}-{value}", marks=[pytest.mark.sweep] * (
+                DEVICE.type == "cpu" and variant.name not in cheap and value not in few
+            ),
+        )
         for variant in VARIANTS for value in values
-        if variant.name != "group_step" or DEVICE.type != "cpu" or value in few
     ]
 
 
@@ -226,7 +229,7 @@ def test_layers_of_blocks_and_elements():
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize(("variant", "loss"), selected(LOSSES, KINDS))
+@pytest.mark.parametrize(("variant", "loss"), selected(LOSSES, KINDS, ()))
 def test_every_loss_with_weights(variant, loss):
     last = LOSSES[loss].activation or "tanh"
     network = Network(5, [Dense(6, "sigmoid"), Dense(3, last)], seed=3)
@@ -249,7 +252,7 @@ def test_every_activation_in_one_layer(variant, fann):
 
 
 @pytest.mark.unoptimised
-@pytest.mark.parametrize(("variant", "name"), selected(OPTIMISERS, RULES))
+@pytest.mark.parametrize(("variant", "name"), selected(OPTIMISERS, RULES, ()))
 def test_every_optimiser_in_mini_batches(variant, name):
     rule = OPTIMISERS[name]()
     network = Network(9, [Dense(8, "tanh"), Dense(2, "sigmoid")], seed=5)
