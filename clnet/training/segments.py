@@ -139,6 +139,12 @@ class Segments:
 
     def run(self, active: Array, left: Array) -> Segment:
         """Compute the next epochs, at most those left; return their measures."""
+        # 1. A snapshot is taken, and epochs are enqueued behind it, as many as fit in
+        #    the time that a callback may cost: the device does not wait for reports.
+        # 2. The host waits for their totals.
+        # 3. If kernels timed out, their totals are NaN: the snapshot is restored, and a
+        #    fallback computes the same epochs.
+        # 4. A launch may have ended early, at the desired error: it has fewer epochs.
         while True:
             first = self._epoch
             length = self._length(int(left[0]))
@@ -146,7 +152,6 @@ class Segments:
             start = time.perf_counter()
             self._enqueue(first, rates)
             training, validation = self._measures(length)
-            # Kernels that timed out leave NaN: a fallback computes the same epochs.
             if (
                 not self._pass.may_time_out or finite_epochs(training).all()
                 or not self._pass.recovered()
@@ -155,7 +160,7 @@ class Segments:
             self._history.plan = self._pass.explain()
             self._restore(first)
             self._discard(first)
-        if len(training) < length:  # the launch ended early
+        if len(training) < length:
             length = len(training)
             self._discard(first + length)
         self._seconds = (time.perf_counter() - start) / length

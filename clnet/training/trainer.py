@@ -96,6 +96,13 @@ class Trainer:
 
     def run(self) -> None:
         """Train until no network runs; Ctrl-C leaves the rest running."""
+        # This differs from the loop "compute an epoch, look at it, go on" in that:
+        # 1. A computation runs as many epochs as it likes before the host looks. What
+        #    stops a training by its errors alone is found afterwards, by arrays.
+        # 2. Networks stop one by one. Launches are of those that still run.
+        # 3. A report may change what was computed: a callback that reads or replaces
+        #    the parameters makes the epochs void that were run after its own.
+        # 4. `done` changes by the report alone: an interrupt finds whole epochs.
         computation, codes = self._computation, self.codes
         while (active := np.flatnonzero(codes == RUNNING)).size:
             left = (self._most - computation.done)[active]
@@ -103,8 +110,6 @@ class Trainer:
             for epochs, ends in self._parts(left, segment, self._which[active]):
                 self._report(active, epochs, ends)
                 codes[active] = ends
-                # A stop, or a callback that reads or replaces the parameters, makes
-                # epochs void that were run after this one.
                 if np.count_nonzero(ends) or not computation.ahead:
                     break
 
