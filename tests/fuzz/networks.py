@@ -201,7 +201,7 @@ def safetensors_check(content: bytes, network: Network) -> None:
             entries = network.matrices[k].entries()
             same(entries.rows, rows)
             same(entries.columns, columns)
-            same(network.parameters[entries.offsets], weights)
+            same(network.parameters[entries.slots], weights)
             assert network.matrices[k].n_in == n_in
             form = entry.get("format", "auto")
             expected = {"auto": "csr", "dense": "masked"}.get(form, form)

@@ -171,7 +171,7 @@ def test_a_state_resumes_in_other_formats(tmp_path):
         source, network = sparse_net(form), sparse_net(other)
         values = np.zeros((2, source.layout.size), "float32")
         for matrix in source.matrices:
-            offsets = matrix.entries().offsets
+            offsets = matrix.entries().slots
             values[:, offsets] = np.arange(2 * offsets.size).reshape(2, -1)
         TrainingState(
             repr(Adam()), 0, 0, 0, source.parameters, values, source.formats
