@@ -61,13 +61,13 @@ from .candidates import Timer, wall
 from .cases.dense import Case
 from .environment import device_identity, load, now, versions, worked
 from .studies.feedforward import CONFIGURATIONS, DEEP, MANY, NARROW
+from .timing import Effort, TimedCandidate, interleave
 
 C = TypeVar("C")
 
 PICKS = ("model", "rates", "five seconds", "searched")
 BLOCK_SECONDS = 0.01  # of calls of one plan, before the next plan's turn
 ROUNDS = 60  # a multiple of 4
-LEAST_ROUNDS = 4
 FINALIST = 1.5  # time of a span over the best whole call, up to which it is a finalist
 BATCHES = (1, 32, 1024)
 QUICK_DEEP = ("deep-64", "deep-512")  # on GPUs
@@ -168,21 +168,14 @@ class Picks:
 def in_turn(
     timers: Mapping[str, Timer], limit: float = math.inf
 ) -> dict[str, list[float]]:
-    """Return the seconds of calls, of rounds taken in turn, in about so many seconds.
-
-    The first calls and the rounds' lengths are measured before.
-    """
-    for timer in timers.values():
-        timer(1)
-    alone = {key: timer(3) for key, timer in timers.items()}
-    repeats = {key: max(1, int(BLOCK_SECONDS / call)) for key, call in alone.items()}
-    turn = sum(repeats[key] * call for key, call in alone.items())
-    rounds = max(LEAST_ROUNDS, int(min(ROUNDS, limit / turn)))
-    times: dict[str, list[float]] = {key: [] for key in timers}
-    for number in range(rounds):
-        for key in sorted(timers, reverse=bool(number % 2)):
-            times[key].append(timers[key](repeats[key]))
-    return times
+    """Return the seconds of calls, of rounds in turn, in about so many seconds."""
+    entries = {key: TimedCandidate(timer) for key, timer in timers.items()}
+    effort = Effort("", ROUNDS, BLOCK_SECONDS, limit / len(timers))
+    interleave(list(entries.values()), effort)
+    for entry in entries.values():
+        if entry.fault is not None:
+            raise entry.fault
+    return {key: entry.samples for key, entry in entries.items()}
 
 
 def best_of(times: Mapping[str, Sequence[float]]) -> str:
