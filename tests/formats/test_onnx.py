@@ -349,7 +349,7 @@ REFUSED = [
     # Memory: of a node that repeats, of a window, of a resized value.
     ([("Expand", "x long4", "y")], "Incompatible dimensions"),
     ([("Tile", "x long2", "y")], "memory limit"),
-    ([("Upsample", "x long2", "y")], "memory limit"),  # of version 9, the last one
+    ([("Upsample", "x wide", "y")], "memory limit"),  # of version 9, the last one
     *(([("Reshape", "x s14", "r"), ("Conv", "r K", "c", window), ("Relu", "c", "y")],
        "memory limit")
       for window in ({"kernel_shape": [1 << 40]}, {"pads": [1 << 40, 1]},
@@ -367,6 +367,7 @@ def test_other_graphs_are_refused_in_a_sentence(tmp_path, nodes, message):
         "far": np.float32(5000), "complex": np.complex64(1j), "zero": np.float32(0),
         "inf": np.float32(np.inf), "long2": np.array([1, 1 << 40]),
         "long4": np.array([1, 1 << 40, 4]), "none": np.array([], np.float32),
+        "wide": np.array([1, 1 << 40], np.float32),
         "scales": np.array([1, 1, 1e12], np.float32),
         "sizes": np.array([1, 1, 1 << 40]), **NUMBERS,
     }
