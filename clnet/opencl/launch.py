@@ -213,6 +213,16 @@ class Launch:
     # these may gather it instead
     gathers: Value | None = None
 
+    @classmethod
+    def of_groups(
+        cls, source: str, kernel: str, defines: Mapping[str, int | str], groups: int,
+        group: int, *arguments: Argument, **options: Any,
+    ) -> Launch:
+        """Return the launch of some groups of `group` work-items, in one dimension."""
+        return cls(
+            source, kernel, defines, (groups * group,), (group,), arguments, **options
+        )
+
 
 Launches = tuple[Launch, ...]
 """Launches in the order in which they run."""

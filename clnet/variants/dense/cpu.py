@@ -153,9 +153,9 @@ class Cpu:
                 device=serial_companion(device),
             )
             runs = (helpers, lead)
-        repack = Launch(
-            "dense/cpu.cl", "pack", defines, (workers,), (1,),
-            (PARAMETERS, table, len(layers), packed), when="parameters",
+        repack = Launch.of_groups(
+            "dense/cpu.cl", "pack", defines, workers, 1,
+            PARAMETERS, table, len(layers), packed, when="parameters",
         )
         return (repack, *runs)
 

@@ -78,13 +78,12 @@ class EnsembleOutputs(Untuned):
             "N_IN": op.x.width, "WIDEST": _widest(span), "SOFTMAX": int(softmax),
         }
         groups = blocks * -(-op.members // members)
-        return (
-            Launch(
-                "dense/ensemble.cl", "ensemble", defines, (groups * group,), (group,),
-                (PARAMETERS, op.size, op.members, members, op.x, op.x.stride, op.y,
-                 op.y.stride, span.batch, length, blocks),
-            ),
+        launch = Launch.of_groups(
+            "dense/ensemble.cl", "ensemble", defines, groups, group,
+            PARAMETERS, op.size, op.members, members, op.x, op.x.stride, op.y,
+            op.y.stride, span.batch, length, blocks,
         )
+        return (launch,)
 
 
 def _chain_of(span: Span) -> Span:

@@ -111,25 +111,26 @@ class FusedMma:
         group = WARP * config["warps"]
         groups = min(_tiles(span, config), device.compute_units * config["groups"])
         return (
-            Launch(
+            Launch.of_groups(
                 "dense/fused_mma_pack.cl", "fused_pack",
                 {
                     **shared, "PACKERS": PACKERS,
-                    "STEEPNESS": "{" + ", ".join(number(s, span) for s in steepness)
-                    + "}",
+                    "STEEPNESS": "{" + ", ".join(number(s, span) for s in steepness) +
+                    "}",
                 },
-                (PACKERS,), (PACKERS,), (PARAMETERS, *packed), when="parameters",
+                1, PACKERS,
+                PARAMETERS, *packed, when="parameters",
             ),
-            Launch(
+            Launch.of_groups(
                 "dense/fused_mma.cl", "fused_mma",
                 {
                     **shared, **_functions(span), "WARPS": config["warps"],
                     "ROWS_M": config["rows"], "PREFETCH_LAYERS": config["ahead"],
-                    "STAGES": shape.stages, "N_LAST": y.width,
-                    "X_PADDED": padded(x), "Y_PADDED": padded(y),
+                    "STAGES": shape.stages, "N_LAST": y.width, "X_PADDED": padded(x),
+                    "Y_PADDED": padded(y),
                 },
-                (groups * group,), (group,),
-                (x, x.stride, *packed, y, y.stride, span.batch),
+                groups, group,
+                x, x.stride, *packed, y, y.stride, span.batch,
             ),
         )
 

@@ -200,14 +200,12 @@ class MmaChain:
         }
         return (
             *pack_chain(span, tiling.columns, packed, second=True),
-            Launch(
-                "dense/mma_chain.cl", "mma_chain", defines, (groups * group,), (group,),
-                (
-                    x, x.stride, values, *scales, *packed, PARAMETERS, y, y.stride,
-                    span.batch,
-                    Scratch("counts", 4 * (len(layers) + 1) * tiling.tiles_of_rows),
-                    Scratch("launches", 4 * groups), TIMEOUT_FLAG,
-                ),
+            Launch.of_groups(
+                "dense/mma_chain.cl", "mma_chain", defines, groups, group,
+                x, x.stride, values, *scales, *packed, PARAMETERS, y, y.stride,
+                span.batch,
+                Scratch("counts", 4 * (len(layers) + 1) * tiling.tiles_of_rows),
+                Scratch("launches", 4 * groups), TIMEOUT_FLAG,
             ),
         )
 

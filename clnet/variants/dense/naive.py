@@ -156,14 +156,12 @@ class Fused(DenseLayers):
             **team_defines(config, span, max(strides(span))),
             "WIDEST": max(strides(span)),
         }
-        return (
-            Launch(
-                "dense/fused.cl", "fused", defines, (config["group"],),
-                (config["group"],),
-                (PARAMETERS, x, x.stride, x.width, y, y.stride, span.batch,
-                 Scratch("values", _scratch(span))),
-            ),
+        launch = Launch.of_groups(
+            "dense/fused.cl", "fused", defines, 1, config["group"],
+            PARAMETERS, x, x.stride, x.width, y, y.stride, span.batch,
+            Scratch("values", _scratch(span)),
         )
+        return (launch,)
 
 
 def _scratch(span: Span) -> int:
@@ -274,14 +272,12 @@ class Split(DenseLayers):
             **team_defines(config, span, layer.n_in),
             "X_PADDED": padded(x),
         }
-        return (
-            Launch(
-                "dense/split.cl", "split", defines,
-                (tiles * blocks * config["group"],), (config["group"],),
-                (*weights_and_bias(layer), x, x.stride, y, y.stride, layer.n_in,
-                 layer.n_out, span.batch),
-            ),
+        launch = Launch.of_groups(
+            "dense/split.cl", "split", defines, tiles * blocks, config["group"],
+            *weights_and_bias(layer), x, x.stride, y, y.stride, layer.n_in, layer.n_out,
+            span.batch,
         )
+        return (launch,)
 
 
 def _groups(span: Span, config: Config) -> tuple[int, int]:
@@ -372,13 +368,12 @@ class FusedLocal:
             "VALUES": values,
             "OFFSETS": wide_table(offsets),
         }
-        return (
-            Launch(
-                "dense/fused_local.cl", "fused_local", defines,
-                (-(-span.batch // tile) * group,), (group,),
-                (PARAMETERS, x, x.stride, x.width, y, y.stride, span.batch),
-            ),
+        launch = Launch.of_groups(
+            "dense/fused_local.cl", "fused_local", defines, -(-span.batch // tile),
+            group,
+            PARAMETERS, x, x.stride, x.width, y, y.stride, span.batch,
         )
+        return (launch,)
 
 
 def _widest(span: Span) -> int:

@@ -140,17 +140,13 @@ class Persistent:
         x, y = layers[0].apply.x, layers[-1].act.y
         by_value = (ByValueInput(x),) if x.width <= BY_VALUE else ()
         defines["BY_VALUE"] = len(by_value) * x.width
-        return (
-            Launch(
-                f"dense/{kernel}.cl", kernel, defines, (groups * size,), (size,),
-                (
-                    PARAMETERS, x, x.width, y,
-                    Scratch("words", 2 * WORD * sum(words)),
-                    Scratch("launches", WORD * groups), TIMEOUT_FLAG,
-                    ZeroCopyOutput(y), *by_value,
-                ),
-            ),
+        launch = Launch.of_groups(
+            f"dense/{kernel}.cl", kernel, defines, groups, size,
+            PARAMETERS, x, x.width, y, Scratch("words", 2 * WORD * sum(words)),
+            Scratch("launches", WORD * groups), TIMEOUT_FLAG, ZeroCopyOutput(y),
+            *by_value,
         )
+        return (launch,)
 
 
 def warp_team(device: Device) -> int:

@@ -154,20 +154,14 @@ class PersistentMma:
         shape = ", ".join(f"{name} {value}" for name, value in config.items())
         return (
             *pack_chain(span, schedule.packings, packed, second=False),
-            Launch(
-                "dense/persistent_mma.cl", "persistent_mma", defines,
-                (groups * group,), (group,),
-                (
-                    *packed, PARAMETERS, x, x.stride, x.width, y, y.stride,
-                    span.batch, Scratch("words", 2 * schedule.set_bytes),
-                    Scratch("launches", 4 * groups),
-                    Constant(
-                        f"{key}, {span.batch} samples on {groups} groups, {shape}, "
-                        f"cut {schedule.cuts}",
-                        partial(getattr, schedule, "tasks"),
-                    ),
-                    TIMEOUT_FLAG,
-                ),
+            Launch.of_groups(
+                "dense/persistent_mma.cl", "persistent_mma", defines, groups, group,
+                *packed, PARAMETERS, x, x.stride, x.width, y, y.stride, span.batch,
+                Scratch("words", 2 * schedule.set_bytes),
+                Scratch("launches", 4 * groups),
+                Constant(f"{key}, {span.batch} samples on {groups} groups, {shape}, "
+                f"cut {schedule.cuts}", partial(getattr, schedule, "tasks")),
+                TIMEOUT_FLAG,
             ),
         )
 

@@ -221,17 +221,13 @@ class GroupMembers(MemberVariant):
             )
         return (
             *packs,
-            Launch(
-                "members/group_members.cl", "group_members", defines,
-                (self.members * group,), (group,),
-                (
-                    Constant.of(neuron_table(step)), PARAMETERS, inputs, t,
-                    weights_of(step), step.samples, float(step.loss.bit_fail_limit),
-                    STATE,
-                    Constant.of(_places(step, layout.layers, local.layers)), t.width,
-                    span.batch, *MEMBER_ARGUMENTS,
-                ),
-                registers=registers,
+            Launch.of_groups(
+                "members/group_members.cl", "group_members", defines, self.members,
+                group,
+                Constant.of(neuron_table(step)), PARAMETERS, inputs, t,
+                weights_of(step), step.samples, float(step.loss.bit_fail_limit), STATE,
+                Constant.of(_places(step, layout.layers, local.layers)), t.width,
+                span.batch, *MEMBER_ARGUMENTS, registers=registers,
             ),
         )
 
@@ -352,10 +348,10 @@ def _packed(step: WholeStep, rows: int, columns: int) -> tuple[Argument, Launche
     packed = Scratch("packed inputs", 2 * rows * columns)
     bias = int(first.act.bias is not None)
     return packed, (
-        Launch(
+        Launch.of_groups(
             "members/pack_inputs.cl", "pack_inputs", {"COLUMNS": columns},
-            (round_up(rows * columns, PACK_GROUP),), (PACK_GROUP,),
-            (x, packed, rows, first.n_in, bias), when="inputs",
+            -(-rows * columns // PACK_GROUP), PACK_GROUP,
+            x, packed, rows, first.n_in, bias, when="inputs",
         ),
     )
 

@@ -207,17 +207,13 @@ class LaneMembers(MemberVariant):
         }
         group = nets * teams * lanes
         x, t, *_ = step.data
-        return (
-            Launch(
-                "members/lane_members.cl", "lane_members", defines,
-                (-(-self.members // nets) * group,), (group,),
-                (
-                    PARAMETERS, x, t, weights_of(step),
-                    float(step.loss.bit_fail_limit), STATE, span.batch,
-                    Scalar("most"), *MEMBER_ARGUMENTS,
-                ),
-            ),
+        launch = Launch.of_groups(
+            "members/lane_members.cl", "lane_members", defines,
+            -(-self.members // nets), group,
+            PARAMETERS, x, t, weights_of(step), float(step.loss.bit_fail_limit), STATE,
+            span.batch, Scalar("most"), *MEMBER_ARGUMENTS,
         )
+        return (launch,)
 
     def _data_bytes(self, step: WholeStep, matrix: int) -> int:
         """Return the bytes of the samples in local memory."""

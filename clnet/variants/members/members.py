@@ -164,20 +164,16 @@ class TrainMembers(Untuned, MemberVariant):
             data, transposes = transposed_data(step, span, tile, plain, width)
         return (
             *transposes,
-            Launch(
-                "members/members.cl", "members", defines, (workers,), (1,),
-                (
-                    Constant.of(shape.layers), Constant.of(neuron_table(step)),
-                    PARAMETERS,
-                    *data, n, Scratch("memory", 4 * workers * shape.memory_size),
-                    Scratch("gradients", 8 * workers * shape.gradient_pitch),
-                    Scratch("orders", 4 * workers * round_up(n, width)),
-                    Scratch("sync", 4 * SYNC_WORDS),
-                    len(step.layers), shape.size, span.batch, tile,
-                    tile_pitch(tile, width), shape.tiles, *shape.offsets,
-                    float(step.loss.bit_fail_limit), STATE, live, t.width,
-                    *MEMBER_ARGUMENTS,
-                ),
+            Launch.of_groups(
+                "members/members.cl", "members", defines, workers, 1,
+                Constant.of(shape.layers), Constant.of(neuron_table(step)), PARAMETERS,
+                *data, n, Scratch("memory", 4 * workers * shape.memory_size),
+                Scratch("gradients", 8 * workers * shape.gradient_pitch),
+                Scratch("orders", 4 * workers * round_up(n, width)),
+                Scratch("sync", 4 * SYNC_WORDS), len(step.layers), shape.size,
+                span.batch, tile, tile_pitch(tile, width), shape.tiles, *shape.offsets,
+                float(step.loss.bit_fail_limit), STATE, live, t.width,
+                *MEMBER_ARGUMENTS,
             ),
         )
 
@@ -237,16 +233,11 @@ class VectorMembers(Untuned, MemberVariant):
         vectors = (2 + step.slots) * step.size + allocate.end + 2 * len(RECORD)
         workers, _ = core_share(-(-self.members // width), device)
         x, t, *_ = step.data
-        return (
-            Launch(
-                "members/vector_members.cl", "vector_members", defines,
-                (workers,), (1,),
-                (
-                    Constant.of(neuron_table(step)), PARAMETERS, x, t, weights_of(step),
-                    Scratch("memory", 4 * width * workers * vectors),
-                    Scratch("sync", 4 * SYNC_WORDS),
-                    float(step.loss.bit_fail_limit), STATE, live, t.width,
-                    span.batch, *MEMBER_ARGUMENTS,
-                ),
-            ),
+        launch = Launch.of_groups(
+            "members/vector_members.cl", "vector_members", defines, workers, 1,
+            Constant.of(neuron_table(step)), PARAMETERS, x, t, weights_of(step),
+            Scratch("memory", 4 * width * workers * vectors),
+            Scratch("sync", 4 * SYNC_WORDS), float(step.loss.bit_fail_limit), STATE,
+            live, t.width, span.batch, *MEMBER_ARGUMENTS,
         )
+        return (launch,)

@@ -210,13 +210,12 @@ class FusedSparse:
             lanes, workers = vector_lanes(span), config["workers"]
             vectors = max(VECTORS) if tile == 1 else tile // lanes
             scratch = workers * offsets.total * tile * item_size(span)
-            return (
-                Launch(
-                    "mixed/fused_sparse.cl", "fused_rows",
-                    {**defines, "GROUP": 1, "LANES": lanes, "VECTORS": vectors},
-                    (workers,), (1,), (*arguments, Scratch("values", scratch)),
-                ),
+            launch = Launch.of_groups(
+                "mixed/fused_sparse.cl", "fused_rows",
+                {**defines, "GROUP": 1, "LANES": lanes, "VECTORS": vectors}, workers, 1,
+                *arguments, Scratch("values", scratch),
             )
+            return (launch,)
         group = config["group"]
         return (
             Launch(

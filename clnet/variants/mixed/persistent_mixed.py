@@ -145,22 +145,17 @@ class PersistentMixed:
         gather_group = min(GATHER_GROUP, device.largest_group)
         packed = Packed(f"{lists.key} values", WORD * size)
         return (
-            Launch(
+            Launch.of_groups(
                 "mixed/persistent_mixed.cl", "gather_lists", defines,
-                (round_up(size, gather_group),), (gather_group,),
-                (PARAMETERS, lists.table("sources"), packed, size),
-                when="parameters",
+                -(-size // gather_group), gather_group,
+                PARAMETERS, lists.table("sources"), packed, size, when="parameters",
             ),
-            Launch(
-                "mixed/persistent_mixed.cl", "persistent_mixed", defines,
-                (groups * group,), (group,),
-                (
-                    PARAMETERS, packed, lists.table("starts"),
-                    lists.table("columns"), tasks.table(), x, x.width, y,
-                    Scratch("words", 2 * WORD * words),
-                    Scratch("launches", WORD * groups), TIMEOUT_FLAG,
-                    ZeroCopyOutput(y), *by_value,
-                ),
+            Launch.of_groups(
+                "mixed/persistent_mixed.cl", "persistent_mixed", defines, groups, group,
+                PARAMETERS, packed, lists.table("starts"), lists.table("columns"),
+                tasks.table(), x, x.width, y, Scratch("words", 2 * WORD * words),
+                Scratch("launches", WORD * groups), TIMEOUT_FLAG, ZeroCopyOutput(y),
+                *by_value,
             ),
         )
 

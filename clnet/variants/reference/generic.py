@@ -292,9 +292,9 @@ def _shared_bias_grad(op: BiasGrad, span: Span, device: Device) -> Launches:
             BACKWARD, "shared_bias_parts", defines, (partials,), (group,),
             (op.dz, op.dz.stride, partial, op.dz.width, span.batch, columns),
         ),
-        Launch(
-            BACKWARD, "shared_bias_grad", defines, (team,), (team,),
-            (GRADIENTS, op.bias.offset, partial, int(op.accumulate)),
+        Launch.of_groups(
+            BACKWARD, "shared_bias_grad", defines, 1, team,
+            GRADIENTS, op.bias.offset, partial, int(op.accumulate),
         ),
     )
 
@@ -330,18 +330,18 @@ def _tally(op: Tally, span: Span, device: Device) -> Launches:
     defines: dict[str, int | str] = {"REAL": real(span), "BLOCK": BLOCK, "GROUP": group}
 
     def total(record: Argument, rows: int) -> Launch:
-        return Launch(
-            BACKWARD, "tally", defines, (group,), (group,),
-            (record, op.totals, rows, Scalar("fresh")),
+        return Launch.of_groups(
+            BACKWARD, "tally", defines, 1, group,
+            record, op.totals, rows, Scalar("fresh"),
         )
 
     if parts == 1:
         return (total(op.record, span.batch),)
     partial = Scratch("records", item_size(span) * len(RECORD) * parts)
     return (
-        Launch(
-            BACKWARD, "tally_parts", defines, (parts * group,), (group,),
-            (op.record, partial, span.batch),
+        Launch.of_groups(
+            BACKWARD, "tally_parts", defines, parts, group,
+            op.record, partial, span.batch,
         ),
         total(partial, parts),
     )
@@ -363,21 +363,17 @@ def _gather(op: Gather, span: Span, device: Device) -> Launches:
         arrays += [data, data.stride, batch, batch.stride, data.width]
     for _ in range(MAX_ARRAYS - len(op.data)):
         arrays += [op.data[0], 0, op.batch[0], 0, 0]
-    return (
-        Launch(
-            BACKWARD, "gather",
-            {
-                "REAL": real(span), "BLOCK": BLOCK, "ROWS": rows,
-                "SHUFFLED": int(op.shuffled),
-            },
-            (-(-span.batch // rows) * group,), (group,),
-            (
-                *arrays, span.batch, Scalar("first"), op.samples,
-                half_bits(op.samples), *KEY,
-            ),
-            gathers=op.batch[0],
-        ),
+    launch = Launch.of_groups(
+        BACKWARD, "gather",
+        {
+            "REAL": real(span), "BLOCK": BLOCK, "ROWS": rows,
+            "SHUFFLED": int(op.shuffled),
+        },
+        -(-span.batch // rows), group,
+        *arrays, span.batch, Scalar("first"), op.samples, half_bits(op.samples), *KEY,
+        gathers=op.batch[0],
     )
+    return (launch,)
 
 
 _FORWARD: dict[type[Op], Callable[..., Launches]] = {

@@ -242,16 +242,16 @@ class Dia:
         )
         if "runs" in config:
             blocks, runs = _dia_blocks(product, span), config["runs"]
-            return (
-                Launch(
-                    "sparse/dia.cl", "dia_blocks",
-                    {
-                        **defines, "GROUP": 1, "LANES": vector_lanes(span),
-                        "VECTORS": DIA_VECTORS,
-                    },
-                    (runs,), (1,), (*arguments, -(-blocks // runs)),
-                ),
+            launch = Launch.of_groups(
+                "sparse/dia.cl", "dia_blocks",
+                {
+                    **defines, "GROUP": 1, "LANES": vector_lanes(span),
+                    "VECTORS": DIA_VECTORS,
+                },
+                runs, 1,
+                *arguments, -(-blocks // runs),
             )
+            return (launch,)
         group, samples = config["group"], config["samples"]
         return (
             Launch(

@@ -335,14 +335,14 @@ def transpose(
     """Return the launch that transposes a value (``transpose.cl``)."""
     group = 1 if device.type == "cpu" else min(TRANSPOSE_GROUP, device.largest_group)
     blocks = -(-value.width // TRANSPOSED_FEATURES)
-    return Launch(
+    return Launch.of_groups(
         "sparse/transpose.cl", "transpose",
         {
             "REAL": real(span), "TILE": tile, "BLOCK": TRANSPOSED_FEATURES,
             "GROUP": group,
         },
-        (blocks * group * -(-span.batch // tile),), (group,),
-        (value, value.stride, scratch, value.width, span.batch),
+        blocks * -(-span.batch // tile), group,
+        value, value.stride, scratch, value.width, span.batch,
     )
 
 
@@ -399,20 +399,17 @@ class Csr:
         product, tile, runs = sparse_product(span), config["tile"], config["runs"]
         lanes = vector_lanes(span)
         x, before = tiled_input(span, tile, device)
-        launch = Launch(
+        launch = Launch.of_groups(
             "sparse/csr.cl", "csr",
             {
                 **product.defines(span), "LANES": lanes, "TILE": tile,
                 "VECTORS": VECTORS[0] if tile == 1 else tile // lanes,
-                "WIDTH_X": product.columns,
-                "SLOTS": int(not product.direct), "COLUMN": product.column_type,
+                "WIDTH_X": product.columns, "SLOTS": int(not product.direct),
+                "COLUMN": product.column_type,
             },
-            (runs,), (1,),
-            (
-                *product.parameters(), *product.csr.tables(),
-                x, product.x.stride, *product.outputs(), span.batch,
-                product.csr.bounds(runs),
-            ),
+            runs, 1,
+            *product.parameters(), *product.csr.tables(), x, product.x.stride,
+            *product.outputs(), span.batch, product.csr.bounds(runs),
         )
         return *before, launch
 
@@ -480,23 +477,19 @@ class SparseTeam:
             starts = product.csr.segments(stages, width)
         return (
             *before,
-            Launch(
+            Launch.of_groups(
                 "sparse/sparse_team.cl", "sparse_team",
                 {
                     **product.defines(span), "TILE": tile, "PARTS": config["parts"],
                     "ROWS": config["rows"], "GROUP": group, "UNROLL": UNROLL,
                     "STAGES": stages, "STAGE": width, "WIDTH_X": product.columns,
                     "SLOTS": int(not product.direct), "COLUMN": product.column_type,
-                    "L2_PERCENT": cached_percent(
-                        config.get("kept", 0), _entry_bytes(product, span)
-                    ),
+                    "L2_PERCENT": cached_percent(config.get("kept", 0),
+                    _entry_bytes(product, span)),
                 },
-                (-(-product.rows // config["rows"]) * group * -(-span.batch // tile),),
-                (group,),
-                (
-                    *product.parameters(), starts, *others, x, product.x.stride,
-                    *product.outputs(), product.rows, span.batch,
-                ),
+                -(-product.rows // config["rows"]) * -(-span.batch // tile), group,
+                *product.parameters(), starts, *others, x, product.x.stride,
+                *product.outputs(), product.rows, span.batch,
             ),
         )
 

@@ -92,26 +92,21 @@ class SparseInput(Untuned):
                 ),
             )
         group = 1 if cpu else min(OUTER_GROUP, device.largest_group)
-        return lookup, Launch(
-            SOURCE, "outer", {**defines, "GROUP": group}, (storage.n_out * group,),
-            (group,),
-            (
-                GRADIENTS, op.weights.offset, storage.stride, storage.n_in, bounds,
-                columns, numbers, op.dz, op.dz.stride, span.batch,
-            ),
+        return lookup, Launch.of_groups(
+            SOURCE, "outer", {**defines, "GROUP": group}, storage.n_out, group,
+            GRADIENTS, op.weights.offset, storage.stride, storage.n_in, bounds, columns,
+            numbers, op.dz, op.dz.stride, span.batch,
         )
 
 
 def _lookup(x: SparseRows, span: Span, bounds: Scratch, group: int) -> Launch:
     """Return the launch that finds the entries of a batch's samples."""
     samples = x.shape.samples
-    return Launch(
+    return Launch.of_groups(
         SOURCE, "rows", {"REAL": real(span), "SHUFFLED": int(x.shuffled)},
-        (round_up(span.batch, group),), (group,),
-        (
-            x.starts, bounds, span.batch, Scalar("first"), samples, half_bits(samples),
-            *KEY,
-        ),
+        -(-span.batch // group), group,
+        x.starts, bounds, span.batch, Scalar("first"), samples, half_bits(samples),
+        *KEY,
     )
 
 

@@ -114,20 +114,17 @@ class SparseOuter:
 
         return (
             *before,
-            Launch(
+            Launch.of_groups(
                 "sparse/sparse_outer.cl", "outer",
                 {
                     "REAL": real(span), "TILE": tile, "GROUP": group,
                     "SLOTS": int(not direct), "ROW": index_type(storage.n_out),
                     "COLUMN": index_type(storage.n_in),
                 },
-                (-(-entries // group) * group,), (group,),
-                (
-                    GRADIENTS, op.weights.offset,
-                    table("rows" if direct else "slots"), table("rows"),
-                    table("columns"), ds, x, storage.n_out, storage.n_in, entries,
-                    -(-span.batch // tile),
-                ),
+                -(-entries // group), group,
+                GRADIENTS, op.weights.offset, table("rows" if direct else "slots"),
+                table("rows"), table("columns"), ds, x, storage.n_out, storage.n_in,
+                entries, -(-span.batch // tile),
             ),
         )
 
@@ -144,18 +141,16 @@ def _by_rows(op: Outer, span: Span, config: Config, ds: Scratch, x: Scratch) -> 
     storage, tile = sparse_storage(op), config["tile"]
     runs = config["runs"]
     rows = CsrTables(storage, op.weights)
-    return Launch(
+    return Launch.of_groups(
         "sparse/sparse_outer.cl", "outer_rows",
         {
             "REAL": real(span), "TILE": tile, "GROUP": 1, "LANES": vector_lanes(span),
             "SLOTS": int(not rows.direct), "ROW": index_type(storage.n_out),
             "COLUMN": index_type(storage.n_in),
         },
-        (runs,), (1,),
-        (
-            GRADIENTS, op.weights.offset, *rows.tables(), ds, x, storage.n_out,
-            storage.n_in, -(-span.batch // tile), rows.bounds(runs),
-        ),
+        runs, 1,
+        GRADIENTS, op.weights.offset, *rows.tables(), ds, x, storage.n_out,
+        storage.n_in, -(-span.batch // tile), rows.bounds(runs),
     )
 
 

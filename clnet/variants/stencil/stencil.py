@@ -282,15 +282,12 @@ class StencilReduction:
         x, y, bias = layer.apply.x, layer.act.y, layer.act.bias
         items, group = config["items"], team_group(TILE_GROUP, device)
         across = -(-layer.n_out * items // group)
-        return (
-            Launch(
-                "stencil/stencil_reduction.cl", "stencil_reduction",
-                {**local_defines(span, layer), "ITEMS": items, "GROUP": group},
-                (span.batch * across * group,), (group,),
-                (
-                    PARAMETERS, layer.apply.weights.offset,
-                    local_storage(layer).pitch, 0 if bias is None else bias.offset,
-                    x, x.stride, y, y.stride, layer.n_out, across,
-                ),
-            ),
+        launch = Launch.of_groups(
+            "stencil/stencil_reduction.cl", "stencil_reduction",
+            {**local_defines(span, layer), "ITEMS": items, "GROUP": group},
+            span.batch * across, group,
+            PARAMETERS, layer.apply.weights.offset, local_storage(layer).pitch,
+            0 if bias is None else bias.offset, x, x.stride, y, y.stride, layer.n_out,
+            across,
         )
+        return (launch,)

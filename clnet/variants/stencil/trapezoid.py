@@ -127,7 +127,7 @@ class Trapezoid:
             tiles = -(-n_out // step)
             number = first // config["depth"]
             last = stack[-1] is layers[-1]
-            launches.append(Launch(
+            launches.append(Launch.of_groups(
                 "stencil/trapezoid.cl", "trapezoid",
                 {
                     **local_defines(span, layers[0]), "VEC": vec, "GROUP": group,
@@ -135,13 +135,11 @@ class Trapezoid:
                     "X_ALIGNED": aligned(x, vec, span.batch),
                     "Y_ALIGNED": aligned(y, vec, span.batch),
                 },
-                (tiles * group * -(-span.batch // samples),), (group,),
-                (
-                    PARAMETERS, offsets, first, len(stack),
-                    _inner(span, number - 1) if first else x, x.stride,
-                    y if last else _inner(span, number), y.stride,
-                    n_in, span.batch, tiles, step,
-                ),
+                tiles * -(-span.batch // samples), group,
+                PARAMETERS, offsets, first, len(stack),
+                _inner(span, number - 1) if first else x, x.stride,
+                y if last else _inner(span, number), y.stride, n_in, span.batch, tiles,
+                step,
             ))
         return tuple(launches)
 
@@ -235,21 +233,18 @@ class StencilCpu:
         tiles = -(-layers[-1].n_out // tile)
         # Samples of a task share the weights; all workers still have work.
         block = max(1, min(span.batch, span.batch * tiles // workers))
-        return (
-            Launch(
-                "stencil/stencil_cpu.cl", "stencil_cpu",
-                {
-                    **local_defines(span, layers[0]), "LAYERS": len(layers),
-                    "STREAM": config["stream"], "LANES": lanes(device),
-                },
-                (workers,), (1,),
-                (
-                    PARAMETERS, offsets_table(layers), x, x.stride, y, y.stride,
-                    Scratch("buffers", 4 * workers * room), room, x.width, span.batch,
-                    tile, block, tiles * -(-span.batch // block),
-                ),
-            ),
+        launch = Launch.of_groups(
+            "stencil/stencil_cpu.cl", "stencil_cpu",
+            {
+                **local_defines(span, layers[0]), "LAYERS": len(layers),
+                "STREAM": config["stream"], "LANES": lanes(device),
+            },
+            workers, 1,
+            PARAMETERS, offsets_table(layers), x, x.stride, y, y.stride,
+            Scratch("buffers", 4 * workers * room), room, x.width, span.batch, tile,
+            block, tiles * -(-span.batch // block),
         )
+        return (launch,)
 
 
 def _room(span: Span, config: Config) -> int:

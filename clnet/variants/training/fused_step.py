@@ -181,10 +181,10 @@ class FusedStep:
         )
         reduction_groups = -(-(step.size + len(RECORD)) // (ADDERS // SHARED_BY))
         return (
-            Launch(
+            Launch.of_groups(
                 "training/fused_step_pack.cl", "pack", {**shared, "PACKERS": PACKERS},
-                (2 * shape.layers * PACKERS,), (PACKERS,), (PARAMETERS, *packed),
-                when="parameters",
+                2 * shape.layers, PACKERS,
+                PARAMETERS, *packed, when="parameters",
             ),
             Launch(
                 "training/fused_step.cl", "train",
@@ -204,17 +204,15 @@ class FusedStep:
                 ),
             ),
             *(() if inside else (products,)),
-            Launch(
+            Launch.of_groups(
                 "training/fused_step_reduce.cl", "reduce",
                 {
                     **whole, **rule, **buffer_defines, "SPLIT_K": split_k,
                     "ADDERS": ADDERS, "SHARED_BY": SHARED_BY,
                 },
-                (reduction_groups * ADDERS,), (ADDERS,),
-                (
-                    partial, group_sums, groups, PARAMETERS, STATE, GRADIENTS,
-                    step.tally.totals, live, t.width, samples, *RULE,
-                ),
+                reduction_groups, ADDERS,
+                partial, group_sums, groups, PARAMETERS, STATE, GRADIENTS,
+                step.tally.totals, live, t.width, samples, *RULE,
             ),
         )
 

@@ -151,11 +151,11 @@ def add_parts(
     """Return the launch that adds partial sums [parts, size] into the gradient."""
     group = min(GROUP, device.largest_group)
     size = op.storage.size
-    return Launch(
+    return Launch.of_groups(
         "training/outer.cl", "add_parts",
         {"REAL": real(span), "VEC": vec, "ROWS": rows, "BLOCK": BLOCK},
-        (round_up(size, group),), (group,),
-        (GRADIENTS, op.weights.offset, partial, size, parts),
+        -(-size // group), group,
+        GRADIENTS, op.weights.offset, partial, size, parts,
     )
 
 
@@ -328,11 +328,10 @@ def _outer(span: Span, config: Config, device: Device) -> Launches:
     group = min(GROUP, device.largest_group)
     return (
         product,
-        Launch(
-            GEMM_SOURCE, "add_splits", defines, (round_up(reduced // 4, group),),
-            (group,),
-            (GRADIENTS, weights, bias, partial, storage.size, pitch, parts,
-             storage.n_out if fused else 0),
+        Launch.of_groups(
+            GEMM_SOURCE, "add_splits", defines, -(-(reduced // 4) // group), group,
+            GRADIENTS, weights, bias, partial, storage.size, pitch, parts,
+            storage.n_out if fused else 0,
         ),
     )
 
@@ -399,14 +398,14 @@ class MmaBackward:
         storage = contraction(span).storage
         return (
             *packings,
-            Launch(
+            Launch.of_groups(
                 MMA_SOURCE, "products",
                 {
                     "REAL": real(span), **_product(span).defines(config), **defines,
                     "PRODUCTS": computed,
                 },
-                (tiles * group,), (group,),
-                (storage.n_in, storage.n_out, span.batch, *arguments),
+                tiles, group,
+                storage.n_in, storage.n_out, span.batch, *arguments,
             ),
         )
 

@@ -176,24 +176,21 @@ class GroupStep:
                 count = min(device.compute_units, max(groups, blocks))
                 defines |= {"GRID": 1 << count.bit_length(), "MAX_POLLS": MAX_POLLS}
                 barrier = (Scratch("arrivals", 4), TIMEOUT_FLAG)
-            return (
-                Launch(
-                    "training/group_step.cl", "steps", defines, (count * group,),
-                    (group,),
-                    (*shared, STATE, GRADIENTS, totals, live, span.batch, t.width,
-                     Scalar("steps"), *RUN, *RULE, *barrier),
-                ),
+            launch = Launch.of_groups(
+                "training/group_step.cl", "steps", defines, count, group,
+                *shared, STATE, GRADIENTS, totals, live, span.batch, t.width,
+                Scalar("steps"), *RUN, *RULE, *barrier,
             )
+            return (launch,)
         return (
             Launch(
                 "training/group_step.cl", "gradients", defines, (groups * group,),
                 (group,), shared,
             ),
-            Launch(
-                "training/group_step.cl", "combine", defines, (blocks * group,),
-                (group,),
-                (sums, groups, PARAMETERS, STATE, GRADIENTS, totals,
-                 live, t.width, Scalar("samples"), *RULE),
+            Launch.of_groups(
+                "training/group_step.cl", "combine", defines, blocks, group,
+                sums, groups, PARAMETERS, STATE, GRADIENTS, totals, live, t.width,
+                Scalar("samples"), *RULE,
             ),
         )
 

@@ -92,18 +92,13 @@ class Optimisers(Untuned):
         }
         size = op.layout.size
         groups = -(-size // (group * per_item * width))
-        return (
-            Launch(
-                "training/optimisers.cl", "update", defines, (groups * group,),
-                (group,),
-                (
-                    PARAMETERS, GRADIENTS, live_table(op), STATE, op.totals,
-                    op.norm or op.totals, size, op.outputs, Scalar("rate", "real"),
-                    Scalar("samples"), Scalar("seen"), Scalar("count"),
-                    Scalar("seed", "uint"),
-                ),
-            ),
+        launch = Launch.of_groups(
+            "training/optimisers.cl", "update", defines, groups, group,
+            PARAMETERS, GRADIENTS, live_table(op), STATE, op.totals,
+            op.norm or op.totals, size, op.outputs, Scalar("rate", "real"),
+            Scalar("samples"), Scalar("seen"), Scalar("count"), Scalar("seed", "uint"),
         )
+        return (launch,)
 
 
 def rule_defines(op: Update, span: Span) -> dict[str, int | str]:
@@ -186,15 +181,14 @@ class Norm(Untuned):
         }
         squares = Scratch("squares", groups * item_size(span))
         return (
-            Launch(
-                "training/gradient_norm.cl", "squares", defines,
-                (groups * group,), (group,),
-                (PARAMETERS, GRADIENTS, live_table(op), squares, op.layout.size,
-                 Scalar("samples")),
+            Launch.of_groups(
+                "training/gradient_norm.cl", "squares", defines, groups, group,
+                PARAMETERS, GRADIENTS, live_table(op), squares, op.layout.size,
+                Scalar("samples"),
             ),
-            Launch(
-                "training/gradient_norm.cl", "root", defines, (group,), (group,),
-                (squares, op.norm),
+            Launch.of_groups(
+                "training/gradient_norm.cl", "root", defines, 1, group,
+                squares, op.norm,
             ),
         )
 
@@ -237,9 +231,8 @@ class Dropping(Untuned):
 def gradient_sum(size: int, dtype: str, device: Device) -> Launch:
     """Return the launch that adds another device's gradients to a device's own."""
     group = min(GROUP, device.largest_group)
-    return Launch(
+    return Launch.of_groups(
         "training/gradient_sum.cl", "gradient_sum",
-        {"REAL": OPENCL_TYPES[dtype]},
-        (round_up(size, group),), (group,),
-        (GRADIENTS, Scratch("other", size * np.dtype(dtype).itemsize), size),
+        {"REAL": OPENCL_TYPES[dtype]}, -(-size // group), group,
+        GRADIENTS, Scratch("other", size * np.dtype(dtype).itemsize), size,
     )

@@ -146,24 +146,20 @@ class OutputLoss:
         weights, bias = apply.weights.offset, ops.bias_grad.bias.offset
         x, items = apply.x, config["samples"] * WARP
         return (
-            Launch(
-                SOURCE, "output_loss", defines,
-                (-(-span.batch // config["samples"]) * items,), (items,),
-                (
-                    PARAMETERS, weights, storage.stride, bias,
-                    0 if to.bias is None else to.bias.offset, x, x.stride, loss.t,
-                    loss.t.stride, loss.weight or loss.t, to.kept, to.kept.stride,
-                    to.out, to.out.stride, dy, record, vectors, span.batch,
-                    Scalar("samples"), float(loss.bit_fail_limit),
-                ),
+            Launch.of_groups(
+                SOURCE, "output_loss", defines, -(-span.batch // config["samples"]),
+                items,
+                PARAMETERS, weights, storage.stride, bias,
+                0 if to.bias is None else to.bias.offset, x, x.stride, loss.t,
+                loss.t.stride, loss.weight or loss.t, to.kept, to.kept.stride, to.out,
+                to.out.stride, dy, record, vectors, span.batch, Scalar("samples"),
+                float(loss.bit_fail_limit),
             ),
-            Launch(
+            Launch.of_groups(
                 SOURCE, "output_gradients", defines,
-                ((-(-vectors // config["lanes"]) + 1) * group,), (group,),
-                (
-                    dy, x, x.stride, record, GRADIENTS, weights, storage.stride, bias,
-                    ops.tally.totals, vectors, span.batch, Scalar("fresh"),
-                ),
+                (-(-vectors // config["lanes"]) + 1), group,
+                dy, x, x.stride, record, GRADIENTS, weights, storage.stride, bias,
+                ops.tally.totals, vectors, span.batch, Scalar("fresh"),
             ),
         )
 

@@ -38,7 +38,6 @@ def place_rows(
         "LINES": int(stride * np.dtype(dtype).itemsize % LINE == 0),
         "COLUMNS": int(columns), "TILE": TILE,
     }
-    return Launch(
-        "training/place_rows.cl", "place_rows", defines, (-(-samples // rows),), (1,),
-        (),
+    return Launch.of_groups(
+        "training/place_rows.cl", "place_rows", defines, -(-samples // rows), 1,
     ), rows

@@ -220,7 +220,7 @@ class StencilGradients:
         elif act.bias is not None:
             slot = act.bias.offset
         return (
-            Launch(
+            Launch.of_groups(
                 "training/stencil_gradients.cl", "stencil_gradients",
                 {
                     **shape, **derivative_defines(act, span),
@@ -228,14 +228,12 @@ class StencilGradients:
                     "BLOCK": BLOCK, "STORES_DS": int(act.dz in span.outputs),
                     "SUMS_BIAS": int(bias is not None),
                 },
-                (groups * team,), (team,),
-                (
-                    PARAMETERS, 0 if act.bias is None else act.bias.offset,
-                    GRADIENTS, outer.weights.offset, storage.pitch, act.dy,
-                    act.dy.stride, saved, saved.stride, outer.x, outer.x.stride,
-                    act.dz if act.dz in span.outputs else act.dy, act.dz.stride,
-                    target, slot, storage.n_out, span.batch,
-                ),
+                groups, team,
+                PARAMETERS, 0 if act.bias is None else act.bias.offset, GRADIENTS,
+                outer.weights.offset, storage.pitch, act.dy, act.dy.stride, saved,
+                saved.stride, outer.x, outer.x.stride,
+                act.dz if act.dz in span.outputs else act.dy, act.dz.stride, target,
+                slot, storage.n_out, span.batch,
             ),
             *reduction,
         )
