@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from clnet.ir.op import VALUE_ALIGNMENT, Value
@@ -64,6 +65,11 @@ def kernel_call(prefix: str, row: Activation) -> str:
         for number in (*row.parameters, 0.0)[:2]
     ]
     return f"{prefix.upper()}WITH({row.family}, {', '.join(numbers)})"
+
+
+def rows_macro(rows: Iterable[Iterable[str]]) -> str:
+    """Return the text of an X macro of rows, the code of each being its index."""
+    return " ".join(f"X({code}, {', '.join(row)})" for code, row in enumerate(rows))
 
 
 def padded(value: Value) -> int:

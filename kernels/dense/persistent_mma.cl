@@ -32,14 +32,13 @@
 // SLICES     slices of a tile, at most
 // FRAGMENTS  fragments of values in a set of words, followed by EXCHANGED_FRAGMENTS
 //            fragments of partial sums
-// MAX_POLLS  polls of a word before the timeout
+// MAX_POLLS, BACKOFF_NS  as in ll_protocol.h
 // FUNCTIONS  as in functions.h; REAL (float) as in activations.h
 // SPLITS (2), PTX  as in fp16_split.h
 #define WIDTH 1
 #include "include/activations.h"
 #include "include/functions.h"
 #include "tensor_core/fragments.h"
-#define BACKOFF_NS 20  // leaves bandwidth to warps of the compute unit that publish
 #include "sync/ll_protocol.h"
 #include "sync/ll_fragments.h"
 #include "dense/persistent_mma_tasks.h"

@@ -19,6 +19,7 @@
 // WIDTH        networks of a vector: 8 or 16
 // SIZE         elements of the flat buffer
 // ROWS         rows of a worker's memory: of values, and of a layer's derivatives
+// SAMPLES      samples at a time: 4
 // and the macros of steps.h
 #define REAL float
 #define PER_NETWORK VAL
@@ -32,10 +33,9 @@
 #define SLOTS 0
 #endif
 #if !defined(LAYERS) || !defined(LAYER_TABLE) || !defined(LAYER_NEURONS) \
-    || !defined(SIZE) || !defined(ROWS)
-#error "vector_members.cl needs LAYERS, LAYER_TABLE, LAYER_NEURONS, SIZE and ROWS"
+    || !defined(SIZE) || !defined(ROWS) || !defined(SAMPLES)
+#error "vector_members.cl needs LAYERS, LAYER_TABLE, LAYER_NEURONS, SIZE, ROWS, SAMPLES"
 #endif
-#define SAMPLES 4  // at a time
 
 __constant Layer layers[LAYERS] = LAYER_TABLE;
 __constant Neuron layer_neurons[LAYERS] = LAYER_NEURONS;

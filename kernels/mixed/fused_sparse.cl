@@ -26,17 +26,14 @@
 // SLICES  slices of a row: a power of two             (GROUP above 1)
 // ROWS    rows whose partial sums are added together  (GROUP above 1)
 // LANES, VECTORS  as in csr.h                    (GROUP 1)
+// WIDTH   numbers of an activation's vector: 8 of float of a GROUP of 1, else 1
 // FUNCTIONS       as in functions.h
 #if !defined(GROUP) || !defined(TILE) || !defined(SLOTS) || !defined(COLUMN)         \
-    || !defined(VALUES) || (GROUP > 1 && (!defined(SLICES) || !defined(ROWS)))       \
+    || !defined(VALUES) || !defined(WIDTH)                                           \
+    || (GROUP > 1 && (!defined(SLICES) || !defined(ROWS)))                           \
     || (GROUP == 1 && (!defined(LANES) || !defined(VECTORS)))
-#error "fused_sparse.cl needs GROUP, TILE, SLOTS, COLUMN, VALUES, and SLICES and ROWS or, \
-of a GROUP of 1, LANES and VECTORS"
-#endif
-#if GROUP > 1 || LANES == 4
-#define WIDTH 1  // vectors of double would call builtins that PoCL does not survive
-#else
-#define WIDTH 8
+#error "fused_sparse.cl needs GROUP, TILE, SLOTS, COLUMN, VALUES, WIDTH, and SLICES and \
+ROWS or, of a GROUP of 1, LANES and VECTORS"
 #endif
 #include "include/activations.h"
 #include "include/functions.h"

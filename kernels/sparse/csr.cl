@@ -17,14 +17,10 @@
 // WIDTH_X values of x
 // SLOTS   1: values are gathered through the table `slots`; 0: they lie in CSR order
 // COLUMN  type of the column indices: ushort where they fit, or int
+// WIDTH   numbers of an activation's vector: 8 of float or 1 of double
 // and the macros of epilogue.h
-#if !defined(TILE) || !defined(WIDTH_X)
-#error "csr.cl needs TILE and WIDTH_X"
-#endif
-#if LANES == 4
-#define WIDTH 1  // PoCL crashes in builtins of double vectors
-#else
-#define WIDTH 8
+#if !defined(TILE) || !defined(WIDTH) || !defined(WIDTH_X)
+#error "csr.cl needs TILE, WIDTH and WIDTH_X"
 #endif
 #include "include/activations.h"
 #include "sparse/csr.h"

@@ -18,18 +18,14 @@
 //             not reach the sum. So x beside a weight of zero does not reach it either
 // SAMPLES     samples of a work-item  (GROUP above 1)
 // LANES, VECTORS  as in lanes.h       (GROUP 1)
+// WIDTH       numbers of an activation's vector: 8 of float of a GROUP of 1, else 1
 // ACCUMULATE, STORES_Z, HAS_ACT, HAS_BIAS  as in sparse.h
 // ACTIVATION, STEEPNESS, HAS_LIMIT, LIMIT               as in activations.h
-#if !defined(GROUP) || !defined(TRANSPOSED) || !defined(HOLES)                         \
+#if !defined(GROUP) || !defined(TRANSPOSED) || !defined(HOLES) || !defined(WIDTH)      \
     || (GROUP > 1 && !defined(SAMPLES))                                                \
     || (GROUP == 1 && (!defined(LANES) || !defined(VECTORS)))
-#error "dia.cl needs GROUP, TRANSPOSED, HOLES, and SAMPLES or, of a GROUP of 1, LANES and \
-VECTORS"
-#endif
-#if GROUP > 1 || LANES == 4
-#define WIDTH 1  // PoCL crashes in builtins of double vectors
-#else
-#define WIDTH 8
+#error "dia.cl needs GROUP, TRANSPOSED, HOLES, WIDTH, and SAMPLES or, of a GROUP of 1, \
+LANES and VECTORS"
 #endif
 #include "include/activations.h"
 

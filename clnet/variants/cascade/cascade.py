@@ -25,6 +25,7 @@ from clnet.variants.macros import (
     gradient_function,
     kernel_function,
     loss_function_defines,
+    rows_macro,
 )
 from clnet.variants.training.epoch import SYNC_WORDS
 from clnet.variants.training.optimisers import NO_REGULARISATION, optimiser_defines
@@ -247,9 +248,7 @@ def _function_defines(
     """Return the macros of ``neurons.h`` and ``gradients.h``."""
     functions = _functions(neurons, candidates, fann_compatible)
     return {
-        "FUNCTIONS(X)": " ".join(
-            f"X({code}, {', '.join(names)})" for code, names in enumerate(functions)
-        ),
+        "FUNCTIONS(X)": rows_macro(functions),
         **gradient_defines(_Float32()), "TILE": TILE,
     }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clnet.nn.storage.dense import RowStorage
 from clnet.opencl.launch import PARAMETERS, Launches, Packed
 from clnet.variants.base import stored
-from clnet.variants.macros import kernel_function, number, real
+from clnet.variants.macros import kernel_function, number, real, rows_macro
 
 if TYPE_CHECKING:
     from clnet.ir.activation import Nonlinearity
@@ -60,14 +60,14 @@ def functions_defines(
     span: Span, functions: Iterable[Nonlinearity]
 ) -> dict[str, int | str]:
     """Return the macros of ``functions.h``: a function's code is its index."""
-    cases = []
-    for code, function in enumerate(functions):
-        limit = (function.limits or (float("inf"),))[0]
-        cases.append(
-            f"X({code}, {kernel_function(function.names[0])}, "
-            f"{number(function.steepness[0], span)}, {number(limit, span)})"
+    rows = [
+        (
+            kernel_function(function.names[0]), number(function.steepness[0], span),
+            number((function.limits or (float("inf"),))[0], span),
         )
-    return {"FUNCTIONS(X)": " ".join(cases)}
+        for function in functions
+    ]
+    return {"FUNCTIONS(X)": rows_macro(rows)}
 
 
 def packed_before(packings: Iterable[Packing]) -> list[tuple[int, int]]:

@@ -29,7 +29,7 @@ from clnet.variants.base import (
 )
 from clnet.variants.cost import Cost, span_bytes, span_flops
 from clnet.variants.dense.chain import chain
-from clnet.variants.macros import kernel_function
+from clnet.variants.macros import kernel_function, rows_macro
 
 if TYPE_CHECKING:
     from clnet.ir.program import LayerOps, Span
@@ -117,9 +117,8 @@ class Cpu:
         workers, group = config["workers"], config["group"]
         block = min(BLOCK, span.batch)
         defines: dict[str, int | str] = {
-            "FUNCTIONS(X)": " ".join(
-                f"X({code}, {kernel_function(name)})"
-                for code, name in enumerate(_functions(layers))
+            "FUNCTIONS(X)": rows_macro(
+                (kernel_function(name),) for name in _functions(layers)
             ),
             "PANEL": PANEL,
             "LANES": lanes(device),

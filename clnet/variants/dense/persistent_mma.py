@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 LARGEST_BATCH = 128
 TILE = 8  # samples
 SPLITS = 2  # fp16 splits of a value
+BACKOFF_NS = 20  # leaves bandwidth to warps of the compute unit that publish
 SPLIT_BLOCK_BYTES = SPLITS * BLOCK_BYTES  # of a block
 FRAGMENT_BYTES, SCALES_BYTES = 512, 32
 TASK_RECORD = np.dtype(  # a task of the kernel's
@@ -150,6 +151,7 @@ class PersistentMma:
             "FRAGMENTS": schedule.fragments[-1],
             "EXCHANGED_FRAGMENTS": schedule.exchanged[-1],
             "MAX_POLLS": MAX_POLLS,
+            "BACKOFF_NS": BACKOFF_NS,
         }
         shape = ", ".join(f"{name} {value}" for name, value in config.items())
         return (

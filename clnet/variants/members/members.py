@@ -228,7 +228,7 @@ class VectorMembers(Untuned, MemberVariant):
         layers = layer_table(step, allocate, SAMPLES, 1)
         defines: dict[str, int | str] = {
             **step_defines(step, span), **rule, **layer_defines(step, layers),
-            "ROWS": allocate.end // SAMPLES, "WIDTH": width,
+            "ROWS": allocate.end // SAMPLES, "SAMPLES": SAMPLES, "WIDTH": width,
         }
         vectors = (2 + step.slots) * step.size + allocate.end + 2 * len(RECORD)
         workers, _ = core_share(-(-self.members // width), device)

@@ -34,6 +34,7 @@ from clnet.variants.sparse.sparse import (
     MAX_CONFIGS,
     cpu_tiles,
     index_type,
+    lanes_defines,
     partial_pitch,
     tile_lanes,
     vector_lanes,
@@ -207,26 +208,25 @@ class FusedSparse:
             x, x.stride, x.width, y, y.stride, span.batch,
         )
         if device.type == "cpu":
-            lanes, workers = vector_lanes(span), config["workers"]
-            vectors = max(VECTORS) if tile == 1 else tile // lanes
+            workers = config["workers"]
+            vectors = max(VECTORS) if tile == 1 else tile // vector_lanes(span)
             scratch = workers * offsets.total * tile * item_size(span)
             launch = Launch.of_groups(
                 "mixed/fused_sparse.cl", "fused_rows",
-                {**defines, "GROUP": 1, "LANES": lanes, "VECTORS": vectors}, workers, 1,
-                *arguments, Scratch("values", scratch),
+                {**defines, **lanes_defines(span), "GROUP": 1, "VECTORS": vectors},
+                workers, 1, *arguments, Scratch("values", scratch),
             )
             return (launch,)
         group = config["group"]
-        return (
-            Launch(
-                "mixed/fused_sparse.cl", "fused_sparse",
-                {
-                    **defines, "GROUP": group, "SLICES": config["parts"],
-                    "ROWS": _partial_rows(span, config),
-                },
-                (-(-span.batch // tile) * group,), (group,), arguments,
-            ),
+        launch = Launch.of_groups(
+            "mixed/fused_sparse.cl", "fused_sparse",
+            {
+                **defines, "GROUP": group, "SLICES": config["parts"],
+                "ROWS": _partial_rows(span, config), "WIDTH": 1,
+            },
+            -(-span.batch // tile), group, *arguments,
         )
+        return (launch,)
 
 
 # Offsets ----------------------------------------------------------------------------

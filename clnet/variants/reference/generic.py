@@ -57,6 +57,7 @@ from clnet.variants.macros import (
     kernel_function,
     loss_defines,
     real,
+    rows_macro,
 )
 
 if TYPE_CHECKING:
@@ -193,10 +194,8 @@ def _apply(op: Apply, span: Span, device: Device) -> Launches:
 
 def _bias_act(op: BiasAct, span: Span, device: Device) -> Launches:
     width, row_items = op.y.width, round_up(op.y.width, _group(device))
-    cases = " ".join(
-        f"X({code}, {kernel_function(name)})"
-        for code, name in enumerate(_distinct_activations(op.nonlinearity))
-    )
+    names = _distinct_activations(op.nonlinearity)
+    functions = rows_macro((kernel_function(name),) for name in names)
     return _launch(
         FORWARD, "bias_act", span, device, row_items * span.batch,
         (
@@ -205,7 +204,7 @@ def _bias_act(op: BiasAct, span: Span, device: Device) -> Launches:
             *_function_tables(op.nonlinearity, width, span.dtype),
             op.z, op.z.stride, op.y, op.y.stride, width, row_items,
         ),
-        **{"ACTIVATIONS(X)": cases},
+        **{"ACTIVATIONS(X)": functions},
     )
 
 
@@ -219,9 +218,9 @@ def _softmax(op: Softmax, span: Span, device: Device) -> Launches:
 def _act_grad(op: ActGrad, span: Span, device: Device) -> Launches:
     function, width = op.nonlinearity, op.dz.width
     cases = []
-    for code, name in enumerate(_distinct_activations(function)):
+    for name in _distinct_activations(function):
         gradient, by_v = gradient_function(name, function.fann_compatible)
-        cases.append(f"X({code}, {gradient}, {'v' if by_v else 'y'})")
+        cases.append((gradient, "v" if by_v else "y"))
     sums, y = op.z or op.dy, op.y or op.dy
     row_items = round_up(width, _group(device))
     return _launch(
@@ -234,7 +233,7 @@ def _act_grad(op: ActGrad, span: Span, device: Device) -> Launches:
             op.dz.stride, width, row_items,
         ),
         READS_Z=int(op.z is not None), READS_Y=int(op.y is not None),
-        **gradient_defines(span), **{"DERIVATIVES(X)": " ".join(cases)},
+        **gradient_defines(span), **{"DERIVATIVES(X)": rows_macro(cases)},
     )
 
 

@@ -19,6 +19,7 @@ from clnet.variants.sparse.sparse import (
     UNROLL,
     SparseProduct,
     csr_runs,
+    lanes_defines,
     refuse_unless_product,
     sparse_product,
     team_cost,
@@ -118,7 +119,7 @@ class Sell:
 
         return (
             *before,
-            Launch(
+            Launch.of_groups(
                 "sparse/sell.cl", "sell",
                 {
                     **product.defines(span), "HEIGHT": height, "TILE": tile,
@@ -126,12 +127,10 @@ class Sell:
                     "STAGED": config["staged"], "WIDTH_X": product.columns,
                     "COLUMN": product.column_type,
                 },
-                (slices * items * parts * -(-span.batch // tile),), (items * parts,),
-                (
-                    *product.parameters(), table("slices"), _stride(storage),
-                    table("lengths"), table("order"), table("columns"), x,
-                    product.x.stride, *product.outputs(), product.rows, span.batch,
-                ),
+                slices * -(-span.batch // tile), items * parts,
+                *product.parameters(), table("slices"), _stride(storage),
+                table("lengths"), table("order"), table("columns"), x, product.x.stride,
+                *product.outputs(), product.rows, span.batch,
             ),
         )
 
@@ -244,22 +243,18 @@ class Dia:
             blocks, runs = _dia_blocks(product, span), config["runs"]
             launch = Launch.of_groups(
                 "sparse/dia.cl", "dia_blocks",
-                {
-                    **defines, "GROUP": 1, "LANES": vector_lanes(span),
-                    "VECTORS": DIA_VECTORS,
-                },
+                {**defines, **lanes_defines(span), "GROUP": 1, "VECTORS": DIA_VECTORS},
                 runs, 1,
                 *arguments, -(-blocks // runs),
             )
             return (launch,)
         group, samples = config["group"], config["samples"]
-        return (
-            Launch(
-                "sparse/dia.cl", "dia", {**defines, "GROUP": group, "SAMPLES": samples},
-                (-(-rows // group) * group * -(-span.batch // samples),), (group,),
-                arguments,
-            ),
+        launch = Launch.of_groups(
+            "sparse/dia.cl", "dia",
+            {**defines, "GROUP": group, "SAMPLES": samples, "WIDTH": 1},
+            -(-rows // group) * -(-span.batch // samples), group, *arguments,
         )
+        return (launch,)
 
 
 def _diagonals(product: SparseProduct) -> DiaStorage:

@@ -175,6 +175,13 @@ def vector_lanes(span: Span) -> int:
     return VECTOR_BYTES // item_size(span)
 
 
+def lanes_defines(span: Span) -> dict[str, int]:
+    """Return the macros of vectors on CPUs: of products, and of activations."""
+    lanes = vector_lanes(span)
+    # PoCL crashes in builtins of double vectors.
+    return {"LANES": lanes, "WIDTH": lanes if span.dtype == "float32" else 1}
+
+
 @dataclass(frozen=True)
 class SparseProduct:
     """The sparse product of a span: `Apply`, with `BiasAct` or without; `ApplyT`."""
@@ -397,13 +404,12 @@ class Csr:
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the product, and for tiles the transposition of x before it."""
         product, tile, runs = sparse_product(span), config["tile"], config["runs"]
-        lanes = vector_lanes(span)
         x, before = tiled_input(span, tile, device)
         launch = Launch.of_groups(
             "sparse/csr.cl", "csr",
             {
-                **product.defines(span), "LANES": lanes, "TILE": tile,
-                "VECTORS": VECTORS[0] if tile == 1 else tile // lanes,
+                **product.defines(span), **lanes_defines(span), "TILE": tile,
+                "VECTORS": VECTORS[0] if tile == 1 else tile // vector_lanes(span),
                 "WIDTH_X": product.columns, "SLOTS": int(not product.direct),
                 "COLUMN": product.column_type,
             },

@@ -24,6 +24,7 @@ from clnet.variants.macros import (
     gradient_function,
     kernel_function,
     loss_defines,
+    rows_macro,
 )
 from clnet.variants.training.optimisers import (
     NO_REGULARISATION,
@@ -233,10 +234,7 @@ def step_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
     """Return the macros of ``steps.h``, except those of the optimiser."""
     gather = step.gather
     return {
-        "FUNCTIONS(X)": " ".join(
-            f"X({code}, {', '.join(names)})"
-            for code, names in enumerate(functions_of(step))
-        ),
+        "FUNCTIONS(X)": rows_macro(functions_of(step)),
         **gradient_defines(span), **loss_defines(step.loss, span),
         "BACKWARD": int(step.backward), "UPDATE": int(step.update is not None),
         "RECORD": len(RECORD), "APART": APART,
