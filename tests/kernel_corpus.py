@@ -36,8 +36,7 @@ from clnet.variants.cascade.cascade import (
     NeuronValues,
 )
 from clnet.variants.dense.ensemble import EnsembleOutputs
-from clnet.variants.members.group_members import GroupMembers
-from clnet.variants.members.lane_members import LaneMembers
+from clnet.variants.members.group_members import GroupMembers, LaneMembers
 from clnet.variants.members.members import TrainMembers, VectorMembers
 from clnet.variants.packing import merge_packings
 from clnet.variants.training.optimisers import gradient_sum

@@ -19,7 +19,7 @@ from clnet.nn.storage.local import BAND_ALIGNMENT
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import device as part_of
 from clnet.runtime.binding import PlanStep
-from clnet.variants.stencil.trapezoid import DEEP_TILES
+from clnet.variants.stencil.stencil import DEEP_TILES
 
 from ..baselines.local import NumPyLocal, TorchLocal
 from ..baselines.memory import MemoryKernel

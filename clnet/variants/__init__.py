@@ -18,8 +18,12 @@ from clnet.variants.mixed.persistent_mixed import PersistentMixed
 from clnet.variants.reference.generic import Generic, Host
 from clnet.variants.sparse.sell import Dia, Sell
 from clnet.variants.sparse.sparse import Csr, SparseTeam
-from clnet.variants.stencil.stencil import Stencil, StencilReduction
-from clnet.variants.stencil.trapezoid import StencilCpu, Trapezoid
+from clnet.variants.stencil.stencil import (
+    Stencil,
+    StencilCpu,
+    StencilReduction,
+    Trapezoid,
+)
 
 STUDY_VARIANTS: tuple[Variant, ...] = (Naive(), Staged(), Fused(), StencilReduction())
 """The rungs of the studies, one idea each. The planner searches them only by name:

@@ -206,7 +206,7 @@ static inline void sample_loss(float *y, const float *biases, __local const floa
 #endif
 }
 
-// Arguments, in the order of clnet/variants/members/lane_members.py:
+// Arguments, in the order of clnet/variants/members/group_members.py:
 //
 // parameters [members, SIZE], x, t [DATA, width]: the data set
 // weight [members, DATA], state [members, SLOTS, SIZE]

@@ -20,8 +20,7 @@ from clnet.nn.storage.layout import live_elements
 from clnet.opencl.device import Device
 from clnet.planning.training_planner import TrainingPlan, plan_training
 from clnet.training import member_training
-from clnet.variants.members.group_members import GroupMembers
-from clnet.variants.members.lane_members import LaneMembers
+from clnet.variants.members.group_members import GroupMembers, LaneMembers
 from clnet.variants.members.members import TrainMembers, VectorMembers
 
 from .cases import Case

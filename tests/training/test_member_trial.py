@@ -15,8 +15,7 @@ from clnet.planning.tuning import times
 from clnet.planning.tuning.trial import MOST, StepTrial
 from clnet.runtime.member_replay import MemberReplay
 from clnet.training import member_training
-from clnet.variants.members.group_members import GroupMembers
-from clnet.variants.members.lane_members import LaneMembers
+from clnet.variants.members.group_members import GroupMembers, LaneMembers
 from clnet.variants.members.members import TrainMembers, VectorMembers
 
 pytestmark = pytest.mark.usefixtures("own_store")

@@ -18,8 +18,7 @@ from clnet.opencl.session import session
 from clnet.planning import training_planner
 from clnet.runtime import member_replay
 from clnet.training import member_training
-from clnet.variants.members.group_members import GroupMembers
-from clnet.variants.members.lane_members import LaneMembers
+from clnet.variants.members.group_members import GroupMembers, LaneMembers
 from clnet.variants.members.members import TrainMembers, VectorMembers
 
 N, SAMPLES = 5, 60

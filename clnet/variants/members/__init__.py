@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clnet.variants.members.group_members import GroupMembers
-from clnet.variants.members.lane_members import LaneMembers
+from clnet.variants.members.group_members import GroupMembers, LaneMembers
 from clnet.variants.members.members import TrainMembers, VectorMembers
 from clnet.variants.training.whole_step import LANES
 

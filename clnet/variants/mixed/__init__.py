@@ -1,4 +1,4 @@
 """Layers of several kinds in one launch.
 
-Start with `fused_sparse`; `products` turns any layer into rows of entries.
+Start with `fused_sparse`, which turns any layer into rows of entries.
 """

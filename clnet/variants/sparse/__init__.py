@@ -1,4 +1,4 @@
-"""Partially connected layers, one module per storage layout and device type.
+"""Partially connected layers, by CSR order and by formats' own kernels.
 
-Start with `sparse` (CPU cores, and what all share), then `sparse_team` (GPUs).
+Start with `sparse` (CPU cores, GPUs, and what all share), then `sell`.
 """

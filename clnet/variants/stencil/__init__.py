@@ -1,4 +1,1 @@
-"""Locally connected layers: one layer, or a deep stack in one launch.
-
-Start with `stencil`, then `trapezoid`.
-"""
+"""Locally connected layers: one layer, or a deep stack in one launch, in `stencil`."""

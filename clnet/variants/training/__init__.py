@@ -1,4 +1,4 @@
 """Training steps: gradients of each kind of layer, optimisers, whole steps.
 
-Start with `outer` and `optimisers`, then `whole_step` and `epoch`.
+Start with `gemm_backward` and `optimisers`, then `whole_step` and `epoch`.
 """

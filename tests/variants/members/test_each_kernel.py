@@ -8,8 +8,7 @@ from member_oracle import DEVICE, check
 
 from clnet.nn.optimisers import SGD, Adam, Rprop
 from clnet.nn.regularisation import Regularisation
-from clnet.variants.members.group_members import GroupMembers
-from clnet.variants.members.lane_members import LaneMembers
+from clnet.variants.members.group_members import GroupMembers, LaneMembers
 from clnet.variants.members.members import TrainMembers, VectorMembers
 
 

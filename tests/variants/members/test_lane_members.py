@@ -14,7 +14,7 @@ from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import SGD, Adam, Rprop
 from clnet.nn.regularisation import Regularisation
-from clnet.variants.members.lane_members import MATRIX_TILES, LaneMembers
+from clnet.variants.members.group_members import MATRIX_TILES, LaneMembers
 
 checked = partial(check, LaneMembers)
 

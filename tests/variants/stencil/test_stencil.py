@@ -23,8 +23,13 @@ from clnet.opencl.session import session
 from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.variants.reference.generic import MAX_ENTRIES, Generic, GenericBackward
-from clnet.variants.stencil.stencil import Stencil, StencilReduction, streams
-from clnet.variants.stencil.trapezoid import StencilCpu, Trapezoid
+from clnet.variants.stencil.stencil import (
+    Stencil,
+    StencilCpu,
+    StencilReduction,
+    Trapezoid,
+    streams,
+)
 from clnet.variants.training.stencil_backward import StencilBackward
 
 DEVICE = clnet.device()
