@@ -39,8 +39,7 @@ from clnet.variants.dense.ensemble import EnsembleOutputs
 from clnet.variants.members.group_members import GroupMembers, LaneMembers
 from clnet.variants.members.members import TrainMembers, VectorMembers
 from clnet.variants.packing import merge_packings
-from clnet.variants.training.optimisers import gradient_sum
-from clnet.variants.training.place_rows import TYPES, place_rows
+from clnet.variants.training.optimisers import TYPES, gradient_sum, place_rows
 
 NAMES = (*ACTIVATIONS, *WITH_PARAMETERS)
 FORMATS = ("csr", "coo", "ell", "hyb", "dia", "sell", "dense")

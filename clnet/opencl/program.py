@@ -24,6 +24,8 @@ from clnet.opencl.quirks import registers_option, variables_option
 if TYPE_CHECKING:
     from clnet.opencl.device import Device
 
+WARP = 32  # work-items
+POLICIES = 80  # the first PTX generation with them
 WARP_MMA, WARP_GROUP_MMA = 80, 90
 """Matrix units of a warp and of a warp group, by the generation of PTX of each."""
 RULE_HEADER = "RULE_HEADER"  # macro: the file, in quotes, with a rule of the user's own
@@ -104,6 +106,23 @@ def inline_ptx(device: Device) -> int:
     """Return the generation of PTX that kernels may inline: 90 for 9.0; 0: none."""
     major, minor = device.compute_capability or (0, 0)
     return 10 * major + minor
+
+
+def warp_team(device: Device) -> int:
+    """Return the work-items that may share a row's sum by shuffles: a warp, or one."""
+    return WARP if inline_ptx(device) else 1
+
+
+def kept_cache(device: Device, share: float) -> int:
+    """Return the MiB that are a share of the cache; 0 without policies."""
+    if inline_ptx(device) < POLICIES:
+        return 0
+    return int(share * device.rates.cache_bytes) >> 20
+
+
+def cached_percent(kept: int, size: int) -> int:
+    """Return the percent of `size` bytes that ``kept`` MiB are."""
+    return 100 * (kept << 20) // size
 
 
 def matrix_units(device: Device) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from clnet.ir.batch import Gather
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.commands import prepared_launch
 from clnet.opencl.memory import Memory, host_buffer, sub_buffer_alignment
-from clnet.variants.training.place_rows import TYPES, place_rows
+from clnet.variants.training.optimisers import TYPES, place_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,11 +8,9 @@ from clnet.variants.dense.cpu import Cpu
 from clnet.variants.dense.ensemble import EnsembleOutputs
 from clnet.variants.dense.fused_mma import FusedMma
 from clnet.variants.dense.gemm import Gemm
-from clnet.variants.dense.mma import Mma
-from clnet.variants.dense.mma_chain import MmaChain
+from clnet.variants.dense.mma import Mma, MmaChain
 from clnet.variants.dense.naive import Fused, FusedLocal, Naive, Split, Staged
-from clnet.variants.dense.persistent import Persistent
-from clnet.variants.dense.persistent_mma import PersistentMma
+from clnet.variants.dense.persistent import Persistent, PersistentMma
 from clnet.variants.mixed.fused_sparse import FusedSparse
 from clnet.variants.mixed.persistent_mixed import PersistentMixed
 from clnet.variants.reference.generic import Generic, Host

@@ -17,7 +17,6 @@ from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.local import LocalStorage
 from clnet.nn.storage.sparse import SparseStorage
 from clnet.opencl.launch import Constant
-from clnet.opencl.program import inline_ptx
 
 if TYPE_CHECKING:
     from clnet.ir.program import LayerOps, Span
@@ -268,18 +267,3 @@ def team_group(most: int, device: Device) -> int:
     return largest_group(
         min(most, SERIAL_GROUP) if device.simd_width == 1 else most, device
     )
-
-
-POLICIES = 80  # the first PTX generation with them
-
-
-def kept_cache(device: Device, share: float) -> int:
-    """Return the MiB that are a share of the cache; 0 without policies."""
-    if inline_ptx(device) < POLICIES:
-        return 0
-    return int(share * device.rates.cache_bytes) >> 20
-
-
-def cached_percent(kept: int, size: int) -> int:
-    """Return the percent of `size` bytes that ``kept`` MiB are."""
-    return 100 * (kept << 20) // size

@@ -8,10 +8,9 @@ from types import MappingProxyType
 
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import Argument, Launch, When
-from clnet.opencl.program import WARP_GROUP_MMA, WARP_MMA
+from clnet.opencl.program import WARP, WARP_GROUP_MMA, WARP_MMA
 
 TILES = "tensor_core/pack_tiles.cl"
-WARP = 32  # work-items
 LINE_WORDS = 32  # of a cache line: words of different layers share none
 BLOCK = 16  # rows, and terms, of a block
 BLOCK_BYTES = 2 * BLOCK * BLOCK  # of one split

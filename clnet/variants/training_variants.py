@@ -5,9 +5,8 @@ from clnet.variants.reference.generic import GenericBackward
 from clnet.variants.sparse.sparse_input import SparseInput
 from clnet.variants.sparse.sparse_outer import SparseOuter
 from clnet.variants.training.epoch import Sequential, TiledEpoch
-from clnet.variants.training.fused_step import FusedStep
 from clnet.variants.training.gemm_backward import GemmBackward, MmaBackward, TiledOuter
-from clnet.variants.training.group_step import GroupStep
+from clnet.variants.training.group_step import FusedStep, GroupStep
 from clnet.variants.training.optimisers import Dropping, Norm, Optimisers
 from clnet.variants.training.output_loss import OutputLoss
 from clnet.variants.training.stencil_backward import StencilBackward, StencilGradients

@@ -11,7 +11,7 @@ from clnet.opencl.discovery import device
 from clnet.opencl.memory import Memory
 from clnet.opencl.session import Session
 from clnet.runtime.row_placement import RowPlacement
-from clnet.variants.training.place_rows import TYPES
+from clnet.variants.training.optimisers import TYPES
 
 FIRST, ROWS, N_OUT = 3, 37, 2  # of 40 rows: two tiles of 16 and five rows
 BLOCK, T_STRIDE = FIRST + ROWS + 2, 4

@@ -14,8 +14,8 @@ from storages import Contents
 from clnet.ir.op import VALUE_ALIGNMENT
 from clnet.nn.storage.dense import RowStorage
 from clnet.opencl.launch import Constant
-from clnet.variants.dense.persistent import warp_team
-from clnet.variants.dense.persistent_mma import (
+from clnet.opencl.program import WARP, warp_team
+from clnet.variants.dense.persistent import (
     BLOCK,
     MOST_SLICES,
     SPLIT_BLOCK_BYTES,
@@ -35,7 +35,6 @@ from clnet.variants.mixed.persistent_mixed import (
     room_of,
     words_of,
 )
-from clnet.variants.packing import WARP
 
 
 class Range(NamedTuple):

@@ -19,8 +19,7 @@ from clnet.nn.optimisers import optimiser
 from clnet.variants.base import MOST_TERMS
 from clnet.variants.dense.cpu import Cpu
 from clnet.variants.dense.gemm import Gemm
-from clnet.variants.dense.mma import Mma
-from clnet.variants.dense.mma_chain import MmaChain
+from clnet.variants.dense.mma import Mma, MmaChain
 from clnet.variants.reference.generic import GenericBackward
 
 MOST_GROUPS = 65535  # in y and z, by devices that count them in 16 bits

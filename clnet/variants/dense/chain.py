@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from clnet.variants.packing import Packing
 
 BYTE = 1 << 8
+BACKOFF_NS = 40  # between polls, where they share a path with weights
+BY_VALUE = 224  # inputs: OpenCL guarantees 1 KiB for all arguments of a kernel
+WORD = 4  # bytes of a value, of its word, and of a launch count
+MAX_POLLS = 1 << 22  # of a word of another work-group: some seconds
 
 
 def chain(span: Span) -> tuple[LayerOps, ...]:

@@ -11,6 +11,7 @@ from clnet.ir.activation import Nonlinearity
 from clnet.nn.activations import activation
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import PARAMETERS, Launch, Launches, Packed
+from clnet.opencl.program import WARP
 from clnet.variants.base import Config, Reach, refuse_unless_dense_layers
 from clnet.variants.cost import Cost, span_cost
 from clnet.variants.dense.chain import chain, chain_defines, functions_defines, table
@@ -22,7 +23,6 @@ from clnet.variants.packing import (
     PACKERS,
     SPLITS,
     UNIT_BYTES,
-    WARP,
 )
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from clnet.opencl.launch import (
     Scalar,
     Scratch,
 )
-from clnet.opencl.program import inline_ptx, matrix_units
+from clnet.opencl.program import WARP, inline_ptx, matrix_units
 from clnet.variants.base import MemberVariant, team_group
 from clnet.variants.cost import gpu_kernel_efficiency
 from clnet.variants.members.members import (
@@ -31,7 +31,6 @@ from clnet.variants.members.members import (
     member_rule,
     weights_of,
 )
-from clnet.variants.packing import WARP
 from clnet.variants.training.group_step import PART, LocalLayout
 from clnet.variants.training.whole_step import (
     Allocator,

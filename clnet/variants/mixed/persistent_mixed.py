@@ -27,15 +27,15 @@ from clnet.opencl.launch import (
     Scratch,
     ZeroCopyOutput,
 )
+from clnet.opencl.program import warp_team
 from clnet.variants.base import Config, Reach, refuse_unless_forward_progress
 from clnet.variants.cost import Cost, span_bytes, span_flops
-from clnet.variants.dense.chain import functions_defines
-from clnet.variants.dense.persistent import (
+from clnet.variants.dense.chain import (
     BACKOFF_NS,
     BY_VALUE,
     MAX_POLLS,
     WORD,
-    warp_team,
+    functions_defines,
 )
 from clnet.variants.macros import real
 from clnet.variants.mixed.fused_sparse import (

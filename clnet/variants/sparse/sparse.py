@@ -22,11 +22,10 @@ from clnet.opencl.launch import (
     Launches,
     Scratch,
 )
+from clnet.opencl.program import cached_percent, kept_cache
 from clnet.variants.base import (
     MIXED_ACTIVATIONS,
     VECTOR_BYTES,
-    cached_percent,
-    kept_cache,
     largest_group,
     refuse_op,
     tables,

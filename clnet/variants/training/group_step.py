@@ -1,15 +1,22 @@
-"""group_step: training steps by tiles of samples in local memory, for GPUs."""
+"""group_step, fused_step: whole training steps on GPUs.
+
+By tiles of samples in local memory, and of narrow layers on matrix units.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, log2
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from clnet.ir.loss import RECORD
+from clnet.nn.activations import activation
 from clnet.nn.random import half_bits
+from clnet.nn.storage.dense import DenseStorage
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.launch import (
     GRADIENTS,
@@ -21,12 +28,22 @@ from clnet.opencl.launch import (
     Constant,
     Launch,
     Launches,
+    Packed,
     Scalar,
     Scratch,
 )
-from clnet.opencl.program import inline_ptx
+from clnet.opencl.program import WARP, inline_ptx
 from clnet.variants.base import team_group
 from clnet.variants.cost import Cost, gpu_kernel_efficiency, span_flops
+from clnet.variants.dense.chain import table
+from clnet.variants.dense.mma import PRODUCTS, refuse_without_matrix_units
+from clnet.variants.macros import number, padded, real
+from clnet.variants.packing import (
+    BLOCK,
+    BLOCK_BYTES,
+    PACKERS,
+    SPLITS,
+)
 from clnet.variants.training.whole_step import (
     APART,
     RULE,
@@ -34,6 +51,8 @@ from clnet.variants.training.whole_step import (
     Allocator,
     WholeStep,
     accepted_step,
+    function_of,
+    functions_of,
     layer_defines,
     layer_table,
     neuron_table,
@@ -43,6 +62,7 @@ from clnet.variants.training.whole_step import (
 )
 
 if TYPE_CHECKING:
+    from clnet.ir.activation import Nonlinearity
     from clnet.ir.program import Span
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Reach
@@ -281,3 +301,327 @@ def _has_grid_barrier(device: Device) -> bool:
     """
     coherent = device.type == "cpu" or bool(inline_ptx(device))
     return bool(device.forward_progress) and coherent
+
+
+REGISTERS = 16  # blocks of a layer, of all rows and splits, in a lane's registers
+MIN_STAGES, MAX_STAGES = 2, 4  # of the pipeline of weights
+SQUARE = 4  # side, in blocks, of a warp's tile of a weight gradient
+GRADIENT_WARPS = 4  # of a group of the weights' gradients
+GRADIENT_GROUPS = 2  # of these, for each compute unit
+ADDERS = 256  # work-items of a group of the reduction
+SHARED_BY = 8  # of them that share an element
+LARGEST_TILE = 256  # samples
+SHARE = 0.3  # of the matrix units' rate beside activations and their derivatives
+LAYER_LOADS = 50  # loads, one after the other, as long as a layer's waits
+RESERVED_BYTES = 1280  # of local memory, for small arrays and the system
+CONFIGS: tuple[Config, ...] = tuple(  # the usually best first
+    dict(zip(("warps", "rows", "groups", "inside", "chunk"), config, strict=True))
+    for config in (
+        (8, 1, 1, 1, 8), (16, 1, 1, 0, 32), (8, 1, 2, 0, 32), (4, 1, 4, 0, 8),
+        (4, 2, 2, 0, 8),
+    )
+)
+
+
+@dataclass(frozen=True)
+class FusedStep:
+    """Training steps whose samples stay in registers, both ways (``fused_step.cl``).
+
+    Config: ``warps`` of a group; ``rows``, blocks of 16 samples of a warp; ``groups``,
+    persistent, for each compute unit; ``inside``, 1 if these also accumulate the
+    weights' gradients, in registers; ``chunk``, KB of weights of a pipeline stage,
+    unless all fit local memory.
+    """
+
+    name: str = "fused_step"
+    reach: Reach = "program"
+
+    def refuse(self, span: Span, device: Device) -> str | None:
+        """Refuse other programs, wide layers, and devices without matrix units."""
+        refusal = refuse_unless_float32_step(span, clips_norm=False)
+        refusal = refusal or refuse_without_matrix_units(span, device)
+        if refusal is not None:
+            return refusal
+        step = accepted_step(span)
+        if not step.backward:
+            return "it computes gradients, and here are losses alone"
+        if step.update is not None and step.update.optimiser.reads_error:
+            return "it does not know the epoch's error before it updates"
+        functions = [layer.act.nonlinearity for layer in step.layers]
+        if not all(function.uniform for function in functions):
+            return "it applies one activation a layer, and here neurons differ"
+        if len(set(functions[:-1])) > 1:
+            return "it applies one activation to all layers but the last one"
+        for function in functions[:-1]:
+            row = activation(function.names[0])
+            if row.excess > 1:
+                return f"its hidden layers need |f(v)| <= |v| + 1, unlike {row.name}"
+        if len(set(step.loss.halved)) > 1:
+            return "it halves all outputs' errors or none, and here they differ"
+        shape = _shape(span)
+        if shape.widest * shape.splits > REGISTERS:
+            most = REGISTERS // shape.splits * BLOCK
+            return (
+                f"its registers hold at most {most} values of a layer, and here are "
+                f"{shape.widest * BLOCK}"
+            )
+        if not list(self.space(span, device)):
+            return "its values and deltas exceed local memory and the largest buffer"
+        return None
+
+    def space(self, span: Span, device: Device) -> Iterable[Config]:
+        """Return the configs that fit registers and local memory."""
+        shape = _shape(span)
+        most = round_up(span.batch, LARGEST_TILE) // BLOCK * shape.value_blocks
+        large = most * shape.splits * BLOCK_BYTES > device.largest_buffer
+        return tuple(
+            config for config in CONFIGS
+            if shape.fits(config, device) and (config["inside"] or not large)
+        )
+
+    def cost(self, span: Span, config: Config, device: Device) -> Cost:
+        """Count data once, values and deltas twice, and latencies."""
+        step, shape, units = accepted_step(span), _shape(span), device.compute_units
+        data = 4 * sum(value.width for value in step.data)
+        stored = 2 * BLOCK * shape.splits * (shape.value_blocks + shape.delta_blocks)
+        sums = 4 * _split_k(span, device) * step.size
+        return Cost(
+            span_flops(span), span.batch * (data + 2 * stored) + 2 * sums,
+            4 - config["inside"], span.batch * stored + sums, units,
+            unit="matrix", work=PRODUCTS[shape.splits] / SHARE,
+            loads=LAYER_LOADS * shape.layers,
+        )
+
+    def launches(self, span: Span, config: Config, device: Device) -> Launches:
+        """Return the packing, the passes, the gradients' products, and the update."""
+        step, shape = accepted_step(span), _shape(span)
+        warps, inside = config["warps"], config["inside"]
+        tile = BLOCK * warps * config["rows"]
+        blocks = round_up(span.batch, tile) // BLOCK
+        groups = min(-(-span.batch // tile), config["groups"] * device.compute_units)
+        split_k = groups if inside else _split_k(span, device)
+        x, t, *_ = step.data
+        n = step.samples
+        chunk = shape.chunk(config)
+        shared = {**_shared_defines(step, span), "CHUNK": chunk}
+        whole = {"REAL": real(span), **step_defines(step, span)}
+        first_bias = _first_bias(step)
+        buffer_defines: dict[str, int | str] = {"SIZE": step.size, "BIASES": first_bias}
+        rule, live = rule_of(step, span)
+        block_bytes = BLOCK_BYTES * shape.splits
+        key = f"fused_step in {shape.splits} splits by {chunk}"
+        packed = (
+            Packed(key, shape.size(chunk)),
+            Packed(f"{key}, biases", 4 * shape.layers * shape.biases),
+            Packed(f"{key}, exponents", 16 * shape.layers),
+        )
+        operands = (
+            Scratch("values", blocks * shape.value_blocks * block_bytes),
+            Scratch("deltas", blocks * shape.delta_blocks * block_bytes),
+            Scratch("powers", 4 * blocks * shape.layers), blocks,
+        )
+        derivatives = Scratch("derivatives", groups * shape.derivatives(config))
+        partial = Scratch("partial gradients", 4 * max(1, first_bias) * split_k)
+        group_sums = Scratch(
+            "biases and records", 4 * groups * (step.size - first_bias + APART)
+        )
+        samples = Scalar("samples")
+        products = Launch(
+            "training/fused_step_gradients.cl", "weight_gradients",
+            {
+                **shared, "GRADIENT_WARPS": GRADIENT_WARPS, "SPLIT_K": split_k,
+                "BIASES": first_bias,
+            },
+            (shape.squares * split_k * WARP,), (GRADIENT_WARPS * WARP,),
+            (*operands, partial, samples),
+        )
+        reduction_groups = -(-(step.size + len(RECORD)) // (ADDERS // SHARED_BY))
+        return (
+            Launch.of_groups(
+                "training/fused_step_pack.cl", "pack", {**shared, "PACKERS": PACKERS},
+                2 * shape.layers, PACKERS,
+                PARAMETERS, *packed, when="parameters",
+            ),
+            Launch(
+                "training/fused_step.cl", "train",
+                {
+                    **whole, **rule, **shared, **buffer_defines,
+                    **_functions_defines(step, span),
+                    "WARPS": warps, "ROWS_M": config["rows"], "FUSE_GRADIENTS": inside,
+                    "STAGES": shape.stages(config, device),
+                    "X_PADDED": padded(x), "T_PADDED": padded(t),
+                },
+                (groups * warps * WARP,), (warps * WARP,),
+                (
+                    x, x.stride, t, t.stride, step.weight, *packed,
+                    *((partial,) if inside else operands), derivatives, group_sums, n,
+                    half_bits(n), float(step.loss.bit_fail_limit), Scalar("first"),
+                    samples, *KEY,
+                ),
+            ),
+            *(() if inside else (products,)),
+            Launch.of_groups(
+                "training/fused_step_reduce.cl", "reduce",
+                {
+                    **whole, **rule, **buffer_defines, "SPLIT_K": split_k,
+                    "ADDERS": ADDERS, "SHARED_BY": SHARED_BY,
+                },
+                reduction_groups, ADDERS,
+                partial, group_sums, groups, PARAMETERS, STATE, GRADIENTS,
+                step.tally.totals, live, t.width, samples, *RULE,
+            ),
+        )
+
+
+def _shared_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
+    """Return the macros of ``fused_step.h``."""
+    shape, biases = _shape(span), [layer.act.bias for layer in step.layers]
+    steepness = [layer.act.nonlinearity.steepness[0] for layer in step.layers]
+    return {
+        "FIRST": shape.first, "HIDDEN": shape.hidden, "LAST": shape.last,
+        "SPLITS": shape.splits, "LAYERS": shape.layers,
+        "N_IN": step.layers[0].n_in,
+        "N_OUT": table(layer.n_out for layer in step.layers),
+        "STRIDE": table(shape.strides),
+        "WEIGHTS_OF": table(layer.apply.weights.offset for layer in step.layers),
+        "BIAS_OF": table(-1 if bias is None else bias.offset for bias in biases),
+        "STEEPNESS_OF": "{" + ", ".join(number(s, span) for s in steepness) + "}",
+    }
+
+
+def _functions_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
+    """Return the activation macros of ``fused_step.cl``."""
+    codes, hidden = functions_of(step), step.layers[0].act.nonlinearity
+    last = step.layers[-1].act.nonlinearity
+    steepness = abs(hidden.steepness[0])
+    most = activation(hidden.names[0]).steepest * steepness
+    return {
+        "HIDDEN_CODE": _code(codes, hidden), "LAST_CODE": _code(codes, last),
+        "INNER_RELU": int(
+            codes[_code(codes, hidden)][1] == "grad_relu" and hidden.limits is None
+        ),
+        "HIDDEN_BOUNDED": int(activation(hidden.names[0]).bounded),
+        "HIDDEN_LIMIT": _limit(hidden, span), "LAST_LIMIT": _limit(last, span),
+        "DERIVATIVE_EXPONENT": ceil(log2(most)) if most else 0,
+        "SHARE": "0.5f" if step.loss.halved[0] else "1.0f",
+    }
+
+
+def _first_bias(step: WholeStep) -> int:
+    """Return the offset of the first bias in the flat buffer."""
+    biases = [layer.act.bias for layer in step.layers]
+    return min((bias.offset for bias in biases if bias is not None), default=step.size)
+
+
+@dataclass(frozen=True)
+class _NarrowStep:
+    """A chain in blocks of 16 (``fused_step.h``)."""
+
+    # Blocks of the first layer's terms; of the widest hidden layer, 0 of one layer; of
+    # the last layer's neurons
+    first: int
+    hidden: int
+    last: int
+    strides: tuple[int, ...]  # Of the rows of each layer's A
+    splits: int  # Halves a value
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return len(self.strides)
+
+    @property
+    def widest(self) -> int:
+        """Blocks of the widest layer."""
+        return max(self.first, self.hidden, self.last)
+
+    @property
+    def biases(self) -> int:
+        """Biases of each layer."""
+        return BLOCK * max(self.hidden, self.last)
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """Blocks of each layer's terms and neurons."""
+        widths = [self.first, *[self.hidden] * (self.layers - 1), self.last]
+        return list(pairwise(widths))
+
+    @property
+    def value_blocks(self) -> int:
+        """Blocks of all layers' terms."""
+        return sum(terms for terms, _ in self.sizes)
+
+    @property
+    def delta_blocks(self) -> int:
+        """Blocks of all layers' neurons."""
+        return sum(neurons for _, neurons in self.sizes)
+
+    @property
+    def squares(self) -> int:
+        """Warps' tiles of the weights' gradients, at least one of each layer."""
+        return sum(-(-a // SQUARE) * -(-b // SQUARE) for a, b in self.sizes)
+
+    def chunk(self, config: Config) -> int:
+        """Return the blocks of a chunk, all of one layer."""
+        most = (config["chunk"] << 10) // BLOCK_BYTES // self.splits
+        return min(most, max(a * b for a, b in self.sizes))
+
+    def size(self, chunk: int) -> int:
+        """Return the bytes of all packed weights, forward and transposed."""
+        filled = [round_up(a * b, chunk) for a, b in self.sizes]
+        return (sum(filled) + sum(filled[1:])) * self.splits * BLOCK_BYTES
+
+    def derivatives(self, config: Config) -> int:
+        """Return the bytes of a group's stored activation derivatives."""
+        each = self.hidden * config["rows"] * 2 * WARP * 8 * self.splits
+        return max(16, config["warps"] * (self.layers - 1) * each)
+
+    def stages(self, config: Config, device: Device) -> int:
+        """Return the pipeline stages in local memory; 0 if all weights fit."""
+        warps, tile = config["warps"], config["warps"] * config["rows"]
+        each = 4 * (self.biases + (self.biases + BLOCK) * warps) + 16 + 4 * tile * BLOCK
+        room = max(
+            device.declared_local_memory, device.unit_local_memory // config["groups"]
+        )
+        room -= self.layers * each + 4 * len(RECORD) * warps * WARP + RESERVED_BYTES
+        if config["inside"]:
+            stored = self.value_blocks + 2 * self.biases // BLOCK
+            room -= stored * tile * self.splits * BLOCK_BYTES
+        chunk = self.chunk(config)
+        if self.size(chunk) <= room:
+            return 0
+        return max(1, min(MAX_STAGES, room // (chunk * self.splits * BLOCK_BYTES)))
+
+    def fits(self, config: Config, device: Device) -> bool:
+        """Return whether registers and local memory suffice."""
+        held = self.widest * self.splits * config["rows"]
+        if held > REGISTERS or (config["inside"] and self.widest > SQUARE):
+            return False
+        return self.stages(config, device) not in range(1, MIN_STAGES)
+
+
+def _shape(span: Span) -> _NarrowStep:
+    layers, strides = accepted_step(span).layers, []
+    for layer in layers:
+        assert isinstance(layer.apply.storage, DenseStorage)
+        strides.append(layer.apply.storage.stride)
+    hidden = max((layer.n_out for layer in layers[:-1]), default=0)
+    return _NarrowStep(
+        -(-layers[0].n_in // BLOCK), -(-hidden // BLOCK), -(-layers[-1].n_out // BLOCK),
+        tuple(strides), SPLITS[span.precision],
+    )
+
+
+def _split_k(span: Span, device: Device) -> int:
+    """Return the splits of the samples of the weights' gradients."""
+    groups = GRADIENT_GROUPS * device.compute_units // _shape(span).squares
+    most = span.batch // (GRADIENT_WARPS * SQUARE * BLOCK)
+    return GRADIENT_WARPS * max(1, min(most, groups))
+
+
+def _code(codes: list[tuple[str, str, str]], function: Nonlinearity) -> int:
+    return codes.index(function_of(function.names[0], function))
+
+
+def _limit(function: Nonlinearity, span: Span) -> str:
+    return number((function.limits or (float("inf"),))[0], span)

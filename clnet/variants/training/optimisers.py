@@ -1,6 +1,7 @@
 """optimisers, gradient_norm, dropout: ops over all parameters, or a layer's outputs.
 
-Their macros are also those of whole steps.
+Their macros are also those of whole steps. Launches that belong to no op are here too:
+sums of two devices' gradients, and samples from host memory placed by CPU cores.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ from clnet.variants.cost import Cost, item_size
 from clnet.variants.macros import number, real
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
     from clnet.ir.program import Span
     from clnet.nn.optimisers import Optimiser
     from clnet.opencl.device import Device
@@ -236,3 +239,35 @@ def gradient_sum(size: int, dtype: str, device: Device) -> Launch:
         {"REAL": OPENCL_TYPES[dtype]}, -(-size // group), group,
         GRADIENTS, Scratch("other", size * np.dtype(dtype).itemsize), size,
     )
+
+
+CHUNK = 1 << 18  # bytes that a work-item reads: half of a core's cache
+LINE = 64  # bytes of a cache line
+TILE = 16  # rows, and columns, that the kernel reads at a time: two vectors
+TYPES = {
+    "f4": "float", "f8": "double", "i1": "char", "u1": "uchar", "i2": "short",
+    "u2": "ushort", "i4": "int", "u4": "uint", "i8": "long", "u8": "ulong",
+}
+"""OpenCL's types of the host's numbers, by NumPy's codes."""
+
+
+def place_rows(
+    dtype: str, stride: int, types: tuple[DTypeLike, DTypeLike], samples: int,
+    sample_bytes: int, columns: bool,
+) -> tuple[Launch, int]:
+    """Return the launch that places some samples, and the rows of a work-item.
+
+    Its arguments are those of ``place_rows.cl``.
+    """
+    x, t = (TYPES[np.dtype(type_).str[1:]] for type_ in types)
+    rows = max(1, CHUNK // sample_bytes)
+    if columns:
+        rows = max(TILE, rows // TILE * TILE)
+    defines: dict[str, int | str] = {
+        "REAL": TYPES[np.dtype(dtype).str[1:]], "FROM_X": x, "FROM_T": t,
+        "LINES": int(stride * np.dtype(dtype).itemsize % LINE == 0),
+        "COLUMNS": int(columns), "TILE": TILE,
+    }
+    return Launch.of_groups(
+        "training/place_rows.cl", "place_rows", defines, -(-samples // rows), 1,
+    ), rows

@@ -18,6 +18,7 @@ from clnet.opencl.launch import (
     Scalar,
     Scratch,
 )
+from clnet.opencl.program import WARP
 from clnet.variants.base import (
     SHARED_WEIGHTS,
     Config,
@@ -27,7 +28,6 @@ from clnet.variants.base import (
 )
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import loss_defines, number, padded, real
-from clnet.variants.packing import WARP
 from clnet.variants.training.gemm_backward import GemmBackward, carried
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
-from clnet.variants.dense import fused_mma, mma, mma_chain, persistent_mma
+from clnet.variants.dense import fused_mma, mma, persistent
 from clnet.variants.training.gemm_backward import MmaBackward
 
 TINY = float(np.finfo(np.float32).tiny)  # below it, devices may flush to zero
@@ -35,9 +35,9 @@ VARIANTS = {
     "mma of warp groups": (
         mma.Mma(), mma.KEYS, (WARP_GROUP_MMA, 64, 32, 4, 1, 4, 3, 4, 1),
     ),
-    "mma_chain": (mma_chain.MmaChain(), mma_chain.KEYS, (64, 32, 32, 4, 2)),
+    "mma_chain": (mma.MmaChain(), mma.CHAIN_KEYS, (64, 32, 32, 4, 2)),
     "persistent_mma": (
-        persistent_mma.PersistentMma(), persistent_mma.KEYS, (2, 2, 1, 2),
+        persistent.PersistentMma(), persistent.KEYS, (2, 2, 1, 2),
     ),
 }
 

@@ -16,10 +16,10 @@ from clnet.checks import PRECISIONS
 from clnet.opencl.session import session
 from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
-from clnet.variants.dense import mma_chain
-from clnet.variants.dense.mma_chain import (
-    KEYS,
-    SHAPES,
+from clnet.variants.dense import mma
+from clnet.variants.dense.mma import (
+    CHAIN_KEYS,
+    CHAIN_SHAPES,
     MmaChain,
     Tiling,
 )
@@ -29,7 +29,7 @@ DECLARED_BYTES = 205 << 10  # of local memory that a group may declare there
 
 
 def config_of(*shape):
-    return dict(zip(KEYS, shape, strict=True))
+    return dict(zip(CHAIN_KEYS, shape, strict=True))
 
 
 def whole(network, batch, precision="highest"):
@@ -103,13 +103,13 @@ def test_all_units_at_once(batch, precision):
     """Layers of fewer tiles than groups, and of more."""
     sizes = 203, 1500, 700, 2100, 33
     networks = mixed(*sizes), Network.mlp(sizes, "relu", seed=1)
-    for number, shape in enumerate(SHAPES[SPLITS[precision]][batch > 200 :: 2]):
+    for number, shape in enumerate(CHAIN_SHAPES[SPLITS[precision]][batch > 200 :: 2]):
         check(networks[number % 2], batch, config_of(*shape), precision, device=DEVICE)
 
 
 def test_shapes_fit_local_memory():
     for precision, splits in SPLITS.items():
-        span, shapes = whole(mixed(3, 4, 2), 2, precision), SHAPES[splits]
+        span, shapes = whole(mixed(3, 4, 2), 2, precision), CHAIN_SHAPES[splits]
         assert len(set(shapes)) == len(shapes)
         for shape in shapes:
             tiling = Tiling(span, config_of(*shape), H200)
@@ -164,7 +164,7 @@ def test_a_timeout_is_reported_and_computed_again(monkeypatch):
 
     When the last group starts, another has ended, which had to wait for it.
     """
-    monkeypatch.setattr(mma_chain, "MAX_POLLS", 100)
+    monkeypatch.setattr(mma, "MAX_POLLS", 100)
     groups = DEVICE.compute_units + 1
     config = config_of(64, 64, 32, 4, 2)
     width = groups * config["tile_n"]

@@ -19,8 +19,8 @@ from clnet import Dense, Local, Network
 from clnet.opencl.session import session
 from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
-from clnet.variants.dense import persistent_mma
-from clnet.variants.dense.persistent_mma import (
+from clnet.variants.dense import persistent
+from clnet.variants.dense.persistent import (
     KEYS,
     LARGEST_BATCH,
     SHAPES,
@@ -92,7 +92,7 @@ def test_on_all_compute_units(batch, hidden):
 def test_split_k(monkeypatch):
     """The last slice, which the only group computes last, adds the partial sums."""
     monkeypatch.setattr(
-        persistent_mma, "reduced_by",
+        persistent, "reduced_by",
         lambda cut, slice_, columns: range(
             cut.rows * columns * (slice_ == cut.slices - 1)
         ),
@@ -178,7 +178,7 @@ def test_refusals():
 
 @CPU_ONLY
 def test_a_timeout_is_reported_and_recovered(monkeypatch):
-    monkeypatch.setattr(persistent_mma, "MAX_POLLS", 100)
+    monkeypatch.setattr(persistent, "MAX_POLLS", 100)
     network = Network.mlp([30, 40, 20], "sigmoid", seed=1)
     device = replace(ONE_GROUP, compute_units=5 * DEVICE.compute_units)
     config = config_of(1, 1, 1, 1)

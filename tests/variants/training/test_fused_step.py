@@ -18,9 +18,8 @@ from clnet.nn.optimisers import SGD, Sarprop
 from clnet.nn.storage.layout import live_elements
 from clnet.opencl.session import session
 from clnet.variants.cost import modelled
-from clnet.variants.training import fused_step
-from clnet.variants.training.fused_step import FusedStep
-from clnet.variants.training.group_step import GroupStep
+from clnet.variants.training import group_step
+from clnet.variants.training.group_step import FusedStep, GroupStep
 
 SPLIT = {"warps": 2, "rows": 2, "groups": 1, "inside": 0, "chunk": 8}
 # Local memory of the device it is for, so that chunks pass through the pipeline.
@@ -77,7 +76,7 @@ def whole(totals):
 @pytest.fixture(autouse=True)
 def matrix_units_anywhere(monkeypatch):
     monkeypatch.setattr(
-        fused_step, "refuse_without_matrix_units", lambda span, device: None
+        group_step, "refuse_without_matrix_units", lambda span, device: None
     )
 
 
