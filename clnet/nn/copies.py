@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache, cached_property
+from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -62,6 +63,18 @@ _copies: list[None] = []  # those under way
 if hasattr(os, "register_at_fork"):  # threads do not survive a fork
     os.register_at_fork(after_in_child=_threads.cache_clear)
     os.register_at_fork(after_in_child=_copies.clear)
+
+
+def cut(n: int, shares: int | Sequence[int]) -> list[slice]:
+    """Return n rows cut in proportion to shares, or into so many equal ones.
+
+    Equal shares differ by one row at most.
+    """
+    if isinstance(shares, int):
+        shares = [1] * shares
+    whole = sum(shares)
+    ends = [n * end // whole for end in accumulate(shares, initial=0)]
+    return [slice(*pair) for pair in pairwise(ends)]
 
 
 def by_threads(call: Callable[[T], object], items: Iterable[T]) -> None:

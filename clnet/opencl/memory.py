@@ -6,14 +6,13 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clnet.errors import OutOfMemoryError
-from clnet.nn.copies import by_threads, pieces
+from clnet.nn.copies import by_threads, cut, pieces
 from clnet.nn.storage.layout import round_up
 from clnet.opencl.process import is_forked
 
@@ -229,8 +228,7 @@ def _by_chunks(rows: int, call: Callable[[slice], object]) -> None:
     """Call a function for some rows at a time, by several threads."""
     with pieces() as count:
         count = max(1, min(count, rows))
-        cuts = [rows * i // count for i in range(count + 1)]
-        by_threads(call, [slice(*pair) for pair in pairwise(cuts)])
+        by_threads(call, cut(rows, count))
 
 
 def copier(target: Array) -> Callable[[Array], None]:

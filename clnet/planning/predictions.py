@@ -45,12 +45,12 @@ from clnet.formats.sources import (
 from clnet.formats.sources import joined as joined_parts
 from clnet.ir.lowering import lower, reads_sparse
 from clnet.ir.sparse_input import SparseShape, csr_rows
+from clnet.nn.copies import cut as sections
 from clnet.nn.metrics import evaluations
 from clnet.planning.inference import Where, resolve_devices
 from clnet.planning.room import samples_of_call
 from clnet.runtime.data_parallel import alike, device_of_rank
 from clnet.runtime.pipeline import Pipeline
-from clnet.runtime.ranks import cut as sections
 from clnet.runtime.ranks import joined
 from clnet.variants.dense.ensemble import EnsembleOutputs
 

@@ -8,13 +8,12 @@ more the sum, which the host adds in the devices' order. So all have the same bi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clnet.nn.copies import by_threads
+from clnet.nn.copies import by_threads, cut
 from clnet.opencl.bound import Bound
 from clnet.opencl.launch import GRADIENTS, Scratch
 from clnet.opencl.memory import Memory, staging_array
@@ -144,8 +143,6 @@ class _Addition:
 
 def add_all(arrays: Sequence[Array], total: Array) -> None:
     """Add arrays [n] in their order, by `SUM_THREADS` threads."""
-    cuts = [len(total) * i // SUM_THREADS for i in range(SUM_THREADS + 1)]
-
     def add(piece: slice) -> None:
         first, second, *others = (array[piece] for array in arrays)
         with np.errstate(all="ignore"):  # of the padding too
@@ -153,4 +150,4 @@ def add_all(arrays: Sequence[Array], total: Array) -> None:
             for other in others:
                 np.add(total[piece], other, out=total[piece])
 
-    by_threads(add, (slice(*pair) for pair in pairwise(cuts)))
+    by_threads(add, cut(len(total), SUM_THREADS))

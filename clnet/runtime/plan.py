@@ -297,17 +297,16 @@ class Plan:
         few = x.ndim == 2 and len(x) < self.batch and x.shape[1] == self._shape[1]
         rows = x if few else self._shaped(x)
         self._check_turn()
-        try:
-            self._turn.begin()
-            self._fill_inputs(rows)
-            self._started_with = parameters
-            self._started_rows = len(rows)
-            self._executable.start(parameters)
-        except BaseException as error:
-            self._turn.end()
-            if isinstance(error, self._session.errors):
-                raise device_error(self.device, error) from error
-            raise
+        with device_errors(self._session):
+            try:
+                self._turn.begin()
+                self._fill_inputs(rows)
+                self._started_with = parameters
+                self._started_rows = len(rows)
+                self._executable.start(parameters)
+            except BaseException:
+                self._turn.end()
+                raise
 
     def finish(self, out: Array | None = None) -> Array:
         """Wait for the started call, and return its outputs [samples, n_out].
@@ -322,15 +321,14 @@ class Plan:
         DeviceError
             If the device fails.
         """
-        try:
-            self._executable.finish()
-            y = self._outputs(out, self._started_with, self._started_rows)
-            self._turn.end()
-        except BaseException as error:  # Ctrl-C may come as the turn ends
-            self._turn.end()
-            if isinstance(error, self._session.errors):
-                raise device_error(self.device, error) from error
-            raise
+        with device_errors(self._session):
+            try:
+                self._executable.finish()
+                y = self._outputs(out, self._started_with, self._started_rows)
+                self._turn.end()
+            except BaseException:  # Ctrl-C may come as the turn ends
+                self._turn.end()
+                raise
         return y
 
     def _fill_inputs(self, rows: Array) -> None:
@@ -452,17 +450,14 @@ class Plan:
             check_device_array("out", out, shape, self._dtype, context)
             if out.data == x.data:
                 raise InputError("out is x's own memory, expected another array")
-        with self._turn.lock:
+        with self._turn.lock, device_errors(self._session):
             self._check_turn()
-            try:
-                if out is None:
-                    out = self._device_call().new_output()
-                if self._device_call().run(x, out):
-                    self._fall_back(self._device_steps())
-                    self._device_call().run(x, out)
-                order_arrays_after(self.queue, x, out)
-            except self._session.errors as error:
-                raise device_error(self.device, error) from error
+            if out is None:
+                out = self._device_call().new_output()
+            if self._device_call().run(x, out):
+                self._fall_back(self._device_steps())
+                self._device_call().run(x, out)
+            order_arrays_after(self.queue, x, out)
         return out if x.ndim == 2 else out.reshape(self._output.width)
 
     def _device_call(self) -> DeviceCall:

@@ -18,7 +18,7 @@ from tabulate import tabulate
 from clnet.ir.lowering import lower
 from clnet.opencl.commands import NANOSECOND, copy_direction, seconds_of
 from clnet.opencl.memory import copy_rows
-from clnet.opencl.session import device_error, session
+from clnet.opencl.session import device_errors, session
 from clnet.runtime.executable import Executable, host_steps
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _median_call(plan: Plan, x: NDArray[Any]) -> _TimedCall:
     """Return the call of the median time among some."""
     program = lower(plan.network)
     profiled = session(plan.device, profiling=True)
-    try:
+    with device_errors(profiled):
         executable = Executable(
             profiled, plan.network, plan.steps, [program.input], [program.output]
         )
@@ -210,8 +210,6 @@ def _median_call(plan: Plan, x: NDArray[Any]) -> _TimedCall:
             _call(executable, x, program.input.name, program.output.name)
             for _ in range(1 + ROUNDS)
         ][1:]  # the first call uploads the parameters
-    except profiled.errors as error:
-        raise device_error(plan.device, error) from error
     return sorted(calls, key=lambda call: call.end - call.start)[ROUNDS // 2]
 
 

@@ -14,7 +14,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,6 +28,7 @@ from clnet.errors import (
     quoted,
     silent,
 )
+from clnet.nn.copies import cut
 
 Array = NDArray[Any]
 T = TypeVar("T")
@@ -199,18 +199,6 @@ def _abort(comm: Any, error: BaseException) -> None:
     comm.Abort(1)
     time.sleep(ABORT_SECONDS)
     os._exit(1)
-
-
-def cut(n: int, shares: int | Sequence[int]) -> list[slice]:
-    """Return n samples cut in proportion to shares, or into so many equal ones.
-
-    Equal shares differ by one sample at most.
-    """
-    if isinstance(shares, int):
-        shares = [1] * shares
-    whole = sum(shares)
-    ends = [n * end // whole for end in accumulate(shares, initial=0)]
-    return [slice(*pair) for pair in pairwise(ends)]
 
 
 def sizes_of(n: int, shares: int | Sequence[int]) -> list[int]:

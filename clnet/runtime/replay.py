@@ -75,7 +75,7 @@ class Replay:
         train_state: TrainState, buffers: Mapping[str, Memory] | None = None,
     ) -> None:
         self.session: Session = session
-        self._layout = layout
+        self._size = layout.size
         self.batch: int = steps[0].span.batch
         self.dtype: str = steps[0].span.dtype
         self._train_state = train_state
@@ -249,10 +249,6 @@ class Replay:
         self.bound.write(value, rows)
         self._inputs_changed = True
 
-    def input_memory(self, value: Value) -> Memory:
-        """Return the memory of an input."""
-        return self.bound.memory(value)
-
     def read(self, value: Value) -> Array:
         """Wait for all steps, and return a value [rows, width]."""
         memory = self.bound.memory(value)
@@ -317,4 +313,4 @@ class Replay:
         """Wait for all steps, and return the flat gradient buffer [size]."""
         self.session.finish()
         memory = self._train_state.gradients
-        return memory.read(self.session, self._layout.size, self.dtype)
+        return memory.read(self.session, self._size, self.dtype)

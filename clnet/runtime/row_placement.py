@@ -46,7 +46,7 @@ class SampleRows:
         self._sizes = [stride * np.dtype(self.dtype).itemsize for stride in strides]
         if self._gathers:
             self.pitch: int = pitch or replay.batch
-            memory = [replay.input_memory(value) for value in program.inputs]
+            memory = [replay.bound.memory(value) for value in program.inputs]
         else:  # slots begin where sub-buffers of all inputs may begin
             alignment = sub_buffer_alignment(replay.session)
             self.pitch = max(

@@ -23,12 +23,13 @@ from clnet.errors import InputError, warn
 from clnet.ir.batch import Gather
 from clnet.ir.program import split_program
 from clnet.ir.update import Update
+from clnet.nn.copies import cut
 from clnet.opencl.launch import EPOCH
 from clnet.opencl.session import session
 from clnet.runtime.data_parallel import alike, min_seconds, shares_of, shares_text
 from clnet.runtime.device_sums import DeviceSums
 from clnet.runtime.rank_sums import RankSums
-from clnet.runtime.ranks import cut, size_of, sizes_of
+from clnet.runtime.ranks import size_of, sizes_of
 from clnet.runtime.replay import Replay
 from clnet.runtime.row_placement import SampleRows
 from clnet.training.data_set import VALIDATION_BATCH

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from clnet.errors import WIDTH, counted
 from clnet.nn.conversion import with_dropout
+from clnet.nn.copies import cut
 from clnet.nn.schedules import schedule as find_schedule
 from clnet.opencl.discovery import device_list
 from clnet.opencl.session import device_errors, session
-from clnet.runtime.ranks import cut, joined
+from clnet.runtime.ranks import joined
 from clnet.training.callbacks import EarlyStopping, progress_bar
 from clnet.training.data_set import DataSet
 from clnet.training.histories import Histories
