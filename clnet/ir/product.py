@@ -20,8 +20,31 @@ if TYPE_CHECKING:
     from clnet.nn.storage.layout import Slot
 
 
+class Contraction(Op):
+    """An op that contracts a layer's matrix with values: the base of three products."""
+
+    MARKS: ClassVar[tuple[str, str]] = ("", "")  # Around a storage's signature
+    storage: Storage
+    weights: Slot
+    accumulate: bool
+
+    @property
+    def signature(self) -> str:
+        """The storage's, and whether it accumulates."""
+        before, after = self.MARKS
+        return f"{'+=' * self.accumulate}{before}{self.storage.signature}{after}"
+
+    def flops(self, batch: int) -> int:
+        """Count a multiply-add as two, for every stored entry and sample."""
+        return 2 * self.storage.size * batch
+
+    def sizes(self, batch: int) -> tuple[int, int, int]:
+        """Return m, n and k of ``c [m, n] = a [m, k] b [k, n]``."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Apply(Op):
+class Apply(Contraction):
     """``z = A x``, or ``z += A x`` if `accumulate`.
 
     A sum of storages (HYB) or of sources (shortcut connections) is a sequence of these.
@@ -37,10 +60,9 @@ class Apply(Op):
     weights: Slot
     accumulate: bool = False
 
-    @property
-    def signature(self) -> str:
-        """The storage's, and whether it accumulates."""
-        return ("+=" if self.accumulate else "") + self.storage.signature
+    def sizes(self, batch: int) -> tuple[int, int, int]:
+        """Return those of samples by neurons."""
+        return batch, self.storage.n_out, self.storage.n_in
 
     @property
     def parameter_slots(self) -> tuple[Slot, ...]:
@@ -73,19 +95,16 @@ class Apply(Op):
         if self.x in d:
             yield ApplyT(d[self.z], d[self.x], self.storage, self.weights)
 
-    def flops(self, batch: int) -> int:
-        """Return the operations of the stored entries."""
-        return _flops(self.storage, batch)
-
 
 @dataclass(frozen=True)
-class ApplyT(Op):
+class ApplyT(Contraction):
     """``dx = dz A``: derivatives propagated back through a layer's matrix.
 
     Or ``dx += dz A`` if `accumulate`: an output may have several readers.
     """
 
     NAME: ClassVar[str] = "product'"
+    MARKS: ClassVar[tuple[str, str]] = ("", "ᵀ")
     READS: ClassVar[tuple[str, ...]] = ("dz",)
     WRITES: ClassVar[tuple[str, ...]] = ("dx",)
 
@@ -95,10 +114,9 @@ class ApplyT(Op):
     weights: Slot
     accumulate: bool = False
 
-    @property
-    def signature(self) -> str:
-        """The storage's, and whether it accumulates."""
-        return ("+=" if self.accumulate else "") + self.storage.signature + "ᵀ"
+    def sizes(self, batch: int) -> tuple[int, int, int]:
+        """Return those of samples by inputs."""
+        return batch, self.storage.n_in, self.storage.n_out
 
     def run(self, values: Values, parameters: Array) -> None:
         """Multiply the rows of dz by the transpose."""
@@ -108,13 +126,9 @@ class ApplyT(Op):
             dx += values[self.dx.name]
         values[self.dx.name] = dx
 
-    def flops(self, batch: int) -> int:
-        """Return the operations of the stored entries."""
-        return _flops(self.storage, batch)
-
 
 @dataclass(frozen=True)
-class Outer(Op):
+class Outer(Contraction):
     """The weights' gradient: at live entry (i, j), ``dz[:, i] · x[:, j]``.
 
     Or that added to the gradient so far if `accumulate`: layers may share weights.
@@ -123,6 +137,7 @@ class Outer(Op):
     """
 
     NAME: ClassVar[str] = "weights'"
+    MARKS: ClassVar[tuple[str, str]] = ("outer-", "")
     READS: ClassVar[tuple[str, ...]] = ("dz", "x")
     WRITES: ClassVar[tuple[str, ...]] = ("gradient",)
 
@@ -133,10 +148,9 @@ class Outer(Op):
     weights: Slot
     accumulate: bool = False
 
-    @property
-    def signature(self) -> str:
-        """The storage's, and whether it accumulates."""
-        return f"{'+=' * self.accumulate}outer-{self.storage.signature}"
+    def sizes(self, batch: int) -> tuple[int, int, int]:
+        """Return those of neurons by inputs."""
+        return self.storage.n_out, self.storage.n_in, batch
 
     @property
     def gradient_slots(self) -> Mapping[Value, Slot]:
@@ -158,15 +172,6 @@ class Outer(Op):
         if self.accumulate:
             gradient += values[self.gradient.name]
         values[self.gradient.name] = gradient
-
-    def flops(self, batch: int) -> int:
-        """Return the operations of the stored entries."""
-        return _flops(self.storage, batch)
-
-
-def _flops(storage: Storage, batch: int) -> int:
-    """Count a multiply-add as two, for every stored entry and sample."""
-    return 2 * storage.size * batch
 
 
 def _product(x: Array, storage: Storage, weights: Array, transposed: bool) -> Array:

@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 from clnet.ir.op import Op
-from clnet.ir.product import Apply, ApplyT, Outer
+from clnet.ir.product import Contraction
 from clnet.nn.storage.dense import RowStorage
 from clnet.nn.storage.local import LocalStorage
 from clnet.nn.storage.sparse import SparseStorage
@@ -144,7 +144,7 @@ def refuse_op(
     if not isinstance(op, ops):
         return f"it {verb}, and this op does not"
     if storage is not None:
-        assert isinstance(op, (Apply, ApplyT, Outer))
+        assert isinstance(op, Contraction)
         if not isinstance(op.storage, storage):
             return f"it {verb} of {LAYERS[storage]} layers, not {op.storage.name}"
     if span.shares_weights:
@@ -159,26 +159,14 @@ def only_op(span: Span, kind: type[OneOp]) -> OneOp:
     return op
 
 
-def contraction(span: Span) -> Apply | ApplyT | Outer:
+def contraction(span: Span) -> Contraction:
     """Return the op, first of a span, that contracts a layer's matrix with values."""
     op = span.ops[0]
-    assert isinstance(op, (Apply, ApplyT, Outer))
+    assert isinstance(op, Contraction)
     return op
 
 
-def sizes(op: Apply | ApplyT | Outer, batch: int) -> tuple[int, int, int]:
-    """Return m, n and k of a contraction, ``c [m, n] = a [m, k] b [k, n]``.
-
-    `Apply` gives samples by neurons, `ApplyT` samples by inputs, and `Outer` neurons by
-    inputs.
-    """
-    n_out, n_in = op.storage.n_out, op.storage.n_in
-    if isinstance(op, Outer):
-        return n_out, n_in, batch
-    return (batch, n_in, n_out) if isinstance(op, ApplyT) else (batch, n_out, n_in)
-
-
-def stored(op: Apply | ApplyT | Outer, storage: type[Stored]) -> Stored:
+def stored(op: Contraction, storage: type[Stored]) -> Stored:
     """Return the storage of an op, which was not refused."""
     assert isinstance(op.storage, storage)
     return op.storage

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from clnet.checks import PRECISIONS
 from clnet.errors import ClnetError
 from clnet.ir.batch import Gather
-from clnet.ir.product import Apply, ApplyT, Outer
+from clnet.ir.product import Contraction
 from clnet.ir.reference import silent
 from clnet.ir.update import GradientNorm, Update
 from clnet.opencl.session import device_errors
@@ -237,5 +237,5 @@ def uses_threads(ops: Iterable[Op], samples: int) -> bool:
     """Return whether NumPy uses several threads for ops on so many samples."""
     return any(
         samples * op.storage.n_in * op.storage.n_out > THREADED
-        for op in ops if isinstance(op, (Apply, ApplyT, Outer))
+        for op in ops if isinstance(op, Contraction)
     )

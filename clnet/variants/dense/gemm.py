@@ -14,7 +14,6 @@ from clnet.variants.base import (
     dense_layer,
     refuse_long_rows,
     refuse_unless_dense_layers,
-    sizes,
 )
 from clnet.variants.cost import Cost, item_size, span_cost
 from clnet.variants.macros import layer_defines, padded, weights_and_bias
@@ -206,4 +205,4 @@ class Gemm:
 
 def product_of(span: Span) -> GemmProduct:
     """Return the contraction of a span."""
-    return GemmProduct(*sizes(contraction(span), span.batch), item_size(span))
+    return GemmProduct(*contraction(span).sizes(span.batch), item_size(span))

@@ -33,7 +33,6 @@ from clnet.variants.base import (
     refuse_long_rows,
     refuse_unless_dense_layers,
     refuse_unless_forward_progress,
-    sizes,
     stored,
 )
 from clnet.variants.cost import Cost, span_cost
@@ -57,7 +56,7 @@ from clnet.variants.packing import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.product import Apply, ApplyT, Outer
+    from clnet.ir.product import Contraction
     from clnet.ir.program import LayerOps, Span
     from clnet.opencl.device import Device
 
@@ -206,9 +205,9 @@ class MmaProduct:
         return 4 * parts * self.m * self.pitch() if parts > 1 else 0
 
     @classmethod
-    def of(cls, op: Apply | ApplyT | Outer, span: Span) -> MmaProduct:
+    def of(cls, op: Contraction, span: Span) -> MmaProduct:
         """Return the contraction of an op of a span."""
-        return cls(*sizes(op, span.batch), SPLITS[span.precision])
+        return cls(*op.sizes(span.batch), SPLITS[span.precision])
 
     def scratch(self, config: Config) -> int:
         """Return the bytes of both operands packed."""

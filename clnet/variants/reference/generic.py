@@ -15,7 +15,7 @@ from clnet.checks import INT_MAX
 from clnet.ir.activation import ActGrad, BiasAct, BiasGrad, Nonlinearity, Softmax
 from clnet.ir.batch import Gather
 from clnet.ir.loss import RECORD, Loss, Tally
-from clnet.ir.product import Apply, ApplyT, Outer
+from clnet.ir.product import Apply, ApplyT, Contraction, Outer
 from clnet.nn.random import half_bits
 from clnet.nn.storage.dense import DenseStorage, MaskedStorage
 from clnet.nn.storage.layout import round_up
@@ -154,7 +154,7 @@ def _refuse(span: Span, device: Device) -> str | None:
 
 def _index_bytes(span: Span) -> int:
     (op,) = span.ops
-    if isinstance(op, (Apply, ApplyT, Outer)):
+    if isinstance(op, Contraction):
         return op.storage.size * span.batch * INDEX_BYTES
     return 0
 
@@ -385,7 +385,7 @@ _BACKWARD: dict[type[Op], Callable[..., Launches]] = {
 
 
 def _entry_tables(
-    op: Apply | ApplyT | Outer, storage: Storage, by: str, *names: str
+    op: Contraction, storage: Storage, by: str, *names: str
 ) -> tuple[Constant, ...]:
     """Return tables of a storage's live entries, by their rows, columns or slots.
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clnet.ir.activation import BiasAct
-from clnet.ir.product import Apply, ApplyT
+from clnet.ir.product import Apply, ApplyT, Contraction
 from clnet.ir.program import LayerOps, Span
 from clnet.nn.storage.sparse import CooStorage, CsrStorage, SparseStorage, index_array
 from clnet.opencl.launch import (
@@ -35,7 +35,6 @@ from clnet.variants.macros import layer_defines, real
 
 if TYPE_CHECKING:
     from clnet.ir.op import Value
-    from clnet.ir.product import Outer
     from clnet.nn.storage.layout import Slot
     from clnet.opencl.device import Device
     from clnet.variants.base import Config, Reach
@@ -286,7 +285,7 @@ def refuse_unless_product(span: Span, device: Device) -> str | None:
     return None
 
 
-def sparse_storage(op: Apply | ApplyT | Outer) -> SparseStorage:
+def sparse_storage(op: Contraction) -> SparseStorage:
     """Return the storage of an op, which was not refused."""
     assert isinstance(op.storage, SparseStorage)
     return op.storage
