@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from clnet.variants.packing import (
 )
 
 if TYPE_CHECKING:
-    from clnet.ir.program import Span
+    from clnet.ir.program import LayerOps, Span
     from clnet.opencl.device import Device
 
 REGISTERS = 16  # blocks of terms, of all rows and splits, in a lane's registers
@@ -106,7 +106,10 @@ class FusedMma:
         """Return the packing of all layers, and the one launch."""
         layers, shape, packed = chain(span), _shape(span, device), _packed(span, device)
         x, y = layers[0].apply.x, layers[-1].act.y
-        shared = {**chain_defines(span), **shape.defines, "N_IN": x.width}
+        shared = {
+            **chain_defines(span), **shape.defines, "CHUNK": shape.chunk,
+            "N_IN": x.width,
+        }
         steepness = [layer.act.nonlinearity.steepness[0] for layer in layers]
         group = WARP * config["warps"]
         groups = min(_tiles(span, config), device.compute_units * config["groups"])
@@ -136,21 +139,47 @@ class FusedMma:
 
 
 @dataclass(frozen=True)
-class _NarrowChain:
-    """A chain in blocks of 16 terms or neurons (``fused_mma.h``)."""
+class NarrowChain:
+    """A chain in blocks of 16 terms or neurons (``fused_mma.h``, ``fused_step.h``)."""
 
-    first: int  # Blocks of the first layer's terms, of the last layer's neurons
-    hidden: int  # Blocks of the widest hidden layer; 0 of one layer
+    # Blocks of the first layer's terms; of the widest hidden layer, 0 of one layer; of
+    # the last layer's neurons
+    first: int
+    hidden: int
     last: int
     layers: int  # Number of layers
     splits: int  # Halves a value
-    local_bytes: int  # Bytes of local memory
 
     @property
-    def sizes(self) -> list[int]:
-        """Blocks of each layer's weights."""
+    def biases(self) -> int:
+        """Biases of each layer."""
+        return BLOCK * max(self.hidden, self.last)
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """Blocks of each layer's terms and neurons."""
         widths = [self.first, *[self.hidden] * (self.layers - 1), self.last]
-        return [a * b for a, b in pairwise(widths)]
+        return list(pairwise(widths))
+
+    @property
+    def weights(self) -> list[int]:
+        """Blocks of each layer's weights."""
+        return [terms * neurons for terms, neurons in self.sizes]
+
+    @property
+    def defines(self) -> dict[str, int | str]:
+        """The macros of the blocks."""
+        return {
+            "FIRST": self.first, "HIDDEN": self.hidden, "LAST": self.last,
+            "SPLITS": self.splits,
+        }
+
+
+@dataclass(frozen=True)
+class _PackedChain(NarrowChain):
+    """A chain whose weights local memory holds, or a part of them at a time."""
+
+    local_bytes: int  # Bytes of local memory
 
     @property
     def free_bytes(self) -> int:
@@ -162,7 +191,7 @@ class _NarrowChain:
     @property
     def stages(self) -> int:
         """Pipeline stages in local memory; 0 if all weights fit."""
-        fits = sum(self.sizes) * self.splits * BLOCK_BYTES <= self.free_bytes
+        fits = sum(self.weights) * self.splits * BLOCK_BYTES <= self.free_bytes
         return 0 if fits else max(1, self.free_bytes // CHUNK_BYTES)
 
     @property
@@ -173,29 +202,23 @@ class _NarrowChain:
     @property
     def size(self) -> int:
         """Bytes of all packed weights."""
-        blocks = sum(round_up(size, self.chunk) for size in self.sizes)
+        blocks = sum(round_up(size, self.chunk) for size in self.weights)
         return blocks * self.splits * BLOCK_BYTES
 
-    @property
-    def biases(self) -> int:
-        """Biases of each layer."""
-        return BLOCK * max(self.hidden, self.last)
 
-    @property
-    def defines(self) -> dict[str, int | str]:
-        """The macros of ``fused_mma.h``, except those of the chain."""
-        return {
-            "FIRST": self.first, "HIDDEN": self.hidden, "LAST": self.last,
-            "CHUNK": self.chunk, "SPLITS": self.splits,
-        }
-
-
-def _shape(span: Span, device: Device) -> _NarrowChain:
-    layers = chain(span)
+def narrow_blocks(
+    layers: Sequence[LayerOps], span: Span
+) -> tuple[int, int, int, int, int]:
+    """Return the fields of `NarrowChain`."""
     hidden = max((layer.n_out for layer in layers[:-1]), default=0)
-    return _NarrowChain(
-        -(-layers[0].n_in // BLOCK), -(-hidden // BLOCK), -(-layers[-1].n_out // BLOCK),
-        len(layers), SPLITS[span.precision], device.declared_local_memory,
+    widths = layers[0].n_in, hidden, layers[-1].n_out
+    first, widest, last = (-(-width // BLOCK) for width in widths)
+    return first, widest, last, len(layers), SPLITS[span.precision]
+
+
+def _shape(span: Span, device: Device) -> _PackedChain:
+    return _PackedChain(
+        *narrow_blocks(chain(span), span), device.declared_local_memory
     )
 
 

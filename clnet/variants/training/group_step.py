@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from math import ceil, log2
 from typing import TYPE_CHECKING, Any
 
@@ -33,16 +32,16 @@ from clnet.opencl.launch import (
     Scratch,
 )
 from clnet.opencl.program import WARP, inline_ptx
-from clnet.variants.base import team_group
+from clnet.variants.base import stored, team_group
 from clnet.variants.cost import Cost, gpu_kernel_efficiency, span_flops
 from clnet.variants.dense.chain import table
+from clnet.variants.dense.fused_mma import REGISTERS, NarrowChain, narrow_blocks
 from clnet.variants.dense.mma import PRODUCTS, refuse_without_matrix_units
 from clnet.variants.macros import number, padded, real
 from clnet.variants.packing import (
     BLOCK,
     BLOCK_BYTES,
     PACKERS,
-    SPLITS,
 )
 from clnet.variants.training.whole_step import (
     APART,
@@ -303,7 +302,6 @@ def _has_grid_barrier(device: Device) -> bool:
     return bool(device.forward_progress) and coherent
 
 
-REGISTERS = 16  # blocks of a layer, of all rows and splits, in a lane's registers
 MIN_STAGES, MAX_STAGES = 2, 4  # of the pipeline of weights
 SQUARE = 4  # side, in blocks, of a warp's tile of a weight gradient
 GRADIENT_WARPS = 4  # of a group of the weights' gradients
@@ -478,11 +476,10 @@ def _shared_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
     shape, biases = _shape(span), [layer.act.bias for layer in step.layers]
     steepness = [layer.act.nonlinearity.steepness[0] for layer in step.layers]
     return {
-        "FIRST": shape.first, "HIDDEN": shape.hidden, "LAST": shape.last,
-        "SPLITS": shape.splits, "LAYERS": shape.layers,
+        **shape.defines, "LAYERS": shape.layers,
         "N_IN": step.layers[0].n_in,
         "N_OUT": table(layer.n_out for layer in step.layers),
-        "STRIDE": table(shape.strides),
+        "STRIDE": table(stored(x.apply, DenseStorage).stride for x in step.layers),
         "WEIGHTS_OF": table(layer.apply.weights.offset for layer in step.layers),
         "BIAS_OF": table(-1 if bias is None else bias.offset for bias in biases),
         "STEEPNESS_OF": "{" + ", ".join(number(s, span) for s in steepness) + "}",
@@ -514,37 +511,13 @@ def _first_bias(step: WholeStep) -> int:
 
 
 @dataclass(frozen=True)
-class _NarrowStep:
-    """A chain in blocks of 16 (``fused_step.h``)."""
-
-    # Blocks of the first layer's terms; of the widest hidden layer, 0 of one layer; of
-    # the last layer's neurons
-    first: int
-    hidden: int
-    last: int
-    strides: tuple[int, ...]  # Of the rows of each layer's A
-    splits: int  # Halves a value
-
-    @property
-    def layers(self) -> int:
-        """Number of layers."""
-        return len(self.strides)
+class _NarrowStep(NarrowChain):
+    """A chain in both directions (``fused_step.h``)."""
 
     @property
     def widest(self) -> int:
         """Blocks of the widest layer."""
         return max(self.first, self.hidden, self.last)
-
-    @property
-    def biases(self) -> int:
-        """Biases of each layer."""
-        return BLOCK * max(self.hidden, self.last)
-
-    @property
-    def sizes(self) -> list[tuple[int, int]]:
-        """Blocks of each layer's terms and neurons."""
-        widths = [self.first, *[self.hidden] * (self.layers - 1), self.last]
-        return list(pairwise(widths))
 
     @property
     def value_blocks(self) -> int:
@@ -564,11 +537,11 @@ class _NarrowStep:
     def chunk(self, config: Config) -> int:
         """Return the blocks of a chunk, all of one layer."""
         most = (config["chunk"] << 10) // BLOCK_BYTES // self.splits
-        return min(most, max(a * b for a, b in self.sizes))
+        return min(most, max(self.weights))
 
     def size(self, chunk: int) -> int:
         """Return the bytes of all packed weights, forward and transposed."""
-        filled = [round_up(a * b, chunk) for a, b in self.sizes]
+        filled = [round_up(size, chunk) for size in self.weights]
         return (sum(filled) + sum(filled[1:])) * self.splits * BLOCK_BYTES
 
     def derivatives(self, config: Config) -> int:
@@ -601,15 +574,7 @@ class _NarrowStep:
 
 
 def _shape(span: Span) -> _NarrowStep:
-    layers, strides = accepted_step(span).layers, []
-    for layer in layers:
-        assert isinstance(layer.apply.storage, DenseStorage)
-        strides.append(layer.apply.storage.stride)
-    hidden = max((layer.n_out for layer in layers[:-1]), default=0)
-    return _NarrowStep(
-        -(-layers[0].n_in // BLOCK), -(-hidden // BLOCK), -(-layers[-1].n_out // BLOCK),
-        tuple(strides), SPLITS[span.precision],
-    )
+    return _NarrowStep(*narrow_blocks(accepted_step(span).layers, span))
 
 
 def _split_k(span: Span, device: Device) -> int:

@@ -66,7 +66,7 @@ def test_vectors_of_both_widths_have_the_same_bits(options, monkeypatch):
     found = []
     for floats in (8, 16):
         monkeypatch.setattr(
-            "clnet.variants.members.vector_members.lanes", lambda device, n=floats: n
+            "clnet.variants.members.members.lanes", lambda device, n=floats: n
         )
         SESSION.kept.clear()  # launches of the other width
         population = Population(shape, LANES * DEVICE.compute_units + 3)

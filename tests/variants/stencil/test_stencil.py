@@ -138,7 +138,7 @@ def test_vectors_of_both_widths_have_the_same_bits(name, monkeypatch):
         found = []
         for floats in 8, 16:
             monkeypatch.setattr(
-                "clnet.variants.stencil.stencil_cpu.lanes", lambda device, n=floats: n
+                "clnet.variants.stencil.stencil.lanes", lambda device, n=floats: n
             )
             config = {"workers": 2, "tile": 32, "stream": int(depth == 1)}
             step = PlanStep(span, StencilCpu(), config, DEVICE)
