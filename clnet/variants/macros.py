@@ -135,7 +135,7 @@ def gradient_defines(span: Typed) -> dict[str, int | str]:
     }
 
 
-def loss_defines(op: Loss, span: Span) -> dict[str, int | str]:
+def loss_defines(op: Loss, span: Typed) -> dict[str, int | str]:
     """Return the macros of ``losses.h`` and of kernels that compute the loss."""
     return {
         **loss_function_defines(op.loss, span), "WEIGHTED": int(op.weight is not None)

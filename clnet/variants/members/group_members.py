@@ -28,7 +28,7 @@ from clnet.variants.cost import gpu_kernel_efficiency
 from clnet.variants.members.members import (
     MEMBER_ARGUMENTS,
     member_cost,
-    member_rule,
+    member_defines,
     weights_of,
 )
 from clnet.variants.training.group_step import PART, LocalLayout
@@ -36,13 +36,8 @@ from clnet.variants.training.whole_step import (
     Allocator,
     WholeStep,
     accepted_step,
-    layer_defines,
-    layer_neurons,
-    layer_table,
-    neuron_table,
     refuse_unless_float32_step,
     rows_text,
-    step_defines,
 )
 
 if TYPE_CHECKING:
@@ -190,11 +185,10 @@ class GroupMembers(MemberVariant):
         tile, group = config["tile"], config["group"]
         local = self._arrangement(span, tile, group, device)
         layout = local.layout
-        rule, _ = member_rule(step, span)
         x, t, *_ = step.data
         defines: dict[str, int | str] = {
-            **step_defines(step, span), **rule, "SUBSETS": int(self.subsets),
-            **layer_defines(step, local.layers), **layout.defines,
+            **member_defines(step), "SUBSETS": int(self.subsets),
+            **step.layer_defines(local.layers), **layout.defines,
             "DROPS": int(any(step.drops)), "TILE": tile, "GROUP": group,
             "LOCAL_VALUES": local.size, "PARTS": _parts(tile), "VALUES": local.values,
             "OWN_STATE": int(_keeps_state(step)), "MATRIX": int(matrix),
@@ -226,8 +220,8 @@ class GroupMembers(MemberVariant):
             Launch.of_groups(
                 "members/group_members.cl", "group_members", defines, self.members,
                 group,
-                Constant.of(neuron_table(step)), PARAMETERS, inputs, t,
-                weights_of(step), step.samples, float(step.loss.bit_fail_limit), STATE,
+                Constant.of(step.neurons), PARAMETERS, inputs, t,
+                weights_of(step), step.samples, step.bit_fail_limit, STATE,
                 Constant.of(_places(step, layout.layers, local.layers)), t.width,
                 span.batch, *MEMBER_ARGUMENTS, registers=registers,
             ),
@@ -445,7 +439,7 @@ class LaneMembers(MemberVariant):
         step = accepted_step(span)
         if len(step.layers) != 2:
             return f"it takes one hidden layer, and here are {len(step.layers) - 1}"
-        if (layer_neurons(step)["function"] < 0).any():
+        if (step.layer_neurons["function"] < 0).any():
             return "it applies one activation per layer, and here neurons differ"
         hidden, out = step.layers[0].n_out, step.layers[1].n_out
         if hidden > MOST_EACH * WARP or out > MOST_OUT:
@@ -547,13 +541,12 @@ class LaneMembers(MemberVariant):
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launch of the members."""
         step = accepted_step(span)
-        rule, _ = member_rule(step, span)
-        layers = layer_table(step, lambda size: 0, 1, 1)
-        hidden, out = (rows_text(layer_neurons(step)[i : i + 1])[1:-1] for i in (0, 1))
+        layers = step.layer_table(lambda size: 0, 1, 1)
+        hidden, out = (rows_text(step.layer_neurons[i : i + 1])[1:-1] for i in (0, 1))
         lanes, teams, matrix = config["lanes"], config["teams"], config["matrix"]
         nets = _networks(lanes, device)
         defines: dict[str, int | str] = {
-            **step_defines(step, span), **rule, "SUBSETS": int(self.subsets),
+            **member_defines(step), "SUBSETS": int(self.subsets),
             "IN": step.layers[0].n_in, "HIDDEN": step.layers[0].n_out,
             "OUT": step.layers[1].n_out,
             "IN_PITCH": _lane_pitch(step, matrix), "LANES": lanes,
@@ -573,7 +566,7 @@ class LaneMembers(MemberVariant):
         launch = Launch.of_groups(
             "members/lane_members.cl", "lane_members", defines,
             -(-self.members // nets), group,
-            PARAMETERS, x, t, weights_of(step), float(step.loss.bit_fail_limit), STATE,
+            PARAMETERS, x, t, weights_of(step), step.bit_fail_limit, STATE,
             span.batch, Scalar("most"), *MEMBER_ARGUMENTS,
         )
         return (launch,)

@@ -42,12 +42,7 @@ from clnet.variants.training.epoch import (
 from clnet.variants.training.whole_step import (
     Allocator,
     accepted_step,
-    layer_defines,
-    layer_table,
-    neuron_table,
     refuse_unless_whole_step,
-    rule_of,
-    step_defines,
 )
 
 if TYPE_CHECKING:
@@ -69,12 +64,11 @@ def weights_of(step: WholeStep) -> Argument:
     return step.data[1] if step.loss.weight is None else MEMBER_WEIGHTS
 
 
-def member_rule(
-    step: WholeStep, span: Span
-) -> tuple[dict[str, int | str], Argument]:
-    """Return what `rule_of` returns, with zeros for the factors that `MEMBER` has."""
-    rule, live = rule_of(step, span)
-    return rule | {name: 0 for name in ("L1", "L2") if name in rule}, live
+def member_defines(step: WholeStep) -> dict[str, int | str]:
+    """Return the macros of a step, with zeros for the factors that `MEMBER` has."""
+    rule = step.rule
+    zeros = {name: 0 for name in ("L1", "L2") if name in rule}
+    return step.defines | rule | zeros
 
 
 def lacks_gather(step: WholeStep) -> bool:
@@ -149,8 +143,7 @@ class TrainMembers(Untuned, MemberVariant):
         width = lanes(device)  # as epoch's, whose bits these are
         tile = balanced_tile(span.batch, 1, TILES[0], width)
         shape = Shape.of(step, span, {"workers": 1, "tile": tile}, width)
-        rule, live = member_rule(step, span)
-        shared = {**step_defines(step, span), **rule, "LANES": width}
+        shared = {**member_defines(step), "LANES": width}
         defines = {
             **shared, "SUBSETS": int(self.subsets), "DROPS": int(any(step.drops)),
         }
@@ -166,13 +159,13 @@ class TrainMembers(Untuned, MemberVariant):
             *transposes,
             Launch.of_groups(
                 "members/members.cl", "members", defines, workers, 1,
-                Constant.of(shape.layers), Constant.of(neuron_table(step)), PARAMETERS,
+                Constant.of(shape.layers), Constant.of(step.neurons), PARAMETERS,
                 *data, n, Scratch("memory", 4 * workers * shape.memory_size),
                 Scratch("gradients", 8 * workers * shape.gradient_pitch),
                 Scratch("orders", 4 * workers * round_up(n, width)),
                 Scratch("sync", 4 * SYNC_WORDS), len(step.layers), shape.size,
                 span.batch, tile, tile_pitch(tile, width), shape.tiles, *shape.offsets,
-                float(step.loss.bit_fail_limit), STATE, live, t.width,
+                step.bit_fail_limit, STATE, step.live, t.width,
                 *MEMBER_ARGUMENTS,
             ),
         )
@@ -223,11 +216,10 @@ class VectorMembers(Untuned, MemberVariant):
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launch of the members."""
         step = accepted_step(span)
-        rule, live = member_rule(step, span)
         allocate, width = Allocator(), lanes(device)
-        layers = layer_table(step, allocate, SAMPLES, 1)
+        layers = step.layer_table(allocate, SAMPLES, 1)
         defines: dict[str, int | str] = {
-            **step_defines(step, span), **rule, **layer_defines(step, layers),
+            **member_defines(step), **step.layer_defines(layers),
             "ROWS": allocate.end // SAMPLES, "SAMPLES": SAMPLES, "WIDTH": width,
         }
         vectors = (2 + step.slots) * step.size + allocate.end + 2 * len(RECORD)
@@ -235,9 +227,9 @@ class VectorMembers(Untuned, MemberVariant):
         x, t, *_ = step.data
         launch = Launch.of_groups(
             "members/vector_members.cl", "vector_members", defines, workers, 1,
-            Constant.of(neuron_table(step)), PARAMETERS, x, t, weights_of(step),
+            Constant.of(step.neurons), PARAMETERS, x, t, weights_of(step),
             Scratch("memory", 4 * width * workers * vectors),
-            Scratch("sync", 4 * SYNC_WORDS), float(step.loss.bit_fail_limit), STATE,
-            live, t.width, span.batch, *MEMBER_ARGUMENTS,
+            Scratch("sync", 4 * SYNC_WORDS), step.bit_fail_limit, STATE,
+            step.live, t.width, span.batch, *MEMBER_ARGUMENTS,
         )
         return (launch,)

@@ -35,12 +35,7 @@ from clnet.variants.training.whole_step import (
     Allocator,
     WholeStep,
     accepted_step,
-    constant_tables,
-    layer_table,
-    neuron_table,
     refuse_unless_whole_step,
-    rule_of,
-    step_defines,
 )
 
 if TYPE_CHECKING:
@@ -113,10 +108,9 @@ class TiledEpoch:
         shape = Shape.of(step, span, config, width)
         workers, tile = config["workers"], config["tile"]
         gather = step.gather
-        rule, live = rule_of(step, span)
         defines = {
-            **step_defines(step, span), "SYNC_WORDS": SYNC_WORDS,
-            "SHARED": int(workers > 1), "LANES": width, **rule,
+            **step.defines, "SYNC_WORDS": SYNC_WORDS,
+            "SHARED": int(workers > 1), "LANES": width, **step.rule,
         }
         x, t, *_ = step.data
         data: list[Argument] = [x, t, step.weight]
@@ -126,18 +120,18 @@ class TiledEpoch:
         n = span.batch if gather is None else gather.samples
         shared: tuple[Argument, ...] = (
             Constant.of(shape.layers),
-            Constant.of(neuron_table(step)),
+            Constant.of(step.neurons),
             PARAMETERS, *data,
             Scratch("memory", 4 * workers * shape.memory_size),
             Scratch("task gradients", 4 * 2 * shape.tasks * shape.gradient_pitch),
             Scratch("sync", 4 * (SYNC_WORDS + shape.tasks)),
             len(step.layers), shape.size, n, span.batch, half_bits(n), tile,
             tile_pitch(tile, width), shape.tiles, shape.tasks, *shape.offsets,
-            float(step.loss.bit_fail_limit),
+            step.bit_fail_limit,
         )
         flops = span_flops(span) // shape.tasks
         changing: tuple[Argument, ...] = (
-            GRADIENTS, STATE, step.tally.totals, live, t.width,
+            GRADIENTS, STATE, step.tally.totals, step.live, t.width,
             min(MAX_POLLS + TASK_POLLS * flops, INT_MAX), Scalar("steps"),
             Scalar("first"), Scalar("samples"), *RUN, *RULE, *KEY,
         )
@@ -198,7 +192,7 @@ class Shape:
         tiles = -(-count // min(count, most))
         allocate = Allocator(width)
         pitch = tile_pitch(tile, width)
-        rows = layer_table(step, allocate, pitch, 4)
+        rows = step.layer_table(allocate, pitch, 4)
         x, t, *weight = step.data
         if step.gather is None:  # rows of transposed data
             offsets = [_rows(x), _rows(t), _rows(weight[0]) if weight else 0]
@@ -285,11 +279,10 @@ class Sequential(Untuned):
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch of the steps."""
         step = accepted_step(span)
-        rule, _ = rule_of(step, span)
-        defines = {**step_defines(step, span), **rule}
+        defines = {**step.defines, **step.rule}
         allocate = Allocator(SEQUENTIAL_BLOCK)
-        layers, neurons = layer_table(step, allocate, 1, LANES), neuron_table(step)
-        defines |= constant_tables(step, layers, neurons)
+        layers = step.layer_table(allocate, 1, LANES)
+        defines |= step.constant_tables(layers)
         widest = max(layer.n_in for layer in step.layers)
         x, t, *_ = step.data
         offsets = (allocate(step.layers[0].n_in), allocate(max(widest, t.width)))
@@ -298,11 +291,11 @@ class Sequential(Untuned):
                 "training/sequential.cl", "sequential", defines, (1,), (1,),
                 (
                     Constant.of(layers),
-                    Constant.of(neurons),
+                    Constant.of(step.neurons),
                     PARAMETERS, x, t, step.weight,
                     Scratch("memory", 4 * allocate.end), STATE, step.tally.totals,
                     len(step.layers), step.size, step.samples, half_bits(step.samples),
-                    *offsets, float(step.loss.bit_fail_limit),
+                    *offsets, step.bit_fail_limit,
                     t.width, Scalar("steps"), Scalar("first"), Scalar("samples"), *RUN,
                     *RULE, *KEY,
                 ),

@@ -51,13 +51,7 @@ from clnet.variants.training.whole_step import (
     WholeStep,
     accepted_step,
     function_of,
-    functions_of,
-    layer_defines,
-    layer_table,
-    neuron_table,
     refuse_unless_float32_step,
-    rule_of,
-    step_defines,
 )
 
 if TYPE_CHECKING:
@@ -161,15 +155,14 @@ class GroupStep:
         group, tile = config["group"], config["tile"]
         layout = LocalLayout.of(step, tile)
         defines: dict[str, int | str] = {
-            **step_defines(step, span), **layer_defines(step, layout.layers),
+            **step.defines, **step.layer_defines(layout.layers),
             **layout.defines, "TILE": tile, "GROUP": group, "REDUCERS": REDUCERS,
             "LOCAL_VALUES": layout.size, "GRID": 0,
             "STAGED": int(
                 4 * (layout.size + group + step.size) <= device.local_memory
             ),
         }
-        rule, live = rule_of(step, span)
-        defines |= rule
+        defines |= step.rule
         resident = config["alone"] and _is_resident(step, tile, device)
         defines |= {
             "RESIDENT": int(resident), "PARTS": max(1, tile // PART) if resident else 1,
@@ -181,9 +174,9 @@ class GroupStep:
         groups = _groups(span, config, device)
         sums = Scratch("group gradients", 4 * groups * (step.size + APART))
         shared: tuple[Argument, ...] = (
-            Constant.of(neuron_table(step)),
+            Constant.of(step.neurons),
             PARAMETERS, x, t, step.weight, sums, n, half_bits(n),
-            float(step.loss.bit_fail_limit), Scalar("first"), Scalar("samples"), *KEY,
+            step.bit_fail_limit, Scalar("first"), Scalar("samples"), *KEY,
         )
         totals = step.tally.totals
         elements = (step.size if step.backward else 0) + len(RECORD)
@@ -197,7 +190,7 @@ class GroupStep:
                 barrier = (Scratch("arrivals", 4), TIMEOUT_FLAG)
             launch = Launch.of_groups(
                 "training/group_step.cl", "steps", defines, count, group,
-                *shared, STATE, GRADIENTS, totals, live, span.batch, t.width,
+                *shared, STATE, GRADIENTS, totals, step.live, span.batch, t.width,
                 Scalar("steps"), *RUN, *RULE, *barrier,
             )
             return (launch,)
@@ -208,7 +201,7 @@ class GroupStep:
             ),
             Launch.of_groups(
                 "training/group_step.cl", "combine", defines, blocks, group,
-                sums, groups, PARAMETERS, STATE, GRADIENTS, totals, live, t.width,
+                sums, groups, PARAMETERS, STATE, GRADIENTS, totals, step.live, t.width,
                 Scalar("samples"), *RULE,
             ),
         )
@@ -244,7 +237,7 @@ class LocalLayout:
         """
         pitch = tile + PADDING
         allocate = Allocator()
-        layers = layer_table(step, allocate, pitch, rows)
+        layers = step.layer_table(allocate, pitch, rows)
         whole = round_up(step.layers[0].n_in, rows) * pitch
         x = allocate(whole if inputs is None else inputs)
         t = allocate(round_up(step.layers[-1].n_out, 4) * pitch)
@@ -402,10 +395,9 @@ class FusedStep:
         n = step.samples
         chunk = shape.chunk(config)
         shared = {**_shared_defines(step, span), "CHUNK": chunk}
-        whole = {"REAL": real(span), **step_defines(step, span)}
+        whole = {"REAL": real(span), **step.defines}
         first_bias = _first_bias(step)
         buffer_defines: dict[str, int | str] = {"SIZE": step.size, "BIASES": first_bias}
-        rule, live = rule_of(step, span)
         block_bytes = BLOCK_BYTES * shape.splits
         key = f"fused_step in {shape.splits} splits by {chunk}"
         packed = (
@@ -443,7 +435,7 @@ class FusedStep:
             Launch(
                 "training/fused_step.cl", "train",
                 {
-                    **whole, **rule, **shared, **buffer_defines,
+                    **whole, **step.rule, **shared, **buffer_defines,
                     **_functions_defines(step, span),
                     "WARPS": warps, "ROWS_M": config["rows"], "FUSE_GRADIENTS": inside,
                     "STAGES": shape.stages(config, device),
@@ -453,7 +445,7 @@ class FusedStep:
                 (
                     x, x.stride, t, t.stride, step.weight, *packed,
                     *((partial,) if inside else operands), derivatives, group_sums, n,
-                    half_bits(n), float(step.loss.bit_fail_limit), Scalar("first"),
+                    half_bits(n), step.bit_fail_limit, Scalar("first"),
                     samples, *KEY,
                 ),
             ),
@@ -461,12 +453,12 @@ class FusedStep:
             Launch.of_groups(
                 "training/fused_step_reduce.cl", "reduce",
                 {
-                    **whole, **rule, **buffer_defines, "SPLIT_K": split_k,
+                    **whole, **step.rule, **buffer_defines, "SPLIT_K": split_k,
                     "ADDERS": ADDERS, "SHARED_BY": SHARED_BY,
                 },
                 reduction_groups, ADDERS,
                 partial, group_sums, groups, PARAMETERS, STATE, GRADIENTS,
-                step.tally.totals, live, t.width, samples, *RULE,
+                step.tally.totals, step.live, t.width, samples, *RULE,
             ),
         )
 
@@ -488,7 +480,7 @@ def _shared_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
 
 def _functions_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
     """Return the activation macros of ``fused_step.cl``."""
-    codes, hidden = functions_of(step), step.layers[0].act.nonlinearity
+    codes, hidden = step.functions, step.layers[0].act.nonlinearity
     last = step.layers[-1].act.nonlinearity
     steepness = abs(hidden.steepness[0])
     most = activation(hidden.names[0]).steepest * steepness

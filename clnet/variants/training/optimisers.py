@@ -104,7 +104,7 @@ class Optimisers(Untuned):
         return (launch,)
 
 
-def rule_defines(op: Update, span: Span) -> dict[str, int | str]:
+def rule_defines(op: Update, span: Typed) -> dict[str, int | str]:
     """Return the macros of ``optimisers.h``."""
     return {
         **optimiser_defines(op.optimiser, span), **regularisation_defines(op, span)
@@ -128,7 +128,7 @@ def optimiser_defines(rule: Optimiser, span: Typed) -> dict[str, int | str]:
 
 
 def regularisation_defines(
-    op: Update | GradientNorm, span: Span
+    op: Update | GradientNorm, span: Typed
 ) -> dict[str, int | str]:
     """Return the macros of ``regularisation.h``."""
     chosen, defines = op.regularisation, dict[str, int | str](NO_REGULARISATION)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,7 @@ class WholeStep:
     backward: bool  # Whether there is a backward pass
     update: Update | None  # The optimiser's step, if there is one
     batch: int  # Samples of the mini-batch
+    dtype: str  # As of `Span`
 
     @property
     def samples(self) -> int:
@@ -113,6 +115,114 @@ class WholeStep:
         """The samples' weights; the targets, if there are none."""
         return self.data[-1]
 
+    @property
+    def bit_fail_limit(self) -> float:
+        """The error from which on an output has failed."""
+        return float(self.loss.bit_fail_limit)
+
+    @property
+    def functions(self) -> list[tuple[str, str, str]]:
+        """The distinct activations: function, derivative, the derivative's input."""
+        functions: dict[tuple[str, str, str], None] = {}
+        for layer in self.layers:
+            function = layer.act.nonlinearity
+            for name in function.names:
+                functions[function_of(name, function)] = None
+        return list(functions)
+
+    @property
+    def defines(self) -> dict[str, int | str]:
+        """The macros of ``steps.h``, except those of the optimiser."""
+        gather = self.gather
+        return {
+            "FUNCTIONS(X)": rows_macro(self.functions),
+            **gradient_defines(self), **loss_defines(self.loss, self),
+            "BACKWARD": int(self.backward), "UPDATE": int(self.update is not None),
+            "RECORD": len(RECORD), "APART": APART,
+            "GATHERED": 0 if gather is None else 1 + gather.shuffled,
+        }
+
+    @property
+    def rule(self) -> dict[str, int | str]:
+        """The macros of the optimiser."""
+        if self.update is None:
+            return dict(NO_REGULARISATION)
+        return rule_defines(self.update, self)
+
+    @property
+    def live(self) -> Argument:
+        """The `live_table` of the optimiser, if there is one."""
+        return GRADIENTS if self.update is None else live_table(self.update)
+
+    def layer_table(
+        self, allocate: Callable[[int], int], pitch: int, rows_of: int
+    ) -> NDArray[Any]:
+        """Return the kernels' table of layers."""
+        rows = np.zeros(len(self.layers), LAYER)
+        neuron = 0
+        for row, layer in zip(rows, self.layers, strict=True):
+            storage, bias = layer.apply.storage, layer.act.bias
+            assert isinstance(storage, DenseStorage)
+            row["n_in"], row["n_out"] = layer.n_in, layer.n_out
+            row["stride"] = storage.stride
+            row["weights"] = layer.apply.weights.offset
+            row["bias"] = -1 if bias is None else bias.offset
+            row["neuron"], neuron = neuron, neuron + layer.n_out
+            values = round_up(layer.n_out, rows_of) * pitch
+            row["values"] = allocate(values)
+            function = layer.act.nonlinearity
+            read = any(
+                function_of(name, function)[2] == "AT_PRE_ACTIVATION"
+                for name in function.names
+            )
+            row["pre_activations"] = allocate(values) if read else -1
+        return rows
+
+    @cached_property
+    def neurons(self) -> NDArray[Any]:
+        """The kernels' table of neurons."""
+        functions = self.functions
+        tables = []
+        for layer in self.layers:
+            function, n = layer.act.nonlinearity, layer.n_out
+            rows = np.zeros(n, NEURON)
+            codes = [functions.index(function_of(x, function)) for x in function.names]
+            rows["function"] = np.resize(codes, n)
+            rows["steepness"] = np.resize(function.steepness, n)
+            rows["limit"] = np.resize(function.limits or (np.inf,), n)
+            rows["error_scale"] = 1.0
+            tables.append(rows)
+        tables[-1]["error_scale"] = np.resize(np.where(self.loss.halved, 0.5, 1.0), n)
+        return np.concatenate(tables)
+
+    @property
+    def layer_neurons(self) -> NDArray[Any]:
+        """One neuron of each layer; function is -1 where its neurons differ."""
+        neurons = self.neurons
+        ends = list(accumulate(layer.n_out for layer in self.layers))
+        rows = neurons[[end - 1 for end in ends]]
+        for row, start, end in zip(rows, [0, *ends], ends, strict=False):
+            if (neurons[start:end] != neurons[start]).any():
+                row["function"] = -1
+        return rows
+
+    def layer_defines(self, layers: NDArray[Any]) -> dict[str, int | str]:
+        """Return the macros of kernels that have the table of layers as a constant."""
+        return {
+            "LAYERS": len(layers), "LAYER_TABLE": rows_text(layers), "SIZE": self.size,
+            "LAYER_NEURONS": rows_text(self.layer_neurons),
+        }
+
+    def constant_tables(self, layers: NDArray[Any]) -> dict[str, int | str]:
+        """Return the macros of a small network's tables; none for others."""
+        weights = sum(layer.n_in * layer.n_out for layer in self.layers)
+        if len(layers) > MAX_CONSTANT_LAYERS or weights > MAX_CONSTANT_WEIGHTS:
+            return {}
+        return {
+            "CONSTANT_LAYERS": rows_text(layers),
+            "CONSTANT_NEURONS": rows_text(self.neurons),
+        }
+
 
 def whole_step(span: Span) -> WholeStep | None:
     """Return a span as a training step of a chain of layers, or None if it is not."""
@@ -149,7 +259,8 @@ def whole_step(span: Span) -> WholeStep | None:
         return None
     assert gather is None or isinstance(gather, Gather)
     return WholeStep(
-        gather, tuple(layers), tuple(drops), loss, tally, backward, update, span.batch
+        gather, tuple(layers), tuple(drops), loss, tally, backward, update, span.batch,
+        span.dtype,
     )
 
 
@@ -158,13 +269,6 @@ def accepted_step(span: Span) -> WholeStep:
     step = whole_step(span)
     assert step is not None
     return step
-
-
-def rule_of(step: WholeStep, span: Span) -> tuple[dict[str, int | str], Argument]:
-    """Return the macros of the step's optimiser, and its `live_table`, if any."""
-    if step.update is None:
-        return dict(NO_REGULARISATION), GRADIENTS
-    return rule_defines(step.update, span), live_table(step.update)
 
 
 @dataclass
@@ -213,106 +317,11 @@ def refuse_unless_float32_step(
     return refuse_unless_whole_step(span, drops, clips_norm)
 
 
-def functions_of(step: WholeStep) -> list[tuple[str, str, str]]:
-    """Return the distinct activations: function, derivative, the derivative's input."""
-    functions: dict[tuple[str, str, str], None] = {}
-    for layer in step.layers:
-        function = layer.act.nonlinearity
-        for name in function.names:
-            functions[function_of(name, function)] = None
-    return list(functions)
-
-
 def function_of(name: str, function: Nonlinearity) -> tuple[str, str, str]:
     """Return an activation of a layer as `functions_of` lists it."""
     gradient, by_v = gradient_function(name, function.fann_compatible)
     reads = "AT_PRE_ACTIVATION" if by_v else "AT_Y"
     return kernel_function(name), gradient, reads
-
-
-def step_defines(step: WholeStep, span: Span) -> dict[str, int | str]:
-    """Return the macros of ``steps.h``, except those of the optimiser."""
-    gather = step.gather
-    return {
-        "FUNCTIONS(X)": rows_macro(functions_of(step)),
-        **gradient_defines(span), **loss_defines(step.loss, span),
-        "BACKWARD": int(step.backward), "UPDATE": int(step.update is not None),
-        "RECORD": len(RECORD), "APART": APART,
-        "GATHERED": 0 if gather is None else 1 + gather.shuffled,
-    }
-
-
-def layer_table(
-    step: WholeStep, allocate: Callable[[int], int], pitch: int, rows_of: int
-) -> NDArray[Any]:
-    """Return the kernels' table of layers."""
-    rows = np.zeros(len(step.layers), LAYER)
-    neuron = 0
-    for row, layer in zip(rows, step.layers, strict=True):
-        storage, bias = layer.apply.storage, layer.act.bias
-        assert isinstance(storage, DenseStorage)
-        row["n_in"], row["n_out"] = layer.n_in, layer.n_out
-        row["stride"] = storage.stride
-        row["weights"] = layer.apply.weights.offset
-        row["bias"] = -1 if bias is None else bias.offset
-        row["neuron"], neuron = neuron, neuron + layer.n_out
-        values = round_up(layer.n_out, rows_of) * pitch
-        row["values"] = allocate(values)
-        function = layer.act.nonlinearity
-        read = any(
-            function_of(name, function)[2] == "AT_PRE_ACTIVATION"
-            for name in function.names
-        )
-        row["pre_activations"] = allocate(values) if read else -1
-    return rows
-
-
-def neuron_table(step: WholeStep) -> NDArray[Any]:
-    """Return the kernels' table of neurons."""
-    functions = functions_of(step)
-    tables = []
-    for layer in step.layers:
-        function, n = layer.act.nonlinearity, layer.n_out
-        rows = np.zeros(n, NEURON)
-        codes = [functions.index(function_of(x, function)) for x in function.names]
-        rows["function"] = np.resize(codes, n)
-        rows["steepness"] = np.resize(function.steepness, n)
-        rows["limit"] = np.resize(function.limits or (np.inf,), n)
-        rows["error_scale"] = 1.0
-        tables.append(rows)
-    tables[-1]["error_scale"] = np.resize(np.where(step.loss.halved, 0.5, 1.0), n)
-    return np.concatenate(tables)
-
-
-def layer_neurons(step: WholeStep) -> NDArray[Any]:
-    """Return one neuron of each layer; function is -1 where its neurons differ."""
-    neurons = neuron_table(step)
-    ends = list(accumulate(layer.n_out for layer in step.layers))
-    rows = neurons[[end - 1 for end in ends]]
-    for row, start, end in zip(rows, [0, *ends], ends, strict=False):
-        if (neurons[start:end] != neurons[start]).any():
-            row["function"] = -1
-    return rows
-
-
-def layer_defines(step: WholeStep, layers: NDArray[Any]) -> dict[str, int | str]:
-    """Return the macros of kernels that have the table of layers as a constant."""
-    return {
-        "LAYERS": len(layers), "LAYER_TABLE": rows_text(layers), "SIZE": step.size,
-        "LAYER_NEURONS": rows_text(layer_neurons(step)),
-    }
-
-
-def constant_tables(
-    step: WholeStep, layers: NDArray[Any], neurons: NDArray[Any]
-) -> dict[str, int | str]:
-    """Return the macros of a small network's tables; none for others."""
-    weights = sum(layer.n_in * layer.n_out for layer in step.layers)
-    if len(layers) > MAX_CONSTANT_LAYERS or weights > MAX_CONSTANT_WEIGHTS:
-        return {}
-    return {
-        "CONSTANT_LAYERS": rows_text(layers), "CONSTANT_NEURONS": rows_text(neurons)
-    }
 
 
 def rows_text(rows: NDArray[Any]) -> str:
