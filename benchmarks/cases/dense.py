@@ -14,7 +14,6 @@ from clnet.errors import ClnetError, unknown
 from clnet.ir import reference
 from clnet.ir.program import Span
 from clnet.network import Network
-from clnet.variants.cost import span_bytes, span_flops
 
 Array = NDArray[Any]
 
@@ -98,12 +97,12 @@ class Case:
     @property
     def bytes(self) -> int:
         """Least bytes read and written: parameters, inputs and outputs once."""
-        return span_bytes(self.span)
+        return self.span.bytes
 
     @property
     def flops(self) -> int:
         """Floating-point operations, a multiply-add being two."""
-        return span_flops(self.span)
+        return self.span.flops
 
     @property
     def footprint(self) -> int:

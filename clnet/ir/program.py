@@ -65,6 +65,26 @@ class Span:
         """Values that are read before any op of the span writes them."""
         return inputs_of(self.ops)
 
+    @property
+    def item_size(self) -> int:
+        """Bytes of a number."""
+        return 8 if self.dtype == "float64" else 4
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations, in any variant."""
+        return sum(op.flops(self.batch) for op in self.ops)
+
+    @property
+    def bytes(self) -> int:
+        """The least traffic: parameters, inputs and outputs once."""
+        numbers = sum(slot.size for op in self.ops for slot in op.parameter_slots)
+        values = sum(
+            value.width * value.height(self.batch)
+            for value in (*self.inputs, *self.outputs)
+        )
+        return self.item_size * (numbers + values)
+
     @cached_property
     def shares_weights(self) -> bool:
         """Whether an op adds to a gradient, as of weights that layers share."""

@@ -22,7 +22,6 @@ from clnet.opencl.launch import (
 )
 from clnet.opencl.memory import Memory
 from clnet.runtime.replay import Replay, run_flops
-from clnet.variants.cost import span_flops
 from clnet.variants.training.whole_step import accepted_step
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ class MemberReplay(Replay):
         steps = -(-int(lengths[-1]) // self.batch)
         # Of a launch of one epoch, by operations: as many as `run_flops` a core.
         flops = run_flops(session.device) * session.device.compute_units
-        self._most_members = max(1, flops // (span_flops(step.span) * steps))
+        self._most_members = max(1, flops // (step.span.flops * steps))
 
     @property
     def samples(self) -> Array:

@@ -26,7 +26,6 @@ from clnet.opencl.launch import (
 from clnet.opencl.memory import Memory, sub_buffer_alignment
 from clnet.opencl.process import check_process
 from clnet.runtime.binding import LaunchSchedule, PlanStep
-from clnet.variants.cost import span_flops
 from clnet.variants.packing import merge_packings
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ class Replay:
         self.multi_epoch: bool = all(
             {"steps", "record_stride"} <= names for names in taken
         )
-        flops = sum(span_flops(step.span) for step in steps)
+        flops = sum(step.span.flops for step in steps)
         self._first_steps = max(1, run_flops(session.device) // max(flops, 1))
         self.step_seconds: float | None = None
         # The first record of the last run, if it was of whole epochs.

@@ -58,11 +58,6 @@ def modelled(cost: Cost, device: Device) -> float:
     return busy + waits + cost.launches * rates.launch
 
 
-def span_flops(span: Span) -> int:
-    """Return the floating-point operations of a span, in any variant."""
-    return sum(op.flops(span.batch) for op in span.ops)
-
-
 def gpu_kernel_efficiency(device: Device) -> float:
     """Return the attainable efficiency of a kernel written for GPUs.
 
@@ -70,21 +65,6 @@ def gpu_kernel_efficiency(device: Device) -> float:
     vectors without barriers.
     """
     return 0.05 if device.type == "cpu" else 1.0
-
-
-def item_size(span: Span) -> int:
-    """Return the bytes of one number of a span."""
-    return 8 if span.dtype == "float64" else 4
-
-
-def span_bytes(span: Span) -> int:
-    """Return the least traffic of a span: parameters, inputs and outputs once."""
-    numbers = sum(slot.size for op in span.ops for slot in op.parameter_slots)
-    values = sum(
-        value.width * value.height(span.batch)
-        for value in (*span.inputs, *span.outputs)
-    )
-    return item_size(span) * (numbers + values)
 
 
 def span_cost(
@@ -96,7 +76,7 @@ def span_cost(
     if efficiency is None:
         efficiency = gpu_kernel_efficiency(device)
     return Cost(
-        span_flops(span), span_bytes(span) + again, launches, scratch,
+        span.flops, span.bytes + again, launches, scratch,
         min(device.compute_units, groups), efficiency, again, unit, work, handovers,
         loads, busy,
     )

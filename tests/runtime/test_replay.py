@@ -21,7 +21,6 @@ from clnet.opencl.session import session
 from clnet.runtime.binding import PlanStep
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
-from clnet.variants.cost import span_flops
 from clnet.variants.dense.cpu import Cpu
 from clnet.variants.reference.generic import Generic, GenericBackward
 from clnet.variants.training.optimisers import Optimisers
@@ -195,7 +194,7 @@ def test_a_pass_in_one_run(n):
 def test_the_runs_of_a_pass_have_bounded_steps(n, most, monkeypatch):
     replay, span = gather_replay({}, Counting())
     monkeypatch.setattr(
-        "clnet.runtime.replay.run_flops", lambda device: most * span_flops(span)
+        "clnet.runtime.replay.run_flops", lambda device: most * span.flops
     )
     replay, _ = gather_replay({}, Counting())
     runs = []

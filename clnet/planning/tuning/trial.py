@@ -52,7 +52,6 @@ from clnet.planning.tuning.trial_runs import (
     samples_of,
 )
 from clnet.runtime.train_state import TrainState
-from clnet.variants.cost import span_flops
 
 if TYPE_CHECKING:
     from clnet.ir.op import Value
@@ -324,7 +323,7 @@ class StepTrial:
         n = samples_of(span.ops, span.batch)
         if n > 2 * span.batch:
             n = span.batch + (n % span.batch or span.batch)
-        flops = DISTINCT * max(1, span_flops(span) // span.batch)
+        flops = DISTINCT * max(1, span.flops // span.batch)
         n = min(n, max(LEAST_TOGETHER, int(CHECKED_FLOPS / flops)))
         few = replace(span, ops=self._data.with_samples(n), batch=min(span.batch, n))
         return [replace(steps[0], span=few)]
@@ -362,7 +361,7 @@ def _large(steps: Sequence[PlanStep]) -> bool:
 def _reduced(steps: Sequence[PlanStep]) -> Sequence[PlanStep]:
     """Return the steps at a smaller batch size, if none refuses."""
     batch = steps[0].span.batch
-    flops = sum(span_flops(step.span) for step in steps)
+    flops = sum(step.span.flops for step in steps)
     written = (value for op in ops_of(steps) for value in op.writes)
     numbers = sum(value.width for value in written if value.rows is None)
     samples = max(LEAST_CHECKED, min(

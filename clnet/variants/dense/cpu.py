@@ -27,7 +27,7 @@ from clnet.variants.base import (
     refuse_unless_cpu,
     refuse_unless_dense_layers,
 )
-from clnet.variants.cost import Cost, span_bytes, span_flops
+from clnet.variants.cost import Cost
 from clnet.variants.dense.chain import chain
 from clnet.variants.macros import kernel_function, rows_macro
 
@@ -95,7 +95,7 @@ class Cpu:
         def too_few(group: int) -> bool:
             return workers > 1 and -(-panels // group) * blocks < 2 * workers
 
-        short = span_flops(span) < LONG * device.rates.sync * device.rates.flops
+        short = span.flops < LONG * device.rates.sync * device.rates.flops
         return tuple(
             {"workers": workers, "group": group, "caller": leads}
             for leads in sorted({caller, 0}, reverse=short)
@@ -107,9 +107,9 @@ class Cpu:
         layers = chain(span)
         again = -(-span.batch // BLOCK) - 1
         weights = sum(4 * _packed_size(layer) for layer in layers)
-        moved = span_bytes(span) + again * weights
+        moved = span.bytes + again * weights
         scratch = weights + 4 * _hidden_size(span)
-        return Cost(span_flops(span), moved, 1, scratch, config["workers"])
+        return Cost(span.flops, moved, 1, scratch, config["workers"])
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the packing of all layers, and the launches of a call."""

@@ -16,7 +16,7 @@ from clnet.variants.base import (
     only_op,
     refuse_unless_dense_layers,
 )
-from clnet.variants.cost import Cost, item_size, span_cost
+from clnet.variants.cost import Cost, span_cost
 from clnet.variants.dense.chain import chain, chain_defines
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class EnsembleOutputs(Untuned):
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count the parameters once for each block of samples."""
         op, (tiles, members, _) = only_op(span, Ensemble), _division(span, device)
-        again = item_size(span) * op.members * op.size * (tiles - 1)
+        again = span.item_size * op.members * op.size * (tiles - 1)
         return span_cost(
             span, device, again, tiles * -(-op.members // members),
             efficiency=EFFICIENCY,
@@ -95,7 +95,7 @@ def _chain_of(span: Span) -> Span:
 
 def _width(span: Span, device: Device) -> int:
     """Return the samples of a work-item: a vector of them on a CPU."""
-    return VECTOR_BYTES // item_size(span) if device.type == "cpu" else 1
+    return VECTOR_BYTES // span.item_size if device.type == "cpu" else 1
 
 
 def _widest(span: Span) -> int:
@@ -107,7 +107,7 @@ def _widest(span: Span) -> int:
 
 def _group(span: Span, device: Device) -> int:
     """Return the work-items of a group; 0: their values do not fit in local memory."""
-    item = item_size(span) * _width(span, device)
+    item = span.item_size * _width(span, device)
     item *= only_op(span, Ensemble).x.width + 2 * _widest(span)
     sizes = (1,) if device.type == "cpu" else GROUP_SIZES
     return next(

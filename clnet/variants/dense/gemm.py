@@ -15,7 +15,7 @@ from clnet.variants.base import (
     refuse_long_rows,
     refuse_unless_dense_layers,
 )
-from clnet.variants.cost import Cost, item_size, span_cost
+from clnet.variants.cost import Cost, span_cost
 from clnet.variants.macros import layer_defines, padded, weights_and_bias
 
 if TYPE_CHECKING:
@@ -205,4 +205,4 @@ class Gemm:
 
 def product_of(span: Span) -> GemmProduct:
     """Return the contraction of a span."""
-    return GemmProduct(*contraction(span).sizes(span.batch), item_size(span))
+    return GemmProduct(*contraction(span).sizes(span.batch), span.item_size)

@@ -25,7 +25,7 @@ from clnet.variants.base import (
     refuse_unless_dense_layers,
     team_group,
 )
-from clnet.variants.cost import Cost, item_size, span_cost
+from clnet.variants.cost import Cost, span_cost
 from clnet.variants.dense.chain import (
     chain,
     chain_defines,
@@ -49,7 +49,7 @@ class Naive(DenseLayers, Untuned):
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count rows once per sample."""
         layer = dense_layer(span)
-        again = item_size(span) * layer.n_in * layer.n_out * (span.batch - 1)
+        again = span.item_size * layer.n_in * layer.n_out * (span.batch - 1)
         groups = -(-layer.n_out // GROUP) * span.batch
         return span_cost(span, device, again, groups)
 
@@ -86,7 +86,7 @@ class Staged(DenseLayers):
     def space(self, span: Span, device: Device) -> Iterable[Config]:
         """Return stages, from the smallest that holds the whole input down."""
         layer = dense_layer(span)
-        most = device.local_memory // item_size(span) // 4 * 4
+        most = device.local_memory // span.item_size // 4 * 4
         stages = list(dict.fromkeys(min(stage, most) for stage in STAGES))
         shorter = [stage for stage in stages if stage < layer.n_in]
         stages = [*stages[len(shorter) :][:1], *reversed(shorter)]
@@ -101,7 +101,7 @@ class Staged(DenseLayers):
         blocks = -(-layer.n_out // config["group"])
         again = layer.apply.weights.size * (span.batch - 1)
         again += layer.n_in * span.batch * (blocks - 1)
-        return span_cost(span, device, item_size(span) * again, blocks * span.batch)
+        return span_cost(span, device, span.item_size * again, blocks * span.batch)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the layer's one launch."""
@@ -144,7 +144,7 @@ class Fused(DenseLayers):
         # Hidden values count as one write and one read.
         hidden = span.batch * sum(layer.n_out for layer in layers[:-1])
         again = parameter_count(span) * (span.batch - 1) + 2 * hidden
-        moved = item_size(span) * again
+        moved = span.item_size * again
         return span_cost(span, device, moved, 1, scratch=_scratch(span))
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
@@ -166,7 +166,7 @@ class Fused(DenseLayers):
 
 def _scratch(span: Span) -> int:
     """Return the bytes of the values between layers, double-buffered."""
-    return 2 * max(strides(span)) * item_size(span)
+    return 2 * max(strides(span)) * span.item_size
 
 
 SINGLE_GROUPS = (1024, 512)  # work-items, of one sample: enough loads in flight
@@ -179,7 +179,7 @@ def team_defines(config: Config, span: Span, n_in: int) -> dict[str, int | str]:
     items, group, tile = config["items"], config["group"], config.get("tile", 1)
     vectors = -(-n_in // 4)
     # Loads in flight must fit in a compute unit's registers.
-    most = max(1, min(MOST_UNROLLED, 16384 // (group * item_size(span)), 32 // tile))
+    most = max(1, min(MOST_UNROLLED, 16384 // (group * span.item_size), 32 // tile))
     unroll = 1
     while unroll < most and unroll * items < vectors:
         unroll *= 2
@@ -189,7 +189,7 @@ def team_defines(config: Config, span: Span, n_in: int) -> dict[str, int | str]:
 def team_local_bytes(config: Config, span: Span) -> int:
     """Return the bytes of local memory for the partial sums of teams."""
     partials = config.get("tile", 1) * config["group"] if config["items"] > 1 else 1
-    return partials * item_size(span)
+    return partials * span.item_size
 
 
 def single_sample_configs(device: Device) -> list[dict[str, int]]:
@@ -260,7 +260,7 @@ class Split(DenseLayers):
         tiles, blocks = _groups(span, config)
         again = layer.apply.weights.size * (tiles - 1)
         again += layer.n_in * span.batch * (blocks - 1)
-        return span_cost(span, device, item_size(span) * again, tiles * blocks)
+        return span_cost(span, device, span.item_size * again, tiles * blocks)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the layer's one launch."""
@@ -308,7 +308,7 @@ class FusedLocal:
         """Refuse also layers whose values do not fit in local memory."""
         refusal = refuse_unless_dense_layers(span, device)
         if refusal is None and not self._configs(span, device):
-            needed = _widest(span) * item_size(span)
+            needed = _widest(span) * span.item_size
             refusal = (
                 f"it keeps two neighbouring layers' values in local memory, {needed} "
                 f"bytes and partial sums, and {device.name} has {device.local_memory}"
@@ -348,7 +348,7 @@ class FusedLocal:
         rounds = sum(-(-layer.n_out // teams) for layer in chain(span))
         waves = -(-tiles // device.compute_units)
         return span_cost(
-            span, device, item_size(span) * again, tiles,
+            span, device, span.item_size * again, tiles,
             loads=ROUND_LOADS * rounds * waves,
         )
 
@@ -384,5 +384,5 @@ def _widest(span: Span) -> int:
 
 def _local_bytes(config: Config, span: Span) -> int:
     """Return the local memory of a config in bytes."""
-    values = config["tile"] * _widest(span) * item_size(span)
+    values = config["tile"] * _widest(span) * span.item_size
     return values + team_local_bytes(config, span)

@@ -40,7 +40,7 @@ from clnet.variants.base import (
     refuse_unless_dense_layers,
     refuse_unless_forward_progress,
 )
-from clnet.variants.cost import Cost, span_bytes, span_cost
+from clnet.variants.cost import Cost, span_cost
 from clnet.variants.dense.chain import (
     BACKOFF_NS,
     BY_VALUE,
@@ -206,7 +206,7 @@ def _row(span: Span) -> int:
 def _ring_configs(span: Span, device: Device) -> tuple[Config, ...]:
     """Return the configs of ``persistent_ring.cl`` to try."""
     kept = kept_cache(device, KEPT_SHARE)
-    streamed = span_bytes(span) > kept << 20
+    streamed = span.bytes > kept << 20
     shapes = STREAMED_SHAPES if streamed else CACHED_SHAPES
     most = COPY_BYTES if streamed else device.declared_local_memory // 3
     fitting = max(most // (_row(span) * VECTOR), 1)
@@ -247,7 +247,7 @@ def _ring_defines(span: Span, config: Config, device: Device) -> dict[str, int]:
         "MAX_SHARE": most,
         "HALVINGS": halvings,
         "REDUCERS": reducers,
-        "L2_PERCENT": cached_percent(config["kept"], span_bytes(span)) if streamed
+        "L2_PERCENT": cached_percent(config["kept"], span.bytes) if streamed
         else 100,
         "BACKOFF_NS": 0,
     }

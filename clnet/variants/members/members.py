@@ -29,7 +29,7 @@ from clnet.opencl.launch import (
 )
 from clnet.opencl.program import matrix_units
 from clnet.variants.base import Config, MemberVariant, Reach, Untuned, refuse_unless_cpu
-from clnet.variants.cost import Cost, span_flops
+from clnet.variants.cost import Cost
 from clnet.variants.dense.cpu import lanes
 from clnet.variants.training.epoch import (
     SYNC_WORDS,
@@ -85,7 +85,7 @@ def member_cost(
     """
     samples = span.batch * sum(value.width for value in accepted_step(span).data)
     return Cost(
-        members * span_flops(span), 4 * samples, 0, 0, units, efficiency, **more
+        members * span.flops, 4 * samples, 0, 0, units, efficiency, **more
     )
 
 

@@ -26,7 +26,7 @@ from clnet.variants.base import (
     tables,
     unsupported_dtype,
 )
-from clnet.variants.cost import Cost, item_size, span_cost
+from clnet.variants.cost import Cost, span_cost
 from clnet.variants.dense.chain import functions_defines
 from clnet.variants.macros import real
 from clnet.variants.sparse.sparse import (
@@ -138,7 +138,7 @@ class FusedSparse:
             return "it computes layers with one input, and these have several"
         sentence = unsupported_dtype(span, device)
         if sentence is None and not self._configs(span, device):
-            needed = _offsets(span).total * item_size(span)
+            needed = _offsets(span).total * span.item_size
             sentence = (
                 f"it keeps values that later layers read in local memory, {needed} "
                 f"bytes and partial sums, and {device.name} has {device.local_memory}"
@@ -173,7 +173,7 @@ class FusedSparse:
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count the entries and dense rows once per tile of samples."""
         tiles = -(-span.batch // config["tile"])
-        size, values = item_size(span), _offsets(span).total
+        size, values = span.item_size, _offsets(span).total
         lists = sum(_list_bytes(layer) for layer in layers_of(span))
         weights = sum(
             apply.weights.size for layer in layers_of(span) for apply in layer.applies
@@ -210,7 +210,7 @@ class FusedSparse:
         if device.type == "cpu":
             workers = config["workers"]
             vectors = max(VECTORS) if tile == 1 else tile // vector_lanes(span)
-            scratch = workers * offsets.total * tile * item_size(span)
+            scratch = workers * offsets.total * tile * span.item_size
             launch = Launch.of_groups(
                 "mixed/fused_sparse.cl", "fused_rows",
                 {**defines, **lanes_defines(span), "GROUP": 1, "VECTORS": vectors},
@@ -384,4 +384,4 @@ def _local_bytes(span: Span, config: Config) -> int:
     partials = _partial_rows(span, config) * partial_pitch(
         config["tile"], config["parts"]
     )
-    return (values + partials + ALIGNMENT_SLACK) * item_size(span)
+    return (values + partials + ALIGNMENT_SLACK) * span.item_size

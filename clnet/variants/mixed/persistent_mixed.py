@@ -29,7 +29,7 @@ from clnet.opencl.launch import (
 )
 from clnet.opencl.program import warp_team
 from clnet.variants.base import Config, Reach, refuse_unless_forward_progress
-from clnet.variants.cost import Cost, span_bytes, span_flops
+from clnet.variants.cost import Cost
 from clnet.variants.dense.chain import (
     BACKOFF_NS,
     BY_VALUE,
@@ -116,9 +116,9 @@ class PersistentMixed:
             for layer in layers_of(span) if not is_dense(layer)
             for apply in layer.applies
         )
-        groups, moved = config["groups"], span_bytes(span) + COLUMN_BYTES * entries
+        groups, moved = config["groups"], span.bytes + COLUMN_BYTES * entries
         return Cost(
-            flops=span_flops(span),
+            flops=span.flops,
             bytes=moved,
             launches=1,
             scratch=WORD * (2 * sum(words_of(span)) + groups + entries),

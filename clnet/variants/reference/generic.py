@@ -45,11 +45,8 @@ from clnet.variants.cost import (
     UNCOALESCED,
     Cost,
     gpu_kernel_efficiency,
-    item_size,
     modelled,
-    span_bytes,
     span_cost,
-    span_flops,
 )
 from clnet.variants.macros import (
     gradient_defines,
@@ -117,21 +114,21 @@ class GenericBackward(Untuned):
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count the indices read with every value; no load is shared."""
         (op,) = span.ops
-        reads = span_bytes(span) + _index_bytes(span)
+        reads = span.bytes + _index_bytes(span)
         if isinstance(op, Gather):  # reads a mini-batch, not the whole data set
-            reads = 2 * item_size(span) * span.batch * sum(v.width for v in op.batch)
+            reads = 2 * span.item_size * span.batch * sum(v.width for v in op.batch)
         units, launches, scratch = device.compute_units, 1, 0
         if isinstance(op, Loss) and device.type != "cpu":
             reads *= min(UNCOALESCED, op.y.width)
         if isinstance(op, Tally):
             units = _tally_parts(span, device)
             launches += units > 1
-            scratch = item_size(span) * len(RECORD) * units
+            scratch = span.item_size * len(RECORD) * units
         if isinstance(op, BiasGrad) and op.shared:
             launches = 2
-            scratch = item_size(span) * math.prod(_shared_partials(op, span, device))
+            scratch = span.item_size * math.prod(_shared_partials(op, span, device))
         return Cost(
-            span_flops(span), reads, launches, scratch, units,
+            span.flops, reads, launches, scratch, units,
             gpu_kernel_efficiency(device)
         )
 
@@ -285,7 +282,7 @@ def _shared_bias_grad(op: BiasGrad, span: Span, device: Device) -> Launches:
     defines: dict[str, int | str] = {
         "REAL": real(span), "BLOCK": BLOCK, "PARTIALS": partials, "TEAM": team,
     }
-    partial = Scratch("partial", item_size(span) * partials)
+    partial = Scratch("partial", span.item_size * partials)
     return (
         Launch(
             BACKWARD, "shared_bias_parts", defines, (partials,), (group,),
@@ -336,7 +333,7 @@ def _tally(op: Tally, span: Span, device: Device) -> Launches:
 
     if parts == 1:
         return (total(op.record, span.batch),)
-    partial = Scratch("records", item_size(span) * len(RECORD) * parts)
+    partial = Scratch("records", span.item_size * len(RECORD) * parts)
     return (
         Launch.of_groups(
             BACKWARD, "tally_parts", defines, parts, group,
@@ -451,14 +448,14 @@ class Host(Untuned):
     def refuse(self, span: Span, device: Device) -> str | None:
         """Refuse values larger than a part of the host's memory."""
         values = {value for op in span.ops for value in (*op.reads, *op.writes)}
-        size = span.batch * sum(value.stride for value in values) * item_size(span)
+        size = span.batch * sum(value.stride for value in values) * span.item_size
         if size * COPIES <= host_memory():
             return None
         return f"its values need {size * COPIES} bytes of the host's {host_memory()}"
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count one pass over the parameters on a core: the device's if it is a CPU."""
-        cost = Cost(span_flops(span), span_bytes(span), 0, 0, 1)
+        cost = Cost(span.flops, span.bytes, 0, 0, 1)
         core = min(device.places, key=lambda unit: unit.compute_units)
         busy = CALL_SECONDS + modelled(cost, core if device.type == "cpu" else CORE)
         return replace(cost, efficiency=math.inf, busy=busy)

@@ -14,7 +14,7 @@ from clnet.ir.product import ApplyT
 from clnet.nn.storage.sparse import SLICE, DiaStorage, EllStorage, SellStorage
 from clnet.opencl.launch import Constant, Launch, Launches
 from clnet.variants.base import largest_group
-from clnet.variants.cost import Cost, item_size, span_bytes, span_cost, span_flops
+from clnet.variants.cost import Cost, span_cost
 from clnet.variants.sparse.sparse import (
     UNROLL,
     SparseProduct,
@@ -98,7 +98,7 @@ class Sell:
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count entries for every tile of samples, and transposed values twice."""
         storage = sparse_product(span).storage
-        entries = storage.nbytes(item_size(span))
+        entries = storage.nbytes(span.item_size)
         slices = _slices(storage)
         return team_cost(
             span, device, entries, config["tile"], slices, config["staged"]
@@ -155,7 +155,7 @@ def _local_bytes(product: SparseProduct, span: Span, config: Config) -> int:
     if tile == 1:
         values = parts * height * 2
     staged = product.columns if config["staged"] else 0
-    return (values + staged + 8) * item_size(span)
+    return (values + staged + 8) * span.item_size
 
 
 def _table(storage: EllStorage | SellStorage, name: str) -> NDArray[Any]:
@@ -216,9 +216,9 @@ class Dia:
         moved = 4 * storage.offsets.size
         if "runs" in config:
             units = min(config["runs"], device.compute_units)
-            return Cost(span_flops(span), span_bytes(span) + moved, 1, 0, units)
+            return Cost(span.flops, span.bytes + moved, 1, 0, units)
         tiles = -(-span.batch // config["samples"])
-        moved += (tiles - 1) * item_size(span) * storage.size
+        moved += (tiles - 1) * span.item_size * storage.size
         groups = tiles * -(-product.rows // config["group"])
         return span_cost(span, device, moved, groups)
 

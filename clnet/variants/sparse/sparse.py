@@ -30,7 +30,7 @@ from clnet.variants.base import (
     refuse_op,
     tables,
 )
-from clnet.variants.cost import Cost, item_size, span_bytes, span_cost, span_flops
+from clnet.variants.cost import Cost, span_cost
 from clnet.variants.macros import layer_defines, real
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def partial_pitch(tile: int, parts: int) -> int:
 
 def vector_lanes(span: Span) -> int:
     """Return the elements of a vector on CPUs."""
-    return VECTOR_BYTES // item_size(span)
+    return VECTOR_BYTES // span.item_size
 
 
 def lanes_defines(span: Span) -> dict[str, int]:
@@ -307,7 +307,7 @@ def team_cost(
     span: Span, device: Device, entries: int, tile: int, groups: int, staged: int
 ) -> Cost:
     """Return the cost of a product by groups that each take rows of A, on GPUs."""
-    product, size = sparse_product(span), item_size(span)
+    product, size = sparse_product(span), span.item_size
     tiles = -(-span.batch // tile)
     moved, scratch = entries * tiles, 0
     if tile > 1:
@@ -331,7 +331,7 @@ def tiled_input(span: Span, tile: int, device: Device) -> tuple[Argument, Launch
 def tile_scratch(span: Span, value: Value, tile: int, name: str) -> Scratch:
     """Return the scratch of a value transposed into tiles of samples."""
     tiles = -(-span.batch // tile)
-    return Scratch(name, item_size(span) * tiles * (value.width + 1) * tile)
+    return Scratch(name, span.item_size * tiles * (value.width + 1) * tile)
 
 
 def transpose(
@@ -388,16 +388,16 @@ class Csr:
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Entries are read for every tile of samples; transposed values twice."""
         product, tile = sparse_product(span), config["tile"]
-        size, entries = item_size(span), product.entries
-        moved = span_bytes(span) + product.index_bytes()
+        size, entries = span.item_size, product.entries
+        moved = span.bytes + product.index_bytes()
         units = min(config["runs"], device.compute_units)
         if tile == 1:
             # Gathers of single values of x: about a quarter of the rate of vectors.
-            return Cost(span_flops(span), moved, 1, 0, units, 0.25)
+            return Cost(span.flops, moved, 1, 0, units, 0.25)
         scratch = tile_scratch(span, product.x, tile, "x").size
         again = -(-span.batch // tile) - 1
         moved += 2 * scratch + again * (product.index_bytes() + size * entries)
-        return Cost(span_flops(span), moved, 2, scratch, units)
+        return Cost(span.flops, moved, 2, scratch, units)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the product, and for tiles the transposition of x before it."""
@@ -500,7 +500,7 @@ class SparseTeam:
 
 def _entry_bytes(product: SparseProduct, span: Span) -> int:
     """Return the bytes of all entries: their values and indices."""
-    return product.index_bytes() + item_size(span) * product.entries
+    return product.index_bytes() + span.item_size * product.entries
 
 
 def _kept(
@@ -526,14 +526,14 @@ def _local_bytes(product: SparseProduct, span: Span, config: Config) -> int:
     """Return the bytes of partial sums, and of x with stages."""
     stages = config["stages"]
     staged = -(-product.columns // stages) if stages else 0
-    return (_sums(config) + staged + ALIGNMENT_SLACK) * item_size(span)
+    return (_sums(config) + staged + ALIGNMENT_SLACK) * span.item_size
 
 
 def _staged(
     product: SparseProduct, span: Span, device: Device, config: Config
 ) -> list[Config]:
     """Return the config with the fewest stages that local memory allows, if any."""
-    room = device.local_memory // item_size(span) - _sums(config) - ALIGNMENT_SLACK
+    room = device.local_memory // span.item_size - _sums(config) - ALIGNMENT_SLACK
     stages = -(-product.columns // room) if room > 0 else MAX_STAGES + 1
     return [{**config, "stages": stages}] if stages <= MAX_STAGES else []
 

@@ -28,8 +28,6 @@ from clnet.variants.cost import (
     UNCOALESCED,
     Cost,
     gpu_kernel_efficiency,
-    item_size,
-    span_flops,
 )
 from clnet.variants.macros import real
 
@@ -57,7 +55,7 @@ class SparseInput(Untuned):
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count an entry's reads of a row; the gradient is written once besides."""
-        op, size = _op(span), item_size(span)
+        op, size = _op(span), span.item_size
         rows, entries = op.storage.n_out, op.x.entries(span.batch)
         misses = 1 if device.type == "cpu" else UNCOALESCED
         moved = rows * entries * (size * (misses + 1) + 4)
@@ -65,7 +63,7 @@ class SparseInput(Untuned):
             moved += size * op.storage.size
         units = min(rows, device.compute_units)
         return Cost(
-            span_flops(span), moved, 2, BOUNDS_BYTES * span.batch, units,
+            span.flops, moved, 2, BOUNDS_BYTES * span.batch, units,
             gpu_kernel_efficiency(device),
         )
 
@@ -81,7 +79,7 @@ class SparseInput(Untuned):
             samples = span.batch if cpu else 1
             row_items = round_up(storage.n_out, group)
             items = row_items * -(-span.batch // samples)
-            line = LINE_BYTES // item_size(span)
+            line = LINE_BYTES // span.item_size
             most = op.x.entries(span.batch) >= storage.stride // line  # are read anyway
             defines |= {"SAMPLES": samples, "LINE": line if cpu and most else 0}
             return lookup, Launch(

@@ -20,7 +20,7 @@ from clnet.variants.base import (
     only_op,
     refuse_op,
 )
-from clnet.variants.cost import Cost, item_size, span_bytes, span_cost, span_flops
+from clnet.variants.cost import Cost, span_cost
 from clnet.variants.macros import real
 from clnet.variants.sparse.sparse import (
     CsrTables,
@@ -73,7 +73,7 @@ class SparseOuter:
         fitting = [
             c for c in configs
             if c["tile"] // 4 <= c["group"]
-            and c["tile"] // 4 * (c["group"] + 1) * item_size(span)
+            and c["tile"] // 4 * (c["group"] + 1) * span.item_size
             <= device.local_memory
         ]
         return tuple(fitting) or ({"tile": TILES[-1], "group": 1},)
@@ -81,14 +81,14 @@ class SparseOuter:
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count an entry's values of x for every sample, transposed values twice."""
         op, entries = _op(span)
-        tile, size = config["tile"], item_size(span)
+        tile, size = config["tile"], span.item_size
         scratch = tile_scratch(span, op.dz, tile, "ds").size + tile_scratch(
             span, op.x, tile, "x"
         ).size
         if "runs" in config:  # rows of x stay in cache, and samples share the indices
-            moved = span_bytes(span) + 2 * scratch + 8 * entries
+            moved = span.bytes + 2 * scratch + 8 * entries
             units = min(config["runs"], device.compute_units)
-            return Cost(span_flops(span), moved, 3, scratch, units)
+            return Cost(span.flops, moved, 3, scratch, units)
         blocks = -(-entries // config["group"])
         moved = 2 * scratch + entries * (8 + size * span.batch)
         return span_cost(span, device, moved, blocks, 3, scratch)

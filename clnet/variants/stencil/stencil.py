@@ -36,10 +36,7 @@ from clnet.variants.base import (
 from clnet.variants.cost import (
     Cost,
     gpu_kernel_efficiency,
-    item_size,
-    span_bytes,
     span_cost,
-    span_flops,
 )
 from clnet.variants.dense.chain import chain
 from clnet.variants.dense.cpu import PANEL, lanes
@@ -111,13 +108,13 @@ class Stencil:
     def _tile_bytes(self, span: Span, device: Device) -> int:
         storage = _storage(span)
         group = min(TILE_GROUP, device.largest_group)
-        return (group + storage.window - 1) * item_size(span)
+        return (group + storage.window - 1) * span.item_size
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Weights are read once for some samples; halos of x are read from cache."""
         storage = _storage(span)
         again = -(-span.batch // config["samples"]) - 1
-        moved = item_size(span) * again * storage.size
+        moved = span.item_size * again * storage.size
         return span_cost(span, device, moved, device.compute_units)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
@@ -183,7 +180,7 @@ def _streams(span: Span, vec: int, samples: int, device: Device) -> tuple[int, .
     if not (inline_ptx(device) and builds):
         return (0,)
     storage = _storage(span)
-    held = HELD_SHARE * device.rates.cache_bytes / item_size(span)
+    held = HELD_SHARE * device.rates.cache_bytes / span.item_size
     pays = storage.size >= held >= span.batch * storage.n_in
     return (1, 0) if pays else (0, 1)
 
@@ -286,7 +283,7 @@ class StencilReduction:
         coalesced.
         """
         (layer,) = chain(span)
-        again = item_size(span) * layer.apply.weights.size * (span.batch - 1)
+        again = span.item_size * layer.apply.weights.size * (span.batch - 1)
         efficiency = gpu_kernel_efficiency(device) / config["items"]
         units = device.compute_units
         return span_cost(span, device, again, units, efficiency=efficiency)
@@ -375,7 +372,7 @@ class Trapezoid:
         width = config["group"] + -(-(window - 1) // vec)
         edges = 2 * config["samples"] * width * vec
         whole = _trapezoid_rows(span) <= tile
-        return edges * item_size(span) <= device.local_memory and (
+        return edges * span.item_size <= device.local_memory and (
             whole or 2 * _halo(window, config["depth"]) <= tile
         )
 
@@ -392,7 +389,7 @@ class Trapezoid:
         again = int(weights * (overlap + blocks - 1)) + inner
         tiles = -(-layers[-1].n_out // tile) * blocks
         scratch = _scratch(span) * min(2, launches - 1)
-        moved = item_size(span) * again
+        moved = span.item_size * again
         return span_cost(span, device, moved, tiles, launches, scratch)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
@@ -443,7 +440,7 @@ def _inner(span: Span, number: int) -> Scratch:
 
 def _scratch(span: Span) -> int:
     widest = round_up(chain(span)[0].n_out, VALUE_ALIGNMENT)
-    return item_size(span) * span.batch * widest
+    return span.item_size * span.batch * widest
 
 
 CPU_SHARES = (4, 1)  # work-items per core, the usually best first
@@ -502,7 +499,7 @@ class StencilCpu:
         again = sum(k * (window - 1) * (window + 1) for k in range(len(layers)))
         tiles = -(-layers[-1].n_out // config["tile"])
         return Cost(
-            span_flops(span), span_bytes(span) + 4 * (tiles - 1) * again, 1,
+            span.flops, span.bytes + 4 * (tiles - 1) * again, 1,
             4 * config["workers"] * _room(span, config),
             min(config["workers"], device.compute_units), 0.25,
         )

@@ -25,7 +25,7 @@ from clnet.opencl.launch import (
     Scratch,
 )
 from clnet.variants.base import Config, Reach, Untuned, refuse_unless_cpu
-from clnet.variants.cost import Cost, span_flops
+from clnet.variants.cost import Cost
 from clnet.variants.dense.cpu import MAX_POLLS, SPIN_POLLS, lanes, serial_companion
 from clnet.variants.training.whole_step import (
     APART,
@@ -97,7 +97,7 @@ class TiledEpoch:
         idle = -(-shape.tasks // workers) * workers / shape.tasks
         sums = 1 + REDUCTION_SAMPLES / config["tile"]
         return Cost(
-            span_flops(span), 4 * moved, 1, 4 * scratch, workers,
+            span.flops, 4 * moved, 1, 4 * scratch, workers,
             EFFICIENCY / (idle * sums),
         )
 
@@ -129,7 +129,7 @@ class TiledEpoch:
             tile_pitch(tile, width), shape.tiles, shape.tasks, *shape.offsets,
             step.bit_fail_limit,
         )
-        flops = span_flops(span) // shape.tasks
+        flops = span.flops // shape.tasks
         changing: tuple[Argument, ...] = (
             GRADIENTS, STATE, step.tally.totals, step.live, t.width,
             min(MAX_POLLS + TASK_POLLS * flops, INT_MAX), Scalar("steps"),
@@ -274,7 +274,7 @@ class Sequential(Untuned):
         """Count parameters and state, read and written."""
         step = accepted_step(span)
         moved = 4 * step.size * (3 + 2 * step.slots)
-        return Cost(span_flops(span), moved, 1, 0, 1, 0.5)
+        return Cost(span.flops, moved, 1, 0, 1, 0.5)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the one launch of the steps."""

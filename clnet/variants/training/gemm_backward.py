@@ -35,7 +35,7 @@ from clnet.variants.base import (
     refuse_op,
     stored,
 )
-from clnet.variants.cost import Cost, item_size, span_cost
+from clnet.variants.cost import Cost, span_cost
 from clnet.variants.dense.gemm import items, product_of, tile_defines
 from clnet.variants.dense.mma import (
     MmaProduct,
@@ -85,7 +85,7 @@ class TiledOuter:
         """Tiles that fit the layer, and enough parts to fill the device."""
         op = only_op(span, Outer)
         type_ = "cpu" if device.type == "cpu" else "gpu"
-        most = min(op.storage.n_in, VECTOR_BYTES // item_size(span))
+        most = min(op.storage.n_in, VECTOR_BYTES // span.item_size)
         vectors = [v for v in VECTORS[type_] if v <= most] or [1]
         configs = []
         for vec in vectors:
@@ -114,7 +114,7 @@ class TiledOuter:
         defines: dict[str, int | str] = {
             "REAL": real(span), "VEC": vec, "ROWS": rows, "BLOCK": BLOCK,
         }
-        partial = Scratch("partial", item_size(span) * storage.size * parts)
+        partial = Scratch("partial", span.item_size * storage.size * parts)
         columns = -(-storage.n_in // vec)
         # On a CPU a work-item is a task; on a GPU neighbours coalesce their loads.
         group = 1 if device.type == "cpu" else min(GROUP, device.largest_group)
@@ -139,8 +139,8 @@ def split_k_cost(
 ) -> Cost:
     """Return the cost of `items` work-items that read `again` numbers once more."""
     storage = contraction(span).storage
-    scratch = item_size(span) * storage.size * parts if parts > 1 else 0
-    moved = item_size(span) * again + 2 * scratch
+    scratch = span.item_size * storage.size * parts if parts > 1 else 0
+    moved = span.item_size * again + 2 * scratch
     return span_cost(span, device, moved, items, 1 + (parts > 1), scratch, 0.5)
 
 
@@ -209,7 +209,7 @@ class GemmBackward:
         parts = config.get("parts", 1)
         scratch = 0
         if parts > 1:
-            scratch = item_size(span) * parts * _partial_pitch(span)
+            scratch = span.item_size * parts * _partial_pitch(span)
         return product_of(span).cost(
             span, config, device, launches=1 + (parts > 1), scratch=scratch
         )
@@ -305,7 +305,7 @@ def _outer(span: Span, config: Config, device: Device) -> Launches:
         assert isinstance(other, BiasGrad)
         bias = other.bias.offset
     parts, pitch = config["parts"], _partial_pitch(span)
-    partial = Scratch("partial", item_size(span) * pitch * parts)
+    partial = Scratch("partial", span.item_size * pitch * parts)
     several = parts > 1
     defines: dict[str, int | str] = {
         "REAL": real(span), "OUTER": 1, "HAS_BIAS": len(fused),

@@ -33,7 +33,7 @@ from clnet.opencl.launch import (
 )
 from clnet.opencl.program import WARP, inline_ptx
 from clnet.variants.base import stored, team_group
-from clnet.variants.cost import Cost, gpu_kernel_efficiency, span_flops
+from clnet.variants.cost import Cost, gpu_kernel_efficiency
 from clnet.variants.dense.chain import table
 from clnet.variants.dense.fused_mma import REGISTERS, NarrowChain, narrow_blocks
 from clnet.variants.dense.mma import PRODUCTS, refuse_without_matrix_units
@@ -144,7 +144,7 @@ class GroupStep:
         groups = _groups(span, config, device)
         samples = span.batch * sum(value.width for value in step.data)
         return Cost(
-            span_flops(span), 4 * (samples + 3 * groups * step.size),
+            span.flops, 4 * (samples + 3 * groups * step.size),
             2 - config["alone"] - config["together"], 4 * groups * (step.size + APART),
             min(groups, device.compute_units), 0.2 * gpu_kernel_efficiency(device),
         )
@@ -377,7 +377,7 @@ class FusedStep:
         stored = 2 * BLOCK * shape.splits * (shape.value_blocks + shape.delta_blocks)
         sums = 4 * _split_k(span, device) * step.size
         return Cost(
-            span_flops(span), span.batch * (data + 2 * stored) + 2 * sums,
+            span.flops, span.batch * (data + 2 * stored) + 2 * sums,
             4 - config["inside"], span.batch * stored + sums, units,
             unit="matrix", work=PRODUCTS[shape.splits] / SHARE,
             loads=LAYER_LOADS * shape.layers,

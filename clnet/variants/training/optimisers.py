@@ -41,7 +41,7 @@ from clnet.variants.base import (
     refuse_op,
     team_group,
 )
-from clnet.variants.cost import Cost, item_size
+from clnet.variants.cost import Cost
 from clnet.variants.macros import number, real
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Optimisers(Untuned):
         op = only_op(span, Update)
         arrays = 3 + 2 * op.optimiser.slots
         size = op.layout.size
-        return Cost(20 * size, (item_size(span) * arrays + 1) * size, 1, 0,
+        return Cost(20 * size, (span.item_size * arrays + 1) * size, 1, 0,
                     device.compute_units)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
@@ -171,7 +171,7 @@ class Norm(Untuned):
         """Count one read of parameters and gradients."""
         size = only_op(span, GradientNorm).layout.size
         units = min(NORM_GROUPS, device.compute_units)
-        return Cost(4 * size, (2 * item_size(span) + 1) * size, 2, 0, units)
+        return Cost(4 * size, (2 * span.item_size + 1) * size, 2, 0, units)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:
         """Return the launches of the groups' sums of squares and of their root."""
@@ -182,7 +182,7 @@ class Norm(Untuned):
             "REAL": real(span), "GROUP": group, "GROUPS": groups,
             **regularisation_defines(op, span),
         }
-        squares = Scratch("squares", groups * item_size(span))
+        squares = Scratch("squares", groups * span.item_size)
         return (
             Launch.of_groups(
                 "training/gradient_norm.cl", "squares", defines, groups, group,
@@ -210,7 +210,7 @@ class Dropping(Untuned):
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count a read, a write and a hash of about ten operations a value."""
         values = span.batch * only_op(span, Dropout).x.width
-        return Cost(10 * values, 2 * item_size(span) * values, 1, 0,
+        return Cost(10 * values, 2 * span.item_size * values, 1, 0,
                     device.compute_units)
 
     def launches(self, span: Span, config: Config, device: Device) -> Launches:

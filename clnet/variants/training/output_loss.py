@@ -26,7 +26,7 @@ from clnet.variants.base import (
     team_group,
     unsupported_dtype,
 )
-from clnet.variants.cost import Cost, item_size, span_cost
+from clnet.variants.cost import Cost, span_cost
 from clnet.variants.macros import loss_defines, number, padded, real
 from clnet.variants.training.gemm_backward import GemmBackward, carried
 
@@ -117,7 +117,7 @@ class OutputLoss:
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count A twice a group, inputs again for the gradients, and derivatives."""
-        ops, size = _Ops._make(span.ops), item_size(span)
+        ops, size = _Ops._make(span.ops), span.item_size
         storage = ops.apply.storage
         groups = -(-span.batch // config["samples"])
         inputs = span.batch * storage.n_in
@@ -168,7 +168,7 @@ def _local_bytes(samples: int, span: Span, device: Device) -> int:
     """Return the bytes of local memory of a group of either launch."""
     n_out = _Ops._make(span.ops).apply.storage.n_out
     sums = VECTOR * VECTOR * team_group(GROUP, device)
-    return item_size(span) * max(samples * n_out * (WARP + 1 + 6), sums)
+    return span.item_size * max(samples * n_out * (WARP + 1 + 6), sums)
 
 
 def _below(span: Span) -> Span:
@@ -178,6 +178,6 @@ def _below(span: Span) -> Span:
 
 def _scratch(ops: _Ops, span: Span) -> tuple[Scratch, Scratch]:
     """Return the buffers of the derivatives by outputs, and of the records."""
-    rows = span.batch * item_size(span)
+    rows = span.batch * span.item_size
     outputs = -(-ops.loss.y.width // VECTOR) * VECTOR
     return Scratch("dy", rows * outputs), Scratch("record", rows * len(RECORD))

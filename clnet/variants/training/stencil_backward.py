@@ -30,7 +30,7 @@ from clnet.variants.base import (
     team_group,
     unsupported_dtype,
 )
-from clnet.variants.cost import Cost, item_size, span_cost
+from clnet.variants.cost import Cost, span_cost
 from clnet.variants.macros import real
 from clnet.variants.training.gemm_backward import (
     BLOCK,
@@ -81,7 +81,7 @@ class StencilBackward:
         op = contraction(span)
         shape = {"vec": 1, "chunk": 1}
         if device.type == "cpu":
-            shape = {"vec": VECTOR_BYTES // item_size(span), "chunk": CHUNK}
+            shape = {"vec": VECTOR_BYTES // span.item_size, "chunk": CHUNK}
         if isinstance(op, ApplyT):
             blocks = dict.fromkeys(min(block, span.batch) for block in BLOCKS)
             return tuple({**shape, "block": block} for block in blocks)
@@ -127,7 +127,7 @@ class StencilBackward:
         assert isinstance(op, Outer)
         across, bands = round_up(-(-storage.n_out // chunk), group), _band_groups(span)
         parts = config["parts"]
-        partial = Scratch("partial", item_size(span) * storage.size * parts)
+        partial = Scratch("partial", span.item_size * storage.size * parts)
         sums = Launch(
             SOURCE, "outer",
             {**defines, "BANDS": min(BANDS, storage.window), "BLOCK": BLOCK},
@@ -200,7 +200,7 @@ class StencilGradients:
         """Count every array once, and the partial sums of a shared bias."""
         groups, (_, _, bias) = _groups(span, config), _ops(span)
         reduces = bias is not None and bias.shared and groups > 1
-        scratch = item_size(span) * groups * reduces
+        scratch = span.item_size * groups * reduces
         launches = 1 + reduces
         return span_cost(span, device, 2 * scratch, groups, launches, scratch, 1.0)
 

@@ -27,7 +27,7 @@ from clnet.variants.base import (
     team_group,
     unsupported_dtype,
 )
-from clnet.variants.cost import Cost, item_size, span_cost
+from clnet.variants.cost import Cost, span_cost
 from clnet.variants.macros import (
     function_defines,
     gradient_defines,
@@ -106,7 +106,7 @@ class Wide:
         reduces = teams > span.batch and not isinstance(op, ActGrad)
         again = 2 * span.batch * op.reads[0].width if softmax else 0
         scratch = 0 if isinstance(op, ActGrad) else teams * len(RECORD)
-        size, groups = item_size(span), -(-teams // config["teams"])
+        size, groups = span.item_size, -(-teams // config["teams"])
         launches = 1 + reduces * (3 if softmax else 1)
         moved, scratch = size * (again + scratch), size * scratch
         return span_cost(span, device, moved, groups, launches, scratch, 1.0)
@@ -146,8 +146,8 @@ class Wide:
         softmax: Launches = ()
         whole: Argument = op.t
         if shape["SOFTMAX"] and parts > 1:
-            partials = Scratch("softmax parts", item_size(span) * rows * parts)
-            whole = Scratch("softmax", item_size(span) * rows)
+            partials = Scratch("softmax parts", span.item_size * rows * parts)
+            whole = Scratch("softmax", span.item_size * rows)
             softmax = (
                 _launch(shape, "softmax_parts", teams, op.y, op.y.stride, op.t,
                         op.t.stride, partials, width, share, parts),
@@ -166,7 +166,7 @@ class Wide:
 
 def vector(team: int, span: Span) -> int:
     """Return the elements of a vector: a CPU core's registers where a team is one."""
-    return VECTOR_BYTES // item_size(span) if team == 1 else WIDTH
+    return VECTOR_BYTES // span.item_size if team == 1 else WIDTH
 
 
 def vector_defines(
@@ -203,7 +203,7 @@ def two_stage(
     """Return buffer of the parts' sums, its offset, and the launch that adds them."""
     if parts == 1:
         return target, offset, ()
-    partial = Scratch("parts", item_size(span) * rows * parts)
+    partial = Scratch("parts", span.item_size * rows * parts)
     reduction = _launch(shape, "reduce_parts", rows, partial, parts, target, offset)
     return partial, 0, (reduction,)
 

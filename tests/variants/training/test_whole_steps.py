@@ -39,7 +39,6 @@ from clnet.runtime.binding import PlanStep
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.training import plans
-from clnet.variants.cost import span_flops
 from clnet.variants.training import epoch, group_step
 from clnet.variants.training.epoch import Sequential, TiledEpoch
 from clnet.variants.training.group_step import GroupStep
@@ -385,7 +384,7 @@ def test_an_epoch_in_several_launches_is_the_same(variant, together, monkeypatch
         return train_state.values()[0].tobytes(), totals.tobytes()
 
     whole = bits()
-    most = together * span_flops(span)
+    most = together * span.flops
     monkeypatch.setattr(replay, "run_flops", lambda device: most)
     assert bits() == whole
 
