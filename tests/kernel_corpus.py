@@ -35,7 +35,7 @@ from clnet.variants.cascade.cascade import (
     NeuronsTraining,
     NeuronValues,
 )
-from clnet.variants.dense.ensemble import EnsembleOutputs
+from clnet.variants.dense.naive import EnsembleOutputs
 from clnet.variants.members.group_members import GroupMembers, LaneMembers
 from clnet.variants.members.members import TrainMembers, VectorMembers
 from clnet.variants.packing import merge_packings

@@ -52,7 +52,7 @@ from clnet.planning.room import samples_of_call
 from clnet.runtime.data_parallel import alike, device_of_rank
 from clnet.runtime.pipeline import Pipeline
 from clnet.runtime.ranks import joined
-from clnet.variants.dense.ensemble import EnsembleOutputs
+from clnet.variants.dense.naive import EnsembleOutputs
 
 if TYPE_CHECKING:
     from clnet.nn.metrics import Evaluation

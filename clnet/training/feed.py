@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from clnet.formats.sources import read_ahead
 from clnet.ir.batch import Gather
-from clnet.nn.copies import cut
 from clnet.nn.random import permuted
 from clnet.opencl.commands import End
 from clnet.opencl.memory import Uploader

@@ -5,14 +5,19 @@ Those of training alone are in `training_variants`: an inference imports none of
 
 from clnet.variants.base import Variant
 from clnet.variants.dense.cpu import Cpu
-from clnet.variants.dense.ensemble import EnsembleOutputs
 from clnet.variants.dense.fused_mma import FusedMma
 from clnet.variants.dense.gemm import Gemm
 from clnet.variants.dense.mma import Mma, MmaChain
-from clnet.variants.dense.naive import Fused, FusedLocal, Naive, Split, Staged
+from clnet.variants.dense.naive import (
+    EnsembleOutputs,
+    Fused,
+    FusedLocal,
+    Naive,
+    Split,
+    Staged,
+)
 from clnet.variants.dense.persistent import Persistent, PersistentMma
-from clnet.variants.mixed.fused_sparse import FusedSparse
-from clnet.variants.mixed.persistent_mixed import PersistentMixed
+from clnet.variants.mixed.fused_sparse import FusedSparse, PersistentMixed
 from clnet.variants.reference.generic import Generic, Host
 from clnet.variants.sparse.sell import Dia, Sell
 from clnet.variants.sparse.sparse import Csr, SparseTeam

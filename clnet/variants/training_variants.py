@@ -2,8 +2,7 @@
 
 from clnet.variants.base import Variant
 from clnet.variants.reference.generic import GenericBackward
-from clnet.variants.sparse.sparse_input import SparseInput
-from clnet.variants.sparse.sparse_outer import SparseOuter
+from clnet.variants.sparse.sparse_outer import SparseInput, SparseOuter
 from clnet.variants.training.epoch import Sequential, TiledEpoch
 from clnet.variants.training.gemm_backward import GemmBackward, MmaBackward, TiledOuter
 from clnet.variants.training.group_step import FusedStep, GroupStep

@@ -12,7 +12,7 @@
 // The range of a dense layer is all inputs; of a local one, the share and the end of its
 // last window; of a sparse one, the first to the last column in the share. A group has a
 // task for each layer of which it has rows, described in a table
-// (`Tasks` in variants/mixed/persistent_mixed.py) that is read two tasks ahead.
+// (`Tasks` in variants/mixed/fused_sparse.py) that is read two tasks ahead.
 //
 // Rows of dense layers are read in place. Other layers are lists: a row's values side by
 // side, padded to whole vectors, and each value's column, relative to the vector before

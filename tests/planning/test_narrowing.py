@@ -19,7 +19,7 @@ from clnet.planning.tuning import narrowing, oracle
 from clnet.planning.tuning.narrowing import narrowed
 from clnet.planning.tuning.oracle import WrongResultError
 from clnet.planning.tuning.trial import StepTrial
-from clnet.variants.sparse.sparse_input import SparseInput
+from clnet.variants.sparse.sparse_outer import SparseInput
 
 DEVICE = clnet.device()
 SHAPE = SparseShape(50, 500)

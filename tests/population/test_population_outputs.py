@@ -20,7 +20,7 @@ from clnet.planning import predictions
 from clnet.planning.inference import PlanCache
 from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
-from clnet.variants.dense.ensemble import MAX_SIZE, EnsembleOutputs
+from clnet.variants.dense.naive import MAX_SIZE, EnsembleOutputs
 
 CPU = clnet.device("cpu")
 # The same device, as if it were a GPU: groups of many work-items, which are no vectors.

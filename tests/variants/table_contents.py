@@ -22,13 +22,14 @@ from clnet.variants.dense.persistent import (
     TASK_RECORD,
 )
 from clnet.variants.mixed import fused_sparse
-from clnet.variants.mixed.fused_sparse import PRODUCT, layers_of
-from clnet.variants.mixed.persistent_mixed import (
+from clnet.variants.mixed.fused_sparse import (
+    PRODUCT,
     TASK,
     VECTOR,
     Lists,
     functions_of,
     is_dense,
+    layers_of,
     longest_row,
     outputs_of,
     padded_inputs,

@@ -20,9 +20,8 @@ from clnet.nn.storage.pattern import Pattern
 from clnet.opencl.session import session
 from clnet.runtime.binding import PlanStep
 from clnet.runtime.executable import Executable
-from clnet.variants.mixed import persistent_mixed
-from clnet.variants.mixed.fused_sparse import layers_of
-from clnet.variants.mixed.persistent_mixed import PersistentMixed, ranges_of
+from clnet.variants.mixed import fused_sparse
+from clnet.variants.mixed.fused_sparse import PersistentMixed, layers_of, ranges_of
 
 MIXED = PersistentMixed()
 RNG = np.random.default_rng(3)
@@ -181,7 +180,7 @@ def test_refusals():
 
 @CPU_ONLY
 def test_a_timeout_is_reported_and_recovered(monkeypatch):
-    monkeypatch.setattr(persistent_mixed, "MAX_POLLS", 1000)
+    monkeypatch.setattr(fused_sparse, "MAX_POLLS", 1000)
     network, device = network_of("windows"), posing(5 * DEVICE.compute_units)
     waiting = step_of(network, {"groups": 4, "group": 1, "depth": 1}, device)
     assert_timeout_is_recovered(network, waiting, 1)

@@ -18,7 +18,7 @@ from clnet.nn.random import key, permuted
 from clnet.runtime.binding import PlanStep
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
-from clnet.variants.sparse.sparse_input import SparseInput
+from clnet.variants.sparse.sparse_outer import SparseInput
 
 SAMPLES, ROOM = 37, 500
 
