@@ -9,7 +9,6 @@ all layers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,7 +29,7 @@ from clnet.formats.files import read, write
 from clnet.formats.numbers import Items, Text
 from clnet.nn.activations import (
     ACTIVATIONS,
-    SOFTMAX,
+    SOFTMAXES,
     Activation,
     activation,
     each_activation,
@@ -316,39 +315,30 @@ def _network(
 # --- writing -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _FannNeurons:
-    """A layer's activation numbers and steepnesses in FANN's terms, one a neuron."""
-
-    numbers: Sequence[int]
-    steepness: Sequence[float]
+_FannNeurons = tuple[list[int], list[float]]
+"""A layer's activation numbers and steepnesses in FANN's terms, one for each neuron."""
 
 
 def _converted(network: Model, path: Path) -> tuple[Structure, list[_FannNeurons]]:
     """Return the structure and the neurons in FANN's terms, or raise FormatError."""
     structure = structure_of(network, path)
-    numbers = range(len(network.layers))
-    return structure, [_fann_neurons(network, number, path) for number in numbers]
-
-
-def _fann_neurons(network: Model, number: int, path: Path) -> _FannNeurons:
-    """Return a layer in FANN's terms, or raise FormatError."""
-
-    def refused(why: str) -> FormatError:
-        return FormatError(f"cannot write {path}: layer {number} {why}")
-
-    layer = network.layers[number]
-    names = each_activation(layer.activation)
-    rows = [None if name == SOFTMAX else activation(name) for name in names]
-    numbers = [row.fann for row in rows if row is not None and row.fann is not None]
-    missing = [name for name, row in zip(names, rows, strict=True)
-               if row is None or row.fann is None]
-    if missing:
-        raise refused(f"has the activation {missing[0]!r}, which FANN does not have")
-    factors = [row.fann_factor for row in rows if row is not None]
-    steepness = np.broadcast_to(layer.steepness, layer.n_out) / np.asarray(factors)
-    n = layer.n_out // len(numbers)
-    return _FannNeurons(numbers * n, steepness.tolist())
+    neurons: list[_FannNeurons] = []
+    for number, layer in enumerate(network.layers):
+        names = each_activation(layer.activation)
+        rows = [activation(name) for name in names if name not in SOFTMAXES]
+        functions = [row.fann for row in rows if row.fann is not None]
+        if len(functions) < len(names):
+            missing = next(name for name in names if name in SOFTMAXES
+                           or activation(name).fann is None)
+            raise FormatError(
+                f"cannot write {path}: layer {number} has the activation {missing!r}, "
+                "which FANN does not have"
+            )
+        steepness = np.broadcast_to(layer.steepness, layer.n_out) / np.asarray(
+            [row.fann_factor for row in rows])
+        same = layer.n_out // len(functions)  # one for all, or one a neuron
+        neurons.append((functions * same, steepness.tolist()))
+    return structure, neurons
 
 
 def _text_2_1(
@@ -376,17 +366,19 @@ def _text_2_1(
     yield ("\n".join(lines) + "\n").encode()
     yield f"{_NEURONS}=".encode()
     yield (f"(0, 0, {0:.20e}) " * structure.sizes[0]).encode()
-    for number, layer in zip(structure.layers, neurons, strict=True):
+    for number, (functions, steepnesses) in zip(
+        structure.layers, neurons, strict=True
+    ):
         yield "".join(
             f"({count}, {function}, {real(steepness):.20e}) "
             for count, function, steepness in zip(
-                incoming(network, structure, number), layer.numbers, layer.steepness,
+                incoming(network, structure, number), functions, steepnesses,
                 strict=True,
             )
         ).encode()
         if not structure.shortcut:
             # FANN gives the bias the activation that was set for the whole layer.
-            common = layer.numbers[0] if len(set(layer.numbers)) == 1 else 0
+            common = functions[0] if len(set(functions)) == 1 else 0
             yield f"(0, {common}, {0:.20e}) ".encode()
     yield f"\n{_CONNECTIONS}=".encode()
     yield from connections_text(network, structure)

@@ -390,6 +390,7 @@ def test_a_bad_weight_far_inside_a_large_file(parsed, text, monkeypatch):
 
 @pytest.mark.parametrize(("layers", "message"), [
     ([Dense(2), Dense(2, "softmax")], "layer 1 has the activation 'softmax'"),
+    ([Dense(2, "log_softmax")], "layer 0 has the activation 'log_softmax'"),
     ([Dense(2, "gelu"), Dense(2)], "layer 0 has the activation 'gelu'"),
     ([Dense(2, ["tanh", "silu"])], "layer 0 has the activation 'silu'"),
     ([Dense(2, bias=False)], "layer 0 has no bias"),
