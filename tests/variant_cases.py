@@ -14,7 +14,7 @@ import pyopencl as cl
 import pytest
 from bounds import WITH_PARAMETERS, span_bound
 
-from clnet import Dense, Network
+from clnet import Dense, Network, Sparse
 from clnet.nn.activations import ACTIVATIONS
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import device
@@ -82,6 +82,11 @@ class Case:
 
 
 NAMES = (*ACTIVATIONS, *WITH_PARAMETERS)
+
+
+def sparse(n_out, form, name="tanh", density=0.3, **more):
+    """Return a layer of random connections, the same in each process."""
+    return Sparse(n_out, name, density=density, format=form, seed=n_out, **more)
 
 
 def spans(case, variant):

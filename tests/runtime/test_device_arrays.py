@@ -18,16 +18,6 @@ from clnet.errors import DeviceError, InputError
 from clnet.runtime.direct_calls import DeviceCall
 
 
-@pytest.fixture(scope="module")
-def plan():
-    return on_device(NETWORK, 4)
-
-
-@pytest.fixture(scope="module")
-def single():
-    return on_device(NETWORK, 1)
-
-
 @pytest.fixture
 def no_copies(monkeypatch):
     """Returns a function from whose call on copies by the host fail."""

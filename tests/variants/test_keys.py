@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from bounds import assert_right
 from devices import DEVICE, H200, posing
-from variant_cases import alternate
+from variant_cases import alternate, sparse
 from variants.table_contents import fault
 
-from clnet import Dense, Local, Network, Sparse
+from clnet import Dense, Local, Network
 from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Adam, Rprop
@@ -37,10 +37,6 @@ SESSIONS = {
     "forward progress": (posing(3),),
     "matrix units": (H200,),
 }
-
-
-def sparse(n_out, form, name="tanh", density=0.3, **more):
-    return Sparse(n_out, name, density=density, format=form, seed=n_out, **more)
 
 
 NETWORKS = {

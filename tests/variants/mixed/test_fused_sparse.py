@@ -9,35 +9,30 @@ import pytest
 from bounds import close
 from devices import CPU, DEVICE, GPU, LaunchesFor
 from spans import results_of
+from variant_cases import sparse
 
-from clnet import Dense, Local, Network, Sparse
+from clnet import Dense, Local, Network
 from clnet.ir import reference
 from clnet.planning.candidates import eligible
 from clnet.variants.mixed.fused_sparse import FusedSparse
 
 FUSED = FusedSparse()
-
-
-def sparse(n_out, name, density, form, **more):
-    return Sparse(n_out, name, density=density, seed=n_out, format=form, **more)
-
-
 NETWORKS = {
-    "one format": [sparse(33, "tanh", 0.2, "csr"), sparse(40, "sigmoid", 0.1, "csr")],
+    "one format": [sparse(33, "csr", "tanh", 0.2), sparse(40, "csr", "sigmoid", 0.1)],
     "hyb, ell and dense rows": [
-        sparse(65, "tanh", 0.1, "hyb"), Dense(37, "relu"),
-        sparse(9, "sigmoid", 0.5, "ell"), sparse(300, "elliot", 0.2, "sell"),
+        sparse(65, "hyb", "tanh", 0.1), Dense(37, "relu"),
+        sparse(9, "ell", "sigmoid", 0.5), sparse(300, "sell", "elliot", 0.2),
     ],
     "local, dia, no bias": [
-        sparse(64, "tanh", 0.3, "coo", bias=False), Local(5, "relu", bias="shared"),
-        Local(3, "tanh"), sparse(31, "identity", 0.1, "dia"),
+        sparse(64, "coo", "tanh", 0.3, bias=False), Local(5, "relu", bias="shared"),
+        Local(3, "tanh"), sparse(31, "dia", "identity", 0.1),
     ],
     "shortcuts": [
-        sparse(60, "tanh", 0.1, "csr"), Dense(12, "sigmoid", sources=(0, 1)),
-        sparse(37, "sigmoid", 0.4, "coo", sources=(0, 1, 2)),
-        sparse(5, "tanh", 0.9, "dense", sources=(2, 3)),
+        sparse(60, "csr", "tanh", 0.1), Dense(12, "sigmoid", sources=(0, 1)),
+        sparse(37, "coo", "sigmoid", 0.4, sources=(0, 1, 2)),
+        sparse(5, "dense", "tanh", 0.9, sources=(2, 3)),
     ],
-    "wide offsets": [sparse(9, "tanh", 0.0001, "csr"), sparse(3, "tanh", 1.0, "ell")],
+    "wide offsets": [sparse(9, "csr", "tanh", 0.0001), sparse(3, "ell", "tanh", 1.0)],
 }
 
 
@@ -108,7 +103,7 @@ def test_refusals():
     dense = Network.mlp([3, 4, 5]).program
     assert "there is none here" in FUSED.refuse(dense.span(0, 4, 1), GPU)
     mixed = Network(9, [
-        sparse(4, "tanh", 0.5, "csr"), sparse(2, ("tanh", "relu"), 0.5, "csr")
+        sparse(4, "csr", "tanh", 0.5), sparse(2, "csr", ("tanh", "relu"), 0.5)
     ]).program
     assert "neurons differ" in FUSED.refuse(mixed.span(0, 4, 1), GPU)
     old = dataclasses.replace(GPU, fp64=False)

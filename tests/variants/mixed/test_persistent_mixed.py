@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from bounds import assert_right, span_bound
 from devices import CPU_ONLY, DEVICE, H200, posing
+from variant_cases import sparse
 from variants.timeouts import assert_timeout_is_recovered
 
 from clnet import Dense, Local, Network, Sparse
@@ -25,25 +26,19 @@ from clnet.variants.mixed.fused_sparse import PersistentMixed, layers_of, ranges
 
 MIXED = PersistentMixed()
 RNG = np.random.default_rng(3)
-
-
-def sparse(n_out, name, density, form="csr", **more):
-    return Sparse(n_out, name, density=density, seed=n_out, format=form, **more)
-
-
 NETWORKS = {
-    "sparse": (29, [sparse(33, "tanh", 0.2), sparse(1, "sigmoid", 0.1)]),
+    "sparse": (29, [sparse(33, "csr", "tanh", 0.2), sparse(1, "csr", "sigmoid", 0.1)]),
     "all kinds": (30, [
-        Dense(65, "tanh", bias=False), sparse(65, "tanh", 0.1, "hyb"), Dense(37, "elu"),
-        sparse(9, "sigmoid", 0.5, "ell"), sparse(300, "elliot", 0.2, "sell"),
+        Dense(65, "tanh", bias=False), sparse(65, "hyb", "tanh", 0.1), Dense(37, "elu"),
+        sparse(9, "ell", "sigmoid", 0.5), sparse(300, "sell", "elliot", 0.2),
         Local(7, "tanh"), Local(3, "relu", bias="shared"), Dense(11, "sigmoid"),
     ]),
     "windows": (64, [
         Local(5, "tanh"), Local(30, "relu", bias="shared"),
-        sparse(31, "identity", 0.5, "dia", bias=False), Local(1, "tanh"),
+        sparse(31, "dia", "identity", 0.5, bias=False), Local(1, "tanh"),
     ]),
-    "many inputs": (1030, [sparse(40, "tanh", 0.3), Local(33, "sigmoid")]),
-    "a wide layer": (600, [Local(4, "tanh"), sparse(2100, "tanh", 0.02, "coo")]),
+    "many inputs": (1030, [sparse(40, "csr", "tanh", 0.3), Local(33, "sigmoid")]),
+    "a wide layer": (600, [Local(4, "tanh"), sparse(2100, "coo", "tanh", 0.02)]),
 }
 
 
@@ -122,7 +117,7 @@ def test_lists_outlive_their_first_executable():
 
 def test_ranges():
     network = Network(70, [
-        Local(7, "tanh"), sparse(61, "tanh", 0.01, "hyb"), Local(4, "tanh"),
+        Local(7, "tanh"), sparse(61, "hyb", "tanh", 0.01), Local(4, "tanh"),
     ], seed=1)
     program = network.program
     one, two, three = layers_of(program.span(0, len(program.ops), 1))
@@ -171,7 +166,7 @@ def test_refusals():
     dense = Network.mlp([3, 4, 2]).program
     assert "there is none here" in refuse(dense.span(0, 4, 1), device)
     several = Network(9, [
-        sparse(4, "tanh", 0.5), sparse(5, "tanh", 0.5, sources=(0, 1)),
+        sparse(4, "csr", "tanh", 0.5), sparse(5, "csr", "tanh", 0.5, sources=(0, 1)),
     ]).program
     assert "reads others" in refuse(several.span(0, len(several.ops), 1), device)
     small = replace(device, local_memory=1 << 10)

@@ -34,7 +34,7 @@ PATTERNS = {  # several of one shape, which share kernels
     "one long row": np.eye(36, 300, dtype=bool) | (ROWS[:36] == 4),
 }
 BATCHES = {
-    "row lengths": (1, 7), "random": (32, 3), "banded": (33,), "wide indices": (2,),
+    "row lengths": (1, 7), "random": (32,), "banded": (33,), "wide indices": (2,),
     "empty rows": (32,), "full": (5,), "single entry": (3,), "one long row": (1,),
 }
 FORMATS = {  # of each variant: one for each way to find an entry's value
