@@ -213,15 +213,6 @@ class TrainingState:
             raise FormatError(f"{file} holds no training state: {error}") from None
         return state
 
-    def after(
-        self, epochs: int, steps: int, parameters: Array, values: Array
-    ) -> TrainingState:
-        """Return the state after more epochs of so many steps, with these arrays."""
-        return replace(
-            self, epoch=self.epoch + epochs, count=self.count + epochs * steps,
-            parameters=parameters, values=values,
-        )
-
     def check(self) -> None:
         """Raise InputError unless training can be resumed from the state."""
         if not isinstance(self.optimiser, str):
@@ -251,6 +242,16 @@ class TrainingState:
             )
         for name in self.formats:
             check_format(name)
+
+
+def state_after(
+    start: TrainingState, epochs: int, steps: int, parameters: Array, values: Array
+) -> TrainingState:
+    """Return the state after more epochs of so many steps, with these arrays."""
+    return replace(
+        start, epoch=start.epoch + epochs, count=start.count + epochs * steps,
+        parameters=parameters, values=values,
+    )
 
 
 class Epochs(Sequence[Epoch]):

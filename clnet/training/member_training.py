@@ -33,6 +33,7 @@ from clnet.training.history import (
     TrainingState,
     best_was,
     diverged_state,
+    state_after,
 )
 from clnet.training.passes import measures
 from clnet.training.programs import program_of, without_backward
@@ -435,8 +436,8 @@ class MemberTraining:
                 history.best_epoch, "validation_loss", restored=True
             )
         history.tell_validation()
-        history.state = history.state.after(
-            epochs, -(-len(samples) // options.batch),
+        history.state = state_after(
+            history.state, epochs, -(-len(samples) // options.batch),
             self.parameters[number].copy(), self._states.of(number),
         )
         if not all_finite(history.state.values):

@@ -12,7 +12,12 @@ from clnet.checks import all_finite
 from clnet.errors import warn
 from clnet.training.callbacks import progress_bar, stopping
 from clnet.training.data_set import advice
-from clnet.training.history import History, TrainingState, diverged_state
+from clnet.training.history import (
+    History,
+    TrainingState,
+    diverged_state,
+    state_after,
+)
 from clnet.training.saved import SavedTraining
 from clnet.training.segments import Segments
 from clnet.training.trainer import CALLED, DIVERGED, REACHED, RUNNING, Trainer, reason
@@ -82,10 +87,8 @@ class NetworkTraining:
     def _state_of(self, parameters: Array, values: Array) -> TrainingState:
         """Return the state after the last epoch, which has these arrays."""
         start = self._setup.state
-        return start.after(
-            self.history.epochs.last - start.epoch, self._setup.steps, parameters,
-            values,
-        )
+        epochs = self.history.epochs.last - start.epoch
+        return state_after(start, epochs, self._setup.steps, parameters, values)
 
     def saved(self) -> SavedTraining:
         """Return the training as it is now, for a file."""
