@@ -26,6 +26,7 @@ from clnet.errors import (
     warn,
 )
 from clnet.formats.files import as_path, read
+from clnet.formats.safetensors import TYPES
 from clnet.nn.activations import LEAK, SOFTMAXES, activation, sum_limit
 from clnet.nn.aliases import ACTIVATION, ALIASES, PYTORCH
 from clnet.nn.conversion import dense
@@ -45,8 +46,10 @@ SPECIAL = {"GELU": "gelu_tanh", "Hardtanh": "linear_piece"}
 MODULES = {"clip": "Hardtanh", "elu": "ELU", "leaky_relu": "LeakyReLU"}
 """Modules of families, whose arguments are clnet's parameters."""
 _BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
-_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8",
-          "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"}
+_TYPES = {
+    code: np.dtype(name).newbyteorder("<")
+    for name, code in (*TYPES.items(), ("uint16", "BF16"))
+}
 
 M = TypeVar("M", bound="Model")
 
@@ -71,7 +74,7 @@ def to_torch(network: Model) -> Any:
     modules: list[Any] = []
     whole = dense(network, None)
     for number, layer in enumerate(whole.layers):
-        name = _one_name(number, layer.activation)
+        name = _common_activation(number, layer.activation)
         steepness = np.asarray(layer.steepness, whole.dtype)
         bias = layer.bias
         linear = torch.nn.utils.skip_init(
@@ -98,7 +101,7 @@ def to_torch(network: Model) -> Any:
     return torch.nn.Sequential(*modules).eval()
 
 
-def _one_name(number: int, names: str | tuple[str, ...]) -> str:
+def _common_activation(number: int, names: str | tuple[str, ...]) -> str:
     different = {names} if isinstance(names, str) else set(names)
     if len(different) > 1:
         raise InputError(

@@ -46,11 +46,12 @@ Array = NDArray[Any]
 
 _KEY = "clnet"
 _VERSION = 1
-_TYPES = {
+TYPES = {
     "bool": "BOOL", **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
     **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
 }
+"""Names of NumPy's types in files."""
 _ALIGNMENT = 8  # bytes of the header's length
 # Parts of a file beside its network, and the noun of a file that has one.
 PARTS = {"training": "a checkpoint", "population": "a file that Population.save wrote"}
@@ -191,11 +192,11 @@ def _encoded(
     end = 0
     for name in order:
         tensor = tensors[name]
-        if tensor.dtype.name not in _TYPES:
+        if tensor.dtype.name not in TYPES:
             raise TypeError(f"an array is of type {tensor.dtype}")
         begin, end = end, end + tensor.nbytes
         header[name] = {
-            "dtype": _TYPES[tensor.dtype.name], "shape": tensor.shape,
+            "dtype": TYPES[tensor.dtype.name], "shape": tensor.shape,
             "data_offsets": (begin, end),
         }
     text = json.dumps(header).encode()

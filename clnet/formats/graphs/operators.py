@@ -33,7 +33,6 @@ from clnet.formats.graphs.trace import (
     Refused,
     Tensor,
     as_float,
-    most_elements,
 )
 from clnet.formats.graphs.values import Activated, RefusalError, Tracer
 from clnet.nn.activations import LOG_SOFTMAX, SOFTMAX
@@ -59,7 +58,7 @@ def copied(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]
     data = len(inputs) if node.op == "Concat" else 1
     if any(isinstance(tensor, Tracer) for tensor in inputs[data:]):
         raise RefusalError("reads places that depend on the input")
-    trace.take(most_elements(node, inputs))
+    trace.take(node.size(inputs))
     fill, others = 0.0, list(inputs[data:])
     if node.op == "Pad":
         if options.get("mode", "constant") == "constant":
@@ -269,7 +268,7 @@ def outputs_of(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Ten
     if not any(isinstance(tensor, Tracer) for tensor in inputs):
         if node.op not in FOLDABLE:
             raise RefusalError("is of no type that feed-forward networks hold")
-        trace.take(most_elements(node, inputs))
+        trace.take(node.size(inputs))
         return node.outputs(inputs)
     if node.op not in OPERATORS:
         raise RefusalError("is of no type that feed-forward networks hold")

@@ -15,7 +15,6 @@ from clnet.formats.graphs.trace import (
     Node,
     Tensor,
     as_float,
-    most_elements,
 )
 from clnet.formats.graphs.values import RefusalError, Tracer, Triplets
 
@@ -132,7 +131,7 @@ def probed(trace: GraphTrace, node: Node, inputs: list[Any]) -> Sequence[Tensor]
     m = len(rows)
     probe = np.random.default_rng(0).normal(size=(trace.batch, m))
     arrays = [*others[:position], probe.reshape(-1, *shape), *others[position + 1 :]]
-    trace.take(most_elements(node, arrays))
+    trace.take(node.size(arrays))
     expected = outputs(probe)
     if expected.ndim < 1 or expected.shape[0] != trace.batch:
         raise RefusalError("mixes samples, or treats them differently")

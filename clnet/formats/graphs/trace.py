@@ -83,13 +83,17 @@ class Node:
     # Returns its outputs for arrays, of the library that the graph is of; without the
     # options that are named
     evaluate: Callable[..., list[Array]] | None = None
-    # Returns how many elements the outputs have for inputs; None: as few as there are
+    # Returns how many elements its outputs have; None: a library has had room for them
     elements: Callable[[Sequence[Any]], int] | None = None
 
     def outputs(self, arrays: Sequence[Any], without: Sequence[str] = ()) -> list[Any]:
         """Return its outputs for arrays, by the library that the graph is of."""
         assert self.evaluate is not None
         return self.evaluate(arrays, without)
+
+    def size(self, inputs: Sequence[Any]) -> int:
+        """Return how many elements its outputs have; 0: a library has had room."""
+        return 0 if self.elements is None else self.elements(inputs)
 
 
 @dataclass
@@ -187,14 +191,6 @@ class GraphTrace:
 
 
 Operator = Callable[[GraphTrace, Node, list[Any]], Sequence[Tensor]]
-
-
-def most_elements(node: Node, inputs: Sequence[Any]) -> int:
-    """Return how many elements a node's outputs have at most, of a file's own nodes.
-
-    Those of a library that has run it have room for them.
-    """
-    return 0 if node.elements is None else node.elements(inputs)
 
 
 def scalar(tensor: Any) -> float | None:
