@@ -306,7 +306,7 @@ def test_local_memory_is_not_more_than_the_device_has(place):
             span = network.program.span(0, 4 if variant.reach == "run" else 2, batch)
             if variant.reach == "op" or variant.refuse(span, H200):
                 continue
-            for config in list(variant.space(span, H200))[::4]:
+            for config in list(variant.space(span, H200))[::8]:
                 for launch in variant.launches(span, config, H200):
                     if launch.source == "dense/persistent_ring.cl":  # PTX throughout
                         continue
