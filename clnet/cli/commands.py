@@ -95,7 +95,6 @@ def devices(arguments: argparse.Namespace) -> int:
         return 0
     print(device_table(listed))
     if arguments.measure:
-
         for device in listed:
             for place in device.places:
                 print(f"\n{rate_table(place)}")
@@ -473,7 +472,6 @@ def tune(arguments: argparse.Namespace) -> int:
 def _times_files(arguments: argparse.Namespace) -> list[str]:
     """Import the times of a file; export those of the store if nothing is measured."""
     if arguments.export is not None:  # a wrong name is told before minutes of work
-
         check_writable(as_path(arguments.export))
     files = []
     if arguments.given is not None:
@@ -512,7 +510,6 @@ def _is_network(path: str) -> bool:
 
 
 def _no_table(arguments: argparse.Namespace) -> None:
-
     for option in ("outputs", *TABLE_OPTIONS):
         if getattr(arguments, option, None) is not None:
             raise InputError(f"--{option} is for .csv files, not for networks")
