@@ -86,6 +86,11 @@ class Store:
         """Return the remembered time of `key` for a span's signature, or None."""
         return self.times_of(span).get(key)
 
+    def can_remember(self) -> bool:
+        """Return whether times outlast this process; warns as `put` does."""
+        self.put_fact("is written", True)
+        return self._readable and self._writable
+
     def refresh(self) -> None:
         """Read times anew when they are needed: other processes measure too."""
         if self._readable and self._writable:  # else they are of this process alone

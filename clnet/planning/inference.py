@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
@@ -118,17 +119,18 @@ def _first_plan(
     calls take so long that a search before them pays.
     """
     program, beside = lower(network).at(precision), searches_beside(device)
-    searched = _searched(network)
-    planner = Planner(network, device, batch, False, searched, program, None, False)
+    planner = _planner(network, device, batch, precision)
     if planner.remembers:
         plan, seconds = planner.plan(), planner.report.covers[0].seconds
-        if planner.times.searched:
+        if planner.searched:
             return plan
     else:
         planner = Planner(network, device, batch, False, (Host(),), program)
         plan, seconds = planner.plan(), planner.report.covers[0].seconds
         if beside and calls * seconds > HOST_SECONDS:
-            planner = Planner(network, device, batch, False, searched, program)
+            planner = Planner(
+                network, device, batch, False, _searched(network), program
+            )
             plan, seconds = planner.plan(), planner.report.covers[0].seconds
     seconds = max(seconds, CALL_SECONDS)
     if beside:
@@ -154,6 +156,7 @@ class PlanCache:
         # those used since the last plan was made.
         self.recent: dict[tuple[Any, ...], Plan] = {}
         self._searches: dict[tuple[Any, ...], BackgroundSearch] = {}  # beside calls
+        self._looks = threading.Lock()  # held by the thread that looks at them
         # Whether devices compute an ensemble in one launch; see `of_members`.
         self.takes: dict[Where, bool] = {}
 
@@ -197,25 +200,55 @@ class PlanCache:
         batch: int | SparseShape, precision: str,
     ) -> AnyPlan:
         """Return the first plan, or the one after it, which may be the same for now."""
-        network = self.network
         if plan is None:
-            return plan_on(network, where, batch, precision, calls)
+            return plan_on(self.network, where, batch, precision, calls)
         if not (isinstance(plan, Plan) and searches_beside(plan.device)):
-            return plan_on(network, where, batch, precision, inf)
+            return plan_on(self.network, where, batch, precision, inf)
         key = where, batch, precision
+        later = self.plans.get(key, plan)
+        if self._looks.acquire(blocking=False):  # else another thread looks
+            try:
+                if later is plan:
+                    later = self._looked(plan, key)
+            finally:
+                self._looks.release()
+        if isinstance(later, Plan):
+            later.calls_left = max(calls, later.calls_left, later.calls_a_look)
+        return later
+
+    def _looked(self, plan: Plan, key: tuple[Where, Any, str]) -> AnyPlan:
+        """Return the plan after a look at the search beside its calls."""
+        network, (where, batch, precision) = self.network, key
         search = self._searches.get(key)
         if search is None:
+            if not BackgroundSearch.is_free():
+                return plan
+            planner = _planner(network, plan.device, batch, precision)
+            if planner.searched:
+                return _remembered_plan(plan, precision)
+            if not store_of(plan.device).can_remember():
+                return plan_on(network, where, batch, precision, inf)
             search = self._searches[key] = BackgroundSearch(
                 partial(_measure, network, plan.device, plan.batch, precision),
                 partial(_remembered_plan, plan, precision),
             )
         better = search.take()
-        if search.ended:
-            del self._searches[key]
-            return better or plan_on(network, where, batch, precision, inf)
-        plan = better or plan
-        plan.calls_left = max(calls, plan.calls_a_look)
-        return plan
+        if not search.ended:
+            if better is not None:
+                better.calls_left = better.calls_a_look
+            return better or plan
+        self._searches.pop(key, None)
+        if better is None and search.understood:  # the child has not come to its end
+            better = _remembered_plan(plan, precision)
+        return better or plan_on(network, where, batch, precision, inf)
+
+
+def _planner(network: Model, device: Device, batch: int, precision: str) -> Planner:
+    """Return the planner of remembered times of the user's own store."""
+    program = lower(network).at(precision)
+    return Planner(
+        network, device, batch, False, _searched(network), program, None, False
+    )
 
 
 def _measure(

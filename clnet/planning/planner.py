@@ -99,6 +99,11 @@ class Planner:
         )
 
     @property
+    def searched(self) -> bool:
+        """Whether such a search has come to its end before."""
+        return self.times.searched(self.variants)
+
+    @property
     def remembers(self) -> bool:
         """Whether remembered times make the best cover."""
         return self._find_cover().measured
@@ -129,7 +134,8 @@ class Planner:
         """Return the plan of calls, or raise DeviceError if no cover exists."""
         best = self.right_cover()
         if self.tune is not False and self.budget.pays(best.seconds):
-            self.times.note_searched()
+            if self.report.too_large is None:
+                self.times.note_searched(self.variants)
         elif self.tune is not False:
             self.report.unmeasured = (
                 f"pruned, or the search's limit of {self.budget.seconds:g} s was over; "

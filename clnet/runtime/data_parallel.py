@@ -198,7 +198,7 @@ class ParallelPlan:
         if parameters is None:
             parameters = self.network.parameters  # the same ones on all devices
         check_process()
-        if x.ndim != 2 or len(x) > self.batch:
+        if x.ndim != 2 or not 0 < len(x) <= self.batch:
             raise self._wrong_shape(x)
         try:
             self._turn.begin()

@@ -294,7 +294,7 @@ class Plan:
             If the shape is wrong, or the device fails: the call is not started then.
         """
         check_process()
-        few = x.ndim == 2 and len(x) < self.batch and x.shape[1] == self._shape[1]
+        few = x.ndim == 2 and 0 < len(x) < self.batch and x.shape[1] == self._shape[1]
         rows = x if few else self._shaped(x)
         self._check_turn()
         with device_errors(self._session):

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from bounds import assert_right
 from training_lab import PLAIN
-from waits import HANG_SECONDS, until
+from waits import HANG_SECONDS, join, until
 
 import clnet
 from clnet import Dense, Network
@@ -23,7 +24,7 @@ from clnet.ir.lowering import lower_training
 from clnet.nn.losses import loss_function
 from clnet.nn.optimisers import Rprop
 from clnet.opencl.child_trial import child_environment
-from clnet.opencl.store import Timing
+from clnet.opencl.store import Store, Timing
 from clnet.planning import background, inference, planner, training_planner
 from clnet.planning.training_planner import plan_training
 from clnet.planning.tuning import budget as budgeting
@@ -242,7 +243,14 @@ def test_calls_that_take_long_measure_at_once(calls, monkeypatch):
 
 
 @pytest.fixture
-def beside(monkeypatch):
+def no_search():
+    """Searches of earlier tests end with their networks, which form cycles."""
+    gc.collect()
+    assert background.BackgroundSearch.is_free()
+
+
+@pytest.fixture
+def beside(no_search, monkeypatch):
     """Searches of a child process for the CPU's plans; what this process measures."""
     measured = []
     monkeypatch.setattr(inference, "searches_beside", lambda device: True)
@@ -284,7 +292,10 @@ def test_long_calls_are_answered_by_kernels_from_the_first_on(beside, monkeypatc
     assert variants(network) != {"host"} and not beside
 
 
-@pytest.mark.parametrize("fault", ["no interpreter", "an application", "no network"])
+@pytest.mark.parametrize(
+    "fault", ["no interpreter", "an application", "no network", "no file"]
+)
+@pytest.mark.usefixtures("no_search")
 def test_calls_measure_themselves_where_no_child_can(calls, monkeypatch, fault):
     monkeypatch.setattr(Budget, "pays", lambda self, seconds: True)
     monkeypatch.setattr(inference, "searches_beside", lambda device: True)
@@ -292,7 +303,9 @@ def test_calls_measure_themselves_where_no_child_can(calls, monkeypatch, fault):
     if fault == "no interpreter":
         monkeypatch.setattr(sys, "executable", str(Path("none", "python")))
     elif fault == "an application":
-        monkeypatch.setattr(sys, "frozen", True, raising=False)
+        monkeypatch.setattr(sys, "executable", str(Path("bin", "qgis")))
+    elif fault == "no file":
+        monkeypatch.setattr(Store, "can_remember", lambda self: False)
     else:
         monkeypatch.setattr(pickle, "dumps", lambda order: b"none")
     network, x = net(), SAMPLES[0][:3]
@@ -302,18 +315,51 @@ def test_calls_measure_themselves_where_no_child_can(calls, monkeypatch, fault):
         assert_right(network, x, network.predict(x, CPU))
         if network._plans._searches:
             (search,) = network._plans._searches.values()
-            assert until(lambda search=search: search.ended)
+            assert until(lambda child=search._child: child.poll() is not None)
     assert calls and variants(network) == {"naive"} and not network._plans._searches
 
 
-def test_a_search_ends_with_its_network_and_not_with_a_fork(beside):
+@pytest.mark.usefixtures("no_search")
+def test_a_search_ends_with_its_network_and_not_with_a_fork():
     search = background.BackgroundSearch(time.sleep, net)
     child = search._child
+    assert not background.BackgroundSearch.is_free()
+    assert background.BackgroundSearch(time.sleep, net).ended  # one at a time
     background._end(child, os.getpid() + 1)
     assert child.poll() is None and search.take() is None
     del search
     gc.collect()
     assert child.wait(HANG_SECONDS) < 0
+    assert background.BackgroundSearch.is_free()
+
+
+@pytest.mark.usefixtures("no_search")
+def test_a_child_that_dies_leaves_the_plan_of_what_it_has_measured():
+    plans = iter(("first", "second"))
+    search = background.BackgroundSearch(time.sleep, lambda: next(plans))
+    assert until(lambda: search.take() == "first")
+    search._child.kill()
+    assert until(lambda: search.take() or search.ended)
+    assert search.understood and background.BackgroundSearch.is_free()
+
+
+def test_threads_look_at_one_search(beside):
+    network, x = net(), SAMPLES[0][:3]
+    network.predict(x, CPU)
+    threads = [threading.Thread(target=predict_until_searched, args=(network, x))
+               for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    join(threads)
+    assert not network._plans._searches and not beside
+
+
+def test_a_search_among_some_variants_is_not_one_among_all(monkeypatch):
+    monkeypatch.setattr(inference, "searches_beside", lambda device: True)
+    net().compile(CPU, 3, variants=["generic"])
+    network, x = net(), SAMPLES[0][:3]
+    network.predict(x, CPU)
+    assert network.plan_for(CPU, 3).calls_left < np.inf
 
 
 ENDS = """

@@ -269,7 +269,8 @@ def test_parameters_stay_equal_on_all_devices(devices):
     found = []
 
     def record(training, epoch):
-        found.append([train_state.values()[0] for train_state in training._train_state])
+        states = training._segments._train_state
+        found.append([train_state.values()[0] for train_state in states])
 
     net(dropout=0.2).fit(
         X, T, optimiser="adam", batch_size=25, epochs=2, devices=devices,

@@ -37,7 +37,7 @@ def test_parameters_stay_equal_on_all_devices():
     found = []
 
     def record(training, epoch):
-        found.append([one.values()[0] for one in training._train_state])
+        found.append([one.values()[0] for one in training._segments._train_state])
 
     history = net.fit(x, t, optimiser=SGD(0.01), batch_size=128, epochs=3,
                       devices=DEVICES, tune=False, callbacks=[record])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import clnet
 from clnet.errors import ClnetError, DeviceError, OutOfMemoryError, warn
 from clnet.opencl.child_trial import death, survives
 from clnet.opencl.store import Timing, store_of
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from clnet.planning.tuning.calls import CallTrial
     from clnet.planning.tuning.trial import StepTrial
     from clnet.runtime.binding import PlanStep
+    from clnet.variants.base import Variant
 
 MAX_ALIKE = 8  # equal spans that are timed together
 
@@ -53,20 +55,20 @@ class Times:
         """Return ops start … stop-1 at the measured batch."""
         return self.trial.program.span(start, stop, self.batch)
 
-    @property
-    def searched(self) -> bool:
-        """Whether a search for the program has come to its end on this device."""
-        return bool(self._store.fact(self._search_name))
+    def searched(self, variants: Sequence[Variant]) -> bool:
+        """Return whether a search among variants has come to its end on this device."""
+        return bool(self._store.fact(self._search_name(variants)))
 
-    def note_searched(self) -> None:
-        """Remember that the search has come to its end."""
-        if not self.searched:
-            self._store.put_fact(self._search_name, True)
+    def note_searched(self, variants: Sequence[Variant]) -> None:
+        """Remember that a search among variants has come to its end."""
+        if not self.searched(variants):
+            self._store.put_fact(self._search_name(variants), True)
 
-    @property
-    def _search_name(self) -> str:
+    def _search_name(self, variants: Sequence[Variant]) -> str:
+        """Return the store's name of the fact: other kernels are another search."""
         whole = self.span(0, len(self.trial.program.ops))
-        return f"searched {whole.signature}"
+        names = ",".join(variant.name for variant in variants)
+        return f"searched {clnet.__version__} {names} {whole.signature}"
 
     def lookup(self, step: PlanStep, span: Span) -> Timing | None:
         """Return the remembered time of a step, whose `span` has the measured batch."""
