@@ -1,4 +1,4 @@
-"""Variants: one module per kernel family, of the same stem as its ``.cl`` file.
+"""Variants: one module per kernel family, with the stem of one of its ``.cl`` files.
 
 Those of training alone are in `training_variants`: an inference imports none of them.
 """

@@ -226,11 +226,6 @@ class MmaProduct:
         }
 
 
-def rate_of(units: int) -> str:
-    """Return the name, in `Rates`, of the rate of a kind of units."""
-    return "warp_group" if units == WARP_GROUP_MMA else "matrix"
-
-
 def local_bytes(config: Config, splits: int) -> int:
     """Return the bytes of local memory of a group."""
     stages, columns = config["stages"], config["tile_n"]
@@ -287,9 +282,10 @@ def cost_of(
     scratch = sum(x.scratch(config) for x in products)
     again = scratch + sum(x.read_bytes(config) for x in products) + 2 * partial
     groups = max(x.tiles(config) for x in products) * config["parts"]
+    unit = "warp_group" if config["units"] == WARP_GROUP_MMA else "matrix"
     return span_cost(
         span, device, again, groups, launches, scratch + partial,
-        1.0, rate_of(config["units"]), PRODUCTS[products[0].splits],
+        1.0, unit, PRODUCTS[products[0].splits],
         busy=sum(x.seconds(config, device) for x in products),
     )
 

@@ -71,11 +71,6 @@ def member_defines(step: WholeStep) -> dict[str, int | str]:
     return step.defines | rule | zeros
 
 
-def lacks_gather(step: WholeStep) -> bool:
-    """Return whether a step takes its weights from a batch."""
-    return step.loss.weight is not None and step.gather is None
-
-
 def member_cost(
     span: Span, members: int, units: int, efficiency: float, **more: Any
 ) -> Cost:
@@ -124,9 +119,12 @@ class TrainMembers(Untuned, MemberVariant):
             refuse_unless_cpu(span, device)
             or refuse_unless_whole_step(span, drops=True)
         )
-        if refusal is None and lacks_gather(accepted_step(span)):
+        if refusal is not None:
+            return refusal
+        step = accepted_step(span)
+        if step.loss.weight is not None and step.gather is None:
             return "it gathers samples with weights, and here the data set is the batch"
-        return refusal
+        return None
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Count lanes without a sample, and the sums over lanes of each tile."""

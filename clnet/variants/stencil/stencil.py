@@ -101,14 +101,10 @@ class Stencil:
             for v in vectors for n in samples
             for stream in _streams(span, v, n, device)
         ]
-        if self._tile_bytes(span, device) <= device.local_memory:
+        values = min(TILE_GROUP, device.largest_group) + window - 1
+        if values * span.item_size <= device.local_memory:
             configs.append({"vec": 1, "samples": 1, "stream": 0, "tile": 1})
         return tuple(configs)
-
-    def _tile_bytes(self, span: Span, device: Device) -> int:
-        storage = _storage(span)
-        group = min(TILE_GROUP, device.largest_group)
-        return (group + storage.window - 1) * span.item_size
 
     def cost(self, span: Span, config: Config, device: Device) -> Cost:
         """Weights are read once for some samples; halos of x are read from cache."""
