@@ -277,13 +277,13 @@ class Plan:
         """Start a call without waiting for it; `finish` returns its outputs.
 
         Other calls wait until then. An interrupt (Ctrl-C) may come between the two:
-        `cancel` ends the call, if there is one. A call of fewer samples than `batch`
+        `cancel` ends the call, if there is one. A call of fewer samples than the plan's
         computes those of a call before as well, which are dropped.
 
         Parameters
         ----------
         x : ndarray, shape [samples, n_in]
-            Inputs, `batch` samples at most.
+            Inputs, at most as many samples as the plan is for.
         parameters : ndarray or None
             The network's `parameters` of some moment, so that several calls use the
             same ones; None: those of now.

@@ -58,7 +58,7 @@ FLUSH_SECONDS = 1.0  # from one write of a learning curve to the next
 
 
 class Training(Protocol):
-    """A running training, as callbacks see it: `NetworkTraining`, or a cascade's."""
+    """A running training of a network or a cascade, as callbacks see it."""
 
     history: History
     parameters: NDArray[Any]
