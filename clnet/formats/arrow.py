@@ -59,9 +59,10 @@ class ArrowRows(NamedTable):
     def __init__(
         self, path: Path, names: list[str], batch: Any, first: int = 0
     ) -> None:
-        self.names, self.what = names, f"{path}"
-        self.notes = []
-        self.index = set()
+        self.names: list[str] = names
+        self.what: str = f"{path}"
+        self.notes: list[str] = []
+        self.index: set[int] = set()
         self._path, self._batch, self._first = path, batch, first
 
     def __len__(self) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clnet.checks import NUMBER_KINDS, as_array, is_sparse
-from clnet.errors import InputError, quoted, reason, warn
+from clnet.errors import ClnetError, InputError, quoted, reason, warn
 from clnet.formats.named_table import (
     DATE,
     NUMBER,
@@ -43,7 +43,7 @@ _PLAIN = {str, bool, int, float, type(None)}
 class FrameSource(NamedTable):
     """Samples in memory whose columns have names."""
 
-    error_type = InputError
+    error_type: type[ClnetError] = InputError
 
     def __init__(
         self, names: Sequence[Hashable], column: Callable[[int], Any], samples: int,

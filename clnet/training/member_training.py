@@ -298,7 +298,7 @@ class MemberTraining:
         self._validation = self._validation_launch(bound)
         self._callbacks, self._bar, self._halt = callbacks, bar, halt
         # Callbacks and a validation look at each epoch.
-        self.each_epoch = bool(callbacks) or self._validation is not None
+        self.each_epoch: bool = bool(callbacks) or self._validation is not None
         self._rates = [
             (one.rule.rate, find_schedule(one.schedule, one.epochs))
             for one in members.options
@@ -308,12 +308,13 @@ class MemberTraining:
         self._log = MemberLog(count, self.device.global_memory // TOTALS_SHARE)
         measured = self._validation or bound.replay
         self._sizes = bound.replay.samples, measured.samples
-        self.last, self.checks = np.zeros((2, count, 3))
+        self.last: Array = np.zeros((count, 3))
+        self.checks: Array = np.zeros((count, 3))
         trainer = Trainer(
             self, self._report, members.each(lambda one: one.epochs),
             [one.desired for one in members.options], members.which,
         )
-        self.codes = trainer.codes
+        self.codes: Array = trainer.codes
         try:
             trainer.run()
         except KeyboardInterrupt:

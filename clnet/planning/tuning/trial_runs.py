@@ -199,7 +199,7 @@ class TrialData:
 class SingleRun:
     """Steps of one network. `memory` has the data set, which runs of a seed share."""
 
-    numbers = np.zeros(1, int)
+    numbers: Array = np.zeros(1, int)
 
     def __init__(
         self, data: TrialData, steps: Sequence[PlanStep], passes: Sequence[StepPass],
