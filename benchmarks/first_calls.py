@@ -40,7 +40,6 @@ LONG = 0.1  # seconds of a call that a service notices
 
 def loop(case: str, device: str | None, seconds: float) -> dict[str, Any]:
     """Return the times of calls of this process, in ms."""
-    begin = time.perf_counter()
     import clnet
 
     sizes, samples, _ = CASES[case]

@@ -194,7 +194,6 @@ class PlanCache:
             pass
         return plan
 
-
     def _next_plan(
         self, plan: AnyPlan | None, calls: float, where: Where,
         batch: int | SparseShape, precision: str,

@@ -318,12 +318,17 @@ class Plan:
 
         Raises
         ------
-        DeviceError
-            If the device fails.
+        InputError, DeviceError
+            If `out` has other rows than the call, or the device fails.
         """
         with device_errors(self._session):
             try:
                 self._executable.finish()
+                if out is not None and len(out) != self._started_rows:
+                    raise InputError(
+                        f"out has {len(out)} rows, expected {self._started_rows}, as "
+                        "many as the started call"
+                    )
                 y = self._outputs(out, self._started_with, self._started_rows)
                 self._turn.end()
             except BaseException:  # Ctrl-C may come as the turn ends

@@ -187,6 +187,9 @@ def test_a_started_call_may_have_fewer_samples(simple, samples):
         assert few.shape == (samples, 3)
         assert_right(network, X[4 : 4 + samples], few)
         np.testing.assert_array_equal(plan(X[:4]), y)
+    plan.start(X[:samples])
+    with pytest.raises(InputError, match=f"out has 5 rows, expected {samples}"):
+        plan.finish(np.empty((5, 3), np.float32))
 
 
 @pytest.mark.parametrize(("spec", "sentence"), [
