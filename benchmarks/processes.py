@@ -97,7 +97,7 @@ class Processes:
                 process.stdin.write(line)
                 process.stdin.flush()
         except BrokenPipeError:
-            raise CrashedError(self._last_line()) from None
+            raise CrashedError(self._first_error()) from None
         for process in self._processes:
             assert process.stdout is not None
             if not select.select([process.stdout], [], [], LIMIT)[0]:
@@ -105,7 +105,7 @@ class Processes:
                 raise CrashedError(f"the processes did not answer in {LIMIT:g} s")
             answers.append(process.stdout.readline())
             if not answers[-1]:
-                raise CrashedError(self._last_line())
+                raise CrashedError(self._first_error())
         return json.loads(answers[0])
 
     def end(self) -> None:
@@ -127,7 +127,7 @@ class Processes:
 
     __del__ = end
 
-    def _last_line(self) -> str:
+    def _first_error(self) -> str:
         """Return the first exception that a process wrote."""
         for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -242,7 +242,7 @@ def _of_objects(array: NDArray[Any], *, mixed: bool) -> NDArray[Any]:
 def as_numbers(
     name: str, values: ArrayLike, dtype: str | np.dtype[Any] | None = None
 ) -> NDArray[Any]:
-    """Return `value` as an array of a dtype; None: of its own.
+    """Return `values` as an array of a dtype; None: of their own.
 
     Arrays of other libraries as for `as_array`; matrices of scipy.sparse become dense.
     """

@@ -19,6 +19,12 @@ def test_nothing_is_imported_before_its_use():
     assert HEAVY.isdisjoint(imported("0"))
 
 
+def test_graphs_need_no_package_of_graphs():
+    names = ("layers", "operators", "recognise", "elementwise", "products")
+    loads = "; ".join(f"__import__('clnet.formats.graphs.{name}')" for name in names)
+    assert imported(loads).isdisjoint({"onnx", "torch"})
+
+
 def test_a_network_needs_no_opencl():
     found = imported("clnet.Network.mlp([2, 1])")
     assert "pyopencl" not in found

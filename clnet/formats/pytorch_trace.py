@@ -289,9 +289,15 @@ class _Reader:
                 )
             return self.trace.tensors["x"]
         known = {source: self.env[source] for source in node.all_input_nodes}
-        if not any(isinstance(value, Tracer) for value in known.values()):
-            return self.call(node, known)  # also an item of several values
         name = self.named(node)
+        if not any(isinstance(value, Tracer) for value in known.values()):
+            several = any(
+                isinstance(value, tuple) and any(isinstance(x, Tracer) for x in value)
+                for value in known.values())
+            if several and name != "getitem":
+                raise RefusalError(
+                    "reads several values at once, expected one by one, as parts[0]")
+            return self.call(node, known)
         if name in _SIZES or (name == "getattr" and node.args[1] == "shape"):
             self.trace.counted = True
             return self.call(node, {
@@ -299,6 +305,9 @@ class _Reader:
             })
         if name in (*_VIEWS, *_JOINS):
             return self.moved(node, known, joins=name in _JOINS)
+        if not node.args:
+            raise RefusalError(
+                "is called by keywords alone, expected its input as first argument")
         value, *others = operands = [*map(self.operand, node.args)]
         if name in _NODES and not node.kwargs:
             return self.outputs_of(_NODES[name], operands)

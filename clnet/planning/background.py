@@ -152,7 +152,7 @@ def _write(child: subprocess.Popen[bytes], order: bytes) -> None:
 def _end(child: subprocess.Popen[bytes], parent: int) -> None:
     """End a child once, unless this process is a fork of its parent.
 
-    Nobody waits for it: its driver takes half a second to leave a GPU.
+    Nobody waits for it: its driver takes a while to leave a GPU.
     """
     assert child.stdin is not None and child.stdout is not None
     if os.getpid() != parent or child.stdout.closed:

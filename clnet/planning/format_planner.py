@@ -130,7 +130,7 @@ def best_format(network: Model, device: Device, planner: Callable[[Model], P]) -
     Of formats whose times are within `TIE_RATIO` of the least it is the network's own,
     else the first: whole calls vary by more than such formats differ.
     """
-    best = planner(network)
+    asked = best = planner(network)
     formats, untried = _alternatives(network, device)
     if not formats and not untried:
         return best
@@ -160,6 +160,8 @@ def best_format(network: Model, device: Device, planner: Callable[[Model], P]) -
     )
     best.report.untried = untried + [other for other in others if other[1]]
     best.report.failures += [f"{name}: {text}" for name, text in failed]
+    if best is not asked:  # the search is asked for by the network's own format
+        asked.note_searched(least)
     return best
 
 

@@ -24,6 +24,7 @@ from clnet.ir.sparse_input import SparseShape
 from clnet.opencl.device import Device
 from clnet.opencl.discovery import ALL, FASTEST, Devices, device_list, is_fastest
 from clnet.opencl.discovery import device as find_device
+from clnet.opencl.process import check_process
 from clnet.opencl.store import store_of
 from clnet.planning.background import BackgroundSearch
 from clnet.planning.format_planner import best_format, fastest_planner
@@ -122,8 +123,11 @@ def _first_plan(
     planner = _planner(network, device, batch, precision)
     if planner.remembers:
         plan, seconds = planner.plan(), planner.report.covers[0].seconds
-        if planner.searched:
-            return plan
+        if planner.searched:  # perhaps in another format of its layers
+            return compile_network(
+                network, device, batch, tune=False, precision=precision,
+                budget=Budget(),
+            )
     else:
         planner = Planner(network, device, batch, False, (Host(),), program)
         plan, seconds = planner.plan(), planner.report.covers[0].seconds
@@ -180,7 +184,8 @@ class PlanCache:
             plan = self._next_plan(plan, calls, *key)
             self.plans[key] = plan
             self.recent.clear()
-        plan.calls_left -= calls
+        if calls < inf:
+            plan.calls_left -= calls
         if by_shape and isinstance(plan, Plan):
             self.recent[shape, devices, precision] = plan
             if batch == 1:
@@ -201,9 +206,13 @@ class PlanCache:
         """Return the first plan, or the one after it, which may be the same for now."""
         if plan is None:
             return plan_on(self.network, where, batch, precision, calls)
-        if not (isinstance(plan, Plan) and searches_beside(plan.device)):
-            return plan_on(self.network, where, batch, precision, inf)
         key = where, batch, precision
+        beside = isinstance(plan, Plan) and searches_beside(plan.device)
+        if calls == inf or not beside:  # who makes calls without end waits
+            self._searches.pop(key, None)
+            return plan_on(self.network, where, batch, precision, inf)
+        assert isinstance(plan, Plan)
+        check_process()  # a fork would read the child's marks
         later = self.plans.get(key, plan)
         if self._looks.acquire(blocking=False):  # else another thread looks
             try:

@@ -103,6 +103,13 @@ class Planner:
         """Whether such a search has come to its end before."""
         return self.times.searched(self.variants)
 
+    def note_searched(self, seconds: float) -> bool:
+        """Remember a search that came to its end, with calls of so many seconds."""
+        ended = self.tune is not False and self.budget.pays(seconds)
+        if ended and self.report.too_large is None:
+            self.times.note_searched(self.variants)
+        return ended
+
     @property
     def remembers(self) -> bool:
         """Whether remembered times make the best cover."""
@@ -133,10 +140,7 @@ class Planner:
     def plan(self) -> Plan:
         """Return the plan of calls, or raise DeviceError if no cover exists."""
         best = self.right_cover()
-        if self.tune is not False and self.budget.pays(best.seconds):
-            if self.report.too_large is None:
-                self.times.note_searched(self.variants)
-        elif self.tune is not False:
+        if not self.note_searched(best.seconds) and self.tune is not False:
             self.report.unmeasured = (
                 f"pruned, or the search's limit of {self.budget.seconds:g} s was over; "
                 "`compile` and `clnet tune` search to the end"

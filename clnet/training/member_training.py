@@ -296,7 +296,8 @@ class MemberTraining:
             callbacks = *callbacks, self._best
         self._bound, self._train_state = bound, bound.train_state
         self._validation = self._validation_launch(bound)
-        self._callbacks, self._bar, self._halt = callbacks, bar, halt
+        self._callbacks, self._bar = callbacks, bar
+        self._halt = halt or threading.Event()
         # Callbacks and a validation look at each epoch.
         self.each_epoch: bool = bool(callbacks) or self._validation is not None
         self._rates = [
@@ -319,8 +320,7 @@ class MemberTraining:
             trainer.run()
         except KeyboardInterrupt:
             self.interrupted = True
-            if halt is not None:
-                halt.set()
+            self._halt.set()
         self._values = self.parameters
         self._ended, self._states = True, bound.train_state.member_states()
         if bound.keeps and not self.interrupted:
@@ -339,7 +339,7 @@ class MemberTraining:
 
     def run(self, active: Array, left: Array) -> Segment:
         """Train the active members by one launch, and measure the validation."""
-        if self._halt is not None and self._halt.is_set():
+        if self._halt.is_set():
             raise KeyboardInterrupt
         bound, before, epochs = self._bound, self.done[active], 1
         if not self.each_epoch:
@@ -351,7 +351,12 @@ class MemberTraining:
         self.last[active] = last = self._measures(0, active, launch.last)
         checked = checks = None
         if self._validation is not None:
-            checked = self._validation.run_members(active, before, schedule[:1, :2])
+            validated = active, before, schedule[:1, :2]
+            try:
+                checked = self._validation.run_members(*validated)
+            except KeyboardInterrupt:  # the epoch is trained: it is measured, and ends
+                self._halt.set()
+                checked = self._validation.run_members(*validated)
             self.checks[active] = held_out = self._measures(1, active, checked.last)
             checks = held_out[:, np.newaxis]
         elif not self.each_epoch:

@@ -13,6 +13,7 @@ from clnet.benchmarks import (
     cascades,
     defaults,
     estimators,
+    first_calls,
     picks,
     population_picks,
     sparse_inputs,
@@ -32,7 +33,18 @@ ROOT = Path(__file__).parents[2]
 def files_of(benchmark):
     """Run a test for each file of a benchmark's rows."""
     files = sorted((ROOT / RESULTS).glob(f"{benchmark}-*"))
+    assert files, benchmark
     return pytest.mark.parametrize("file", files, ids=lambda file: file.stem)
+
+
+# Calls from a process's first on
+
+
+def test_first_calls():
+    rows = pd.read_csv(ROOT / RESULTS / "first_calls-nvidia-h200.csv")
+    cells = product(first_calls.CASES, ("empty", "filled"), ("before", "after"))
+    assert {*zip(rows["case"], rows["caches"], rows["tree"], strict=True)} == {*cells}
+    assert "longest_ms" in first_calls.table(rows)
 
 
 # Cascade training beside FANN's

@@ -348,6 +348,7 @@ REFUSED = [
     ([("Clip", "x inf one", "y")], "has bounds of inf and 1.0"),
     # Memory: of a node that repeats, of a window, of a resized value.
     ([("Expand", "x long4", "y")], "Incompatible dimensions"),
+    ([("Expand", "x long3", "y")], "memory limit"),
     ([("Tile", "x long2", "y")], "memory limit"),
     ([("Upsample", "x wide", "y")], "memory limit"),  # of version 9, the last one
     *(([("Reshape", "x s14", "r"), ("Conv", "r K", "c", window), ("Relu", "c", "y")],
@@ -366,6 +367,7 @@ def test_other_graphs_are_refused_in_a_sentence(tmp_path, nodes, message):
         "K": np.ones((2, 1, 2), np.float32), "large": np.float32(1e30),
         "far": np.float32(5000), "complex": np.complex64(1j), "zero": np.float32(0),
         "inf": np.float32(np.inf), "long2": np.array([1, 1 << 40]),
+        "long3": np.array([1 << 40, 1, 1]),
         "long4": np.array([1, 1 << 40, 4]), "none": np.array([], np.float32),
         "wide": np.array([1, 1 << 40], np.float32),
         "scales": np.array([1, 1, 1e12], np.float32),

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 from bounds import WITH_PARAMETERS
 
-pytest.importorskip("onnx")
-
 from clnet.formats.graphs.algebra import UnknownError
 from clnet.formats.graphs.piecewise import (
     FORMULAS,

@@ -343,6 +343,15 @@ def test_a_child_that_dies_leaves_the_plan_of_what_it_has_measured():
     assert search.understood and background.BackgroundSearch.is_free()
 
 
+def test_calls_without_end_wait_for_the_search(calls, monkeypatch):
+    monkeypatch.setattr(Budget, "pays", lambda self, seconds: True)
+    monkeypatch.setattr(inference, "searches_beside", lambda device: True)
+    network, x = net(), SAMPLES[0][:3]
+    network.predict(x, CPU)
+    plan = network._plans.plan(CPU, 3, "highest", np.inf)
+    assert calls and plan.calls_left == np.inf and not network._plans._searches
+
+
 def test_threads_look_at_one_search(beside):
     network, x = net(), SAMPLES[0][:3]
     network.predict(x, CPU)
@@ -380,7 +389,7 @@ if sys.argv[1] == "killed":
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "killpg"), reason="no signals")
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
 @pytest.mark.parametrize("end", ["returns", "killed"])
 def test_a_search_ends_with_the_process(end):
     with subprocess.Popen(

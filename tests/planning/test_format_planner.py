@@ -100,6 +100,9 @@ class FakePlanner:
             raise DeviceError("too small")
         return Cover((), 0.0, Timing(self.seconds, self.seconds, 0.0))
 
+    def note_searched(self, seconds):
+        self.searched = seconds
+
 
 def chosen(network, device, **seconds):
     tried = []
@@ -110,6 +113,8 @@ def chosen(network, device, **seconds):
         return tried[-1]
 
     best = best_format(network, device, planner)
+    if best is not tried[0]:  # later calls ask by the network's own format
+        assert tried[0].searched == min(time for _, time in best.report.formats)
     return best.format, best.report, [one.format for one in tried]
 
 

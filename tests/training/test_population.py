@@ -281,6 +281,31 @@ def test_interrupts_keep_what_is_trained(monkeypatch, cores):
     assert changed.tolist() == [True, True, False]
 
 
+def test_an_interrupt_amid_a_validation_ends_after_the_epoch(monkeypatch, cores):
+    """Its parameters are trained: it is reported, and the state is of it."""
+    options = {"optimiser": "rprop", "seed": 0, "tune": False,
+               "validation": (X[:9], T[:9])}
+    whole = Population(shape(), 3)
+    histories = whole.fit(X, T, epochs=3, **options)
+    original, calls = member_training.MemberReplay.run_members, []
+
+    def run(self, *arguments):
+        calls.append(arguments)
+        if len(calls) == 6:  # the validation of the third epoch
+            raise KeyboardInterrupt
+        return original(self, *arguments)
+
+    monkeypatch.setattr(member_training.MemberReplay, "run_members", run)
+    population = Population(shape(), 3)
+    ended = population.fit(X, T, epochs=9, **options)
+    assert [len(history) for history in ended] == [3, 3, 3]
+    np.testing.assert_array_equal(population.parameters, whole.parameters)
+    for history, right in zip(ended, histories, strict=True):
+        assert history.stopped.startswith("interrupted after")
+        assert history.state.epoch == 3
+        np.testing.assert_array_equal(history.validation_loss, right.validation_loss)
+
+
 def test_a_page_of_all_networks(tmp_path):
     pytest.importorskip("matplotlib")
     population = Population(shape(), 12)
