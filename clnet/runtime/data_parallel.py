@@ -184,7 +184,7 @@ class ParallelPlan:
         InputError, DeviceError
             If the shape is wrong, or a device fails.
         """
-        if len(x) < self.batch:
+        if x.ndim != 2 or len(x) != self.batch:
             raise self._wrong_shape(x)
         try:
             self.start(x)

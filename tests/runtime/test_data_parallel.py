@@ -169,6 +169,8 @@ def test_a_failed_call_leaves_the_plan_usable(simple, monkeypatch):
         np.testing.assert_array_equal(plan(X[:4]), y)
     with pytest.raises(InputError, match=r"x has shape \[3, 5\], expected 4 samples"):
         plan(X[:3])
+    with pytest.raises(InputError, match=r"x has shape \[\], expected 4 samples"):
+        plan(np.zeros((), np.float32))
     one = network.plan_for(CPU, 4)
     with pytest.raises(InputError, match=r"x has shape \[5, 5\]"):
         one.start(X[:5])

@@ -58,7 +58,7 @@ class TiledEpoch:
     """Workers that compute the gradients of tiles of samples (``epoch.cl``).
 
     Config: ``workers``, threads of a step; ``tile``, samples of a tile; ``caller``, 1
-    where the calling thread is one of the workers, as in `variants.cpu`.
+    where the calling thread is one of the workers, as of `Cpu`.
     """
 
     name: str = "epoch"

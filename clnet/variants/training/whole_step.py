@@ -318,7 +318,7 @@ def refuse_unless_float32_step(
 
 
 def function_of(name: str, function: Nonlinearity) -> tuple[str, str, str]:
-    """Return an activation of a layer as `functions_of` lists it."""
+    """Return an activation of a layer as `WholeStep.functions` lists it."""
     gradient, by_v = gradient_function(name, function.fann_compatible)
     reads = "AT_PRE_ACTIVATION" if by_v else "AT_Y"
     return kernel_function(name), gradient, reads
