@@ -239,14 +239,15 @@ class Rprop(Optimiser):
         """Grow steps while the slope keeps its sign; shrink them when it changes."""
         slope = -g
         before = np.maximum(state[0], _as(w, RPROP_LEAST_STEP))
-        same = state[1] * np.sign(slope) >= 0  # a product of both may underflow
+        # A product of both may underflow. NaN has not turned: it stays, and is told.
+        turned = state[1] * np.sign(slope) < 0
         grown = before * _as(w, self.increase_factor)
         grown = np.minimum(grown, _as(w, self.delta_max))
         shrunk = np.maximum(
             before * _as(w, self.decrease_factor), _as(w, self.delta_min)
         )
-        state[0] = np.where(same, grown, shrunk)
-        slope = np.where(same, slope, _as(w, 0))
+        state[0] = np.where(turned, shrunk, grown)
+        slope = np.where(turned, _as(w, 0), slope)
         up = slope >= 0 if self.moves_at_zero else slope > 0
         move = np.where(up, state[0], np.where(slope < 0, -state[0], _as(w, 0)))
         clamp = _as(w, FANN_CLAMP)

@@ -103,7 +103,11 @@ class Replay:
             if only_gather and following == [step.device]:
                 launches, gather = [], launches
             first = first or launches
-            for phase in phases(launches):
+            # A gather that no packing has taken ends before the step begins, of whose
+            # launches another device may run some.
+            gathers = [launch for launch in launches if launch.gathers is not None]
+            others = [launch for launch in launches if launch.gathers is None]
+            for phase in (gathers, *phases(others)):
                 schedule.order_after_busy(step, phase)
                 for launch in phase:
                     if GRADIENTS in launch.arguments:  # made at their first use
@@ -114,7 +118,7 @@ class Replay:
                         self._on_write.append(action)
                     else:  # each step changes the parameters
                         schedule.append(action, launch, device)
-            calls += phases(launches)[1]
+            calls += [launch for launch in launches if launch.when == "call"]
             self._ends.append(len(self._actions))
         if self.bound.has_helpers:
             schedule.append_waits()

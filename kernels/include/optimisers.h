@@ -94,11 +94,11 @@ DELTA_MAX and MOVES_AT_ZERO"
 RULE
 {
     const VAL previous = MAXIMUM(s[0], CONST(LEAST));
-    const INTS same_sign = agreement_of(s[1], -g) >= CONST(0);
+    const INTS turned = agreement_of(s[1], -g) < CONST(0);  // NaN stays, and is told
     const VAL grown = MINIMUM(previous * CONST(INCREASE_FACTOR), CONST(DELTA_MAX));
     const VAL shrunk = MAXIMUM(previous * CONST(DECREASE_FACTOR), CONST(DELTA_MIN));
-    const VAL slope = same_sign ? -g : CONST(0);
-    const VAL step = same_sign ? grown : shrunk;
+    const VAL slope = turned ? CONST(0) : -g;
+    const VAL step = turned ? shrunk : grown;
     const VAL up = MOVES_AT_ZERO ? step : (slope > CONST(0) ? step : CONST(0));
     s[0] = step;
     s[1] = slope;

@@ -479,7 +479,9 @@ def _compared(
     if diverged:
         if not np.isfinite(parameters).all():
             return "the parameters of a divergence are not finite", ""
-        return "" if oracle.overflowed else "told to diverge", "diverged"
+        # Where rounding decides a sum, whether it overflows is decided by it too.
+        overflows = oracle.overflowed or oracle.chaotic
+        return "" if overflows else "told to diverge", "diverged"
     found = [("parameters", parameters[live], oracle.w[:, live])]
     if len(losses) != EPOCHS:
         return f"{len(losses)} epochs", ""

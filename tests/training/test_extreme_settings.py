@@ -52,6 +52,10 @@ def test_what_the_oracle_computes_is_trained(options):
     {"optimiser": "adam", "l2": 1e30}, {"optimiser": RMSprop(weight_decay=1e30)},
     {"optimiser": "adam", "l2": 1e30, "clip_norm": 1.0},
     {"optimiser": Sarprop(step_error_shift=1e3, weight_decay_shift=1e3)},
+    *(
+        {"optimiser": rule, "l2": 9e25, "clip_norm": 3e25}
+        for rule in (Rprop(), Rprop(moves_at_zero=True), Quickprop(), Sarprop())
+    ),
 ], ids=str)
 def test_what_overflows_is_told(options):
     """Moments, norms, and the state alone: no step is left out in silence."""

@@ -26,6 +26,7 @@ from clnet.runtime.binding import PlanStep
 from clnet.runtime.replay import Replay
 from clnet.runtime.train_state import TrainState
 from clnet.variants import packing
+from clnet.variants.dense.cpu import Cpu, serial_companion
 from clnet.variants.dense.mma import KEYS, SHAPES, Mma
 from clnet.variants.reference.generic import GenericBackward
 
@@ -96,6 +97,32 @@ def test_a_packing_gathers_its_batch(n_in, shuffled, monkeypatch):
     assert [k for k in kernels_before if "gather" not in k] == kernels != kernels_before
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.skipif(serial_companion(DEVICE) is None, reason="no calling thread")
+def test_a_batch_is_gathered_before_the_calling_thread_reads_it():
+    """It read the rows of the step before, which no value showed in most runs."""
+    network = Network(300, [Dense(40, "tanh"), Dense(2)], seed=5)
+    program, data = weighted_training(network, shuffled=True)
+    steps = generic_steps(program, BATCH)
+    config = {"workers": 2, "group": 1, "caller": 1}
+    steps[1:3] = [PlanStep(program.span(1, 3, BATCH), Cpu(), config, DEVICE)]
+    state = state_of(program.ops[-1].optimiser, network.layout.size, "float32")
+    train_state = TrainState(SESSION, network.parameters, state)
+    replay = Replay(SESSION, steps, network.layout, train_state)
+    for value in program.inputs:
+        replay.write(value, data[value.name])
+    launches = replay.schedule.launches
+    kernels = [
+        launches[action].kernel if action in launches else "wait"
+        for action in replay.schedule.actions
+    ]
+    assert "wait" in kernels[kernels.index("gather") : kernels.index("lead")]
+    run_step(replay, SCALARS[0])
+    (batch,) = steps[1].span.inputs
+    hidden = np.tanh(replay.read(batch) @ network.weights(0).T + network.biases(0))
+    (y,) = steps[1].span.outputs
+    np.testing.assert_allclose(replay.read(y), hidden, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
